@@ -1,0 +1,90 @@
+# `make` lists the targets. What they install is in .venv and .venv-proto; `make clean` removes it again.
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+PROTO_VENV := .venv-proto
+COMPOSE_FILE := docker/docker-compose.yml
+COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Spark starts its workers with the python3 on PATH otherwise, which does not have our packages.
+export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup java demo test bench lint format proto proto-check lock compose-up compose-down clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.done java ## Install everything: the virtual environment .venv, and Java if there is none
+
+demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
+	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
+
+test: setup ## Run the tests; one of them: make test ARGS="tests/unit -k batch"
+	$(VENV)/bin/pytest $(ARGS)
+
+bench: setup ## Measure throughput and latency on this machine
+	$(VENV)/bin/python bench/run.py $(ARGS)
+
+# proto-check is a part of the recipe and not a prerequisite, so that it is the last check and its download the last wait.
+lint: $(VENV)/.done ## Check style, types, imports and the generated code; changes nothing
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo
+	$(MAKE) --no-print-directory proto-check
+
+format: $(VENV)/.done ## Format the code and repair what can be repaired
+	$(VENV)/bin/ruff check --fix-only
+	$(VENV)/bin/ruff format
+
+proto: $(PROTO_VENV)/.done ## Generate the code of the wire protocol from proto/minimq_proto/v1/*.proto
+	scripts/generate-proto.sh
+
+proto-check: $(PROTO_VENV)/.done ## Check that the generated code belongs to the .proto files
+	scripts/generate-proto.sh --check
+
+lock: ## Write constraints.txt anew, with the newest versions that fit (use the oldest supported Python)
+	PYTHON=$(PYTHON) scripts/lock.sh
+
+compose-up: $(COMPOSE_FILE) ## Start a cluster in containers
+	$(COMPOSE) -f $(COMPOSE_FILE) up --build --detach
+
+compose-down: $(COMPOSE_FILE) ## Stop the containers
+	$(COMPOSE) -f $(COMPOSE_FILE) down
+
+clean: ## Remove the virtual environments and whatever the tools leave behind
+	rm -rf $(VENV) $(PROTO_VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@scripts/ensure-java.sh
+
+# A stamp is written last: after an interruption, or after a change of what it depends on, the next run installs again.
+# The constraints go through the environment as well, so that they hold for the tools that build packages.
+$(VENV)/.done: pyproject.toml constraints.txt
+	@$(call make_venv,$(VENV))
+	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,dev,demo]'
+	@touch $@
+
+# The generator has an environment of its own: it must be older than the runtime.
+$(PROTO_VENV)/.done: proto/requirements.txt
+	@$(call make_venv,$(PROTO_VENV))
+	$(PROTO_VENV)/bin/python -m pip install -r proto/requirements.txt
+	@touch $@
+
+# ensurepip is what Debian's python3 lacks as long as python3-venv is not installed.
+define make_venv
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "minimq needs Python 3.11 or newer as $(PYTHON); name another one with: make PYTHON=python3.12" >&2; exit 1; }; \
+$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+  || { echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
+$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
+endef
+
+$(COMPOSE_FILE):
+	@echo "$@ does not exist" >&2; exit 1

@@ -1,0 +1,1 @@
+"""The name server of minimq: the registry of routes."""
