@@ -29,7 +29,7 @@ test: setup ## Run the tests; one of them: make test ARGS="tests/unit -k batch"
 bench: setup ## Measure throughput and latency on this machine
 	$(VENV)/bin/python bench/run.py $(ARGS)
 
-# proto-check is a part of the recipe and not a prerequisite, so that it is the last check and its download the last wait.
+# proto-check comes last in the recipe, not as a prerequisite: its download is then the last wait.
 lint: $(VENV)/.done ## Check style, types, imports and the generated code; changes nothing
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/ruff check
@@ -56,14 +56,15 @@ compose-up: $(COMPOSE_FILE) ## Start a cluster in containers
 compose-down: $(COMPOSE_FILE) ## Stop the containers
 	$(COMPOSE) -f $(COMPOSE_FILE) down
 
-clean: ## Remove the virtual environments and whatever the tools leave behind
-	rm -rf $(VENV) $(PROTO_VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
+clean: ## Remove the virtual environments and what the tools leave behind
+	rm -rf $(VENV) $(PROTO_VENV) dist spark-warehouse \
+	  .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:
 	@scripts/ensure-java.sh
 
-# A stamp is written last: after an interruption, or after a change of what it depends on, the next run installs again.
+# A stamp is written last: the next run installs again after an interruption or a change of what it depends on.
 # The constraints go through the environment as well, so that they hold for the tools that build packages.
 $(VENV)/.done: pyproject.toml constraints.txt
 	@$(call make_venv,$(VENV))
@@ -80,9 +81,9 @@ $(PROTO_VENV)/.done: proto/requirements.txt
 # ensurepip is what Debian's python3 lacks as long as python3-venv is not installed.
 define make_venv
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-  || { echo "minimq needs Python 3.11 or newer as $(PYTHON); name another one with: make PYTHON=python3.12" >&2; exit 1; }; \
+  || { echo "minimq needs Python 3.11 or newer; name it, for example: make PYTHON=python3.12" >&2; exit 1; }; \
 $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
-  || { echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
+  || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
 $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
 endef
 
