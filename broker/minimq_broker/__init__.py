@@ -1,0 +1,1 @@
+"""The broker: the store, the services that clients call, and their options."""

@@ -1,0 +1,66 @@
+"""The command `minimq-broker`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from minimq_broker.options import BrokerOptions
+from minimq_broker.server import Broker
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.inspect import inspect_directory
+from minimq_common import daemon
+from minimq_common.errors import MiniMQError
+from minimq_common.options import from_command_line
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(daemon.version(), prog_name="minimq-broker")
+@from_command_line(BrokerOptions, env_prefix="MINIMQ_BROKER")
+@click.pass_context
+def main(context: click.Context, options: BrokerOptions) -> None:
+    """Run a broker: it stores messages, serves them, and registers with the name servers.
+
+    Without a command it serves. Once it does, it prints one line "ready broker HOST:PORT". SIGTERM or Ctrl-C ends it
+    cleanly; whatever ends it, nothing that was acknowledged is lost.
+    """
+    if context.invoked_subcommand is None:
+        daemon.run("broker", Broker(options), log_level=options.log_level)
+
+
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+def check(directory: Path) -> None:
+    """Verify every checksum and every index row of a data DIRECTORY whose broker is stopped.
+
+    Exit status 0 when all is well, 1 when something is damaged: each finding is a line that names its position.
+    """
+    try:
+        report = check_directory(directory, progress=sys.stderr.isatty())
+    except MiniMQError as error:
+        raise click.ClickException(error.message) from None
+    for finding in report.findings:
+        click.echo(finding)
+    click.echo(report.summary)
+    sys.exit(1 if report.findings else 0)
+
+
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--entries", is_flag=True, help="List every entry of the log, not only what they add up to.")
+def inspect(directory: Path, entries: bool) -> None:
+    """Show what a data DIRECTORY holds: topics, queues, committed offsets and segments."""
+    try:
+        for line in inspect_directory(directory, entries=entries):
+            click.echo(line)
+    except MiniMQError as error:
+        raise click.ClickException(error.message) from None
+
+
+if __name__ == "__main__":
+    main()

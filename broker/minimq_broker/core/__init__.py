@@ -1,0 +1,1 @@
+"""Decisions of the broker, apart from disk, network and clock."""

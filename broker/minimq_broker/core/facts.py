@@ -1,0 +1,85 @@
+"""The durable facts of a broker other than batches. Each is one entry of the CommitLog."""
+
+from __future__ import annotations
+
+import msgspec
+
+from minimq_common.model import Permission
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic as this broker carries it.
+
+    The id is the log position at which the topic was created: a topic that is deleted and created again has another
+    one, so that nothing of the former shows through.
+    """
+
+    name: str
+    topic_id: int
+    read_queues: int
+    write_queues: int
+    permission: int = Permission.READ_WRITE
+    created_ms: int = 0
+
+    @property
+    def queues(self) -> int:
+        """Number of queues that may hold messages."""
+        return max(self.read_queues, self.write_queues)
+
+
+class TopicSet(msgspec.Struct, frozen=True, tag="topic-set"):
+    """A topic was created or changed."""
+
+    topic: Topic
+
+
+class TopicDeleted(msgspec.Struct, frozen=True, tag="topic-deleted"):
+    """A topic was deleted, and with it the offsets that groups had in it."""
+
+    name: str
+
+
+class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
+    """The next offset that a group will read of one queue."""
+
+    topic_id: int
+    queue_id: int
+    offset: int
+
+
+class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):
+    """A group moved on. Offsets never go back unless `forced`."""
+
+    group: str
+    offsets: tuple[CommittedOffset, ...]
+    forced: bool = False
+
+
+class GroupStarted(msgspec.Struct, frozen=True, tag="group-started"):
+    """It is decided where a group begins in a topic; queues that come later begin at their first message."""
+
+    group: str
+    topic_id: int
+    offsets: tuple[CommittedOffset, ...]
+
+
+class TermBegun(msgspec.Struct, frozen=True, tag="term"):
+    """The broker began to write again. Epochs of leases start with the term, so that they grow over restarts."""
+
+    term: int
+
+
+Fact = TopicSet | TopicDeleted | OffsetsCommitted | GroupStarted | TermBegun
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
+
+
+def encode_fact(fact: Fact) -> bytes:
+    """Return the fact as it stands in the log."""
+    return _encoder.encode(fact)
+
+
+def decode_fact(data: bytes | memoryview) -> Fact:
+    """Return the fact that `encode_fact` wrote."""
+    return _decoder.decode(data)

@@ -1,0 +1,171 @@
+"""What the entries of the CommitLog add up to.
+
+The state is changed only by `apply`, entry after entry in the order of the log: by the writer while the broker runs,
+and by recovery. Whoever applies the same entries has the same state, which is what makes a restart exact. Only the
+writer thread calls `apply`; other threads look single values up, which is safe.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from minimq_broker.core.facts import (
+    Fact,
+    GroupStarted,
+    OffsetsCommitted,
+    TermBegun,
+    Topic,
+    TopicDeleted,
+    TopicSet,
+)
+from minimq_common.errors import QueueNotFound, TopicNotFound
+
+
+class QueueKey(NamedTuple):
+    """A queue by the id of its topic."""
+
+    topic_id: int
+    queue_id: int
+
+
+class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
+    """Where a queue ends: the next offset, and the latest store time."""
+
+    offset: int = 0
+    stored_ms: int = 0
+
+
+class BatchApplied(NamedTuple):
+    """What an entry with a batch changes."""
+
+    queue: QueueKey
+    end: QueueEnd
+
+
+_EMPTY = QueueEnd()
+
+
+class State:
+    """Topics, ends of queues, committed offsets and the term of one broker.
+
+    Attributes:
+        position: the log position up to which entries are applied.
+        changed: the rows that were changed since the last checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.term = 0
+        self.topics: dict[str, Topic] = {}
+        self.ends: dict[QueueKey, QueueEnd] = {}
+        self.committed: dict[tuple[str, int, int], int] = {}
+        self.started: dict[tuple[str, int], bool] = {}
+        self.changed: set[tuple[Any, ...]] = set()
+
+    # ---- looking up --------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic by name. Raises `TopicNotFound`."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"topic {name!r} does not exist on this broker: minimq topic create {name}")
+        return topic
+
+    def queue(self, name: str, queue_id: int) -> QueueKey:
+        """Return a queue by topic name and number. Raises `TopicNotFound`, `QueueNotFound`."""
+        topic = self.topic(name)
+        if not 0 <= queue_id < topic.queues:
+            raise QueueNotFound(
+                f"topic {name!r} has no queue {queue_id} on this broker: its queues are 0 to {topic.queues - 1}"
+            )
+        return QueueKey(topic.topic_id, queue_id)
+
+    def end(self, queue: QueueKey) -> QueueEnd:
+        """Return where a queue ends; offset 0 when nothing was ever written."""
+        return self.ends.get(queue, _EMPTY)
+
+    def offset(self, group: str, queue: QueueKey) -> int | None:
+        """Return the committed offset of a group, None when there is none."""
+        return self.committed.get((group, *queue))
+
+    # ---- changing ----------------------------------------------------------------------------------
+
+    def apply(self, entry: Fact | BatchApplied, position: int) -> None:
+        """Take the effect of an entry in. `position` is where the next one begins."""
+        match entry:
+            case BatchApplied(queue, end):
+                self._set(("end", *queue), self.ends, queue, end)
+            case OffsetsCommitted(group, offsets, forced):
+                for item in offsets:
+                    key = (group, item.topic_id, item.queue_id)
+                    if forced or item.offset > self.committed.get(key, -1):
+                        self._set(("offset", *key), self.committed, key, item.offset)
+            case GroupStarted(group, topic_id, offsets):
+                self._set(("started", group, topic_id), self.started, (group, topic_id), True)
+                for item in offsets:
+                    key = (group, item.topic_id, item.queue_id)
+                    self._set(("offset", *key), self.committed, key, item.offset)
+            case TopicSet(topic):
+                self._set(("topic", topic.name), self.topics, topic.name, topic)
+            case TopicDeleted(name):
+                self._forget(name)
+            case TermBegun(term):
+                self.term = term
+                self.changed.add(("term",))
+        self.position = position
+
+    def _set(self, row: tuple[Any, ...], table: dict[Any, Any], key: Any, value: Any) -> None:
+        table[key] = value
+        self.changed.add(row)
+
+    def _forget(self, name: str) -> None:
+        topic = self.topics.pop(name, None)
+        self.changed.add(("topic", name))
+        if topic is None:
+            return
+        tables = (("end", self.ends, 0), ("offset", self.committed, 1), ("started", self.started, 1))
+        for kind, table, place in tables:
+            for key in [key for key in table if key[place] == topic.topic_id]:
+                del table[key]
+                self.changed.add((kind, *key))
+
+    # ---- as rows, for the checkpoint -----------------------------------------------------------------
+
+    def changes(self) -> list[tuple[tuple[Any, ...], Any]]:
+        """Return the rows changed since `saved` with their values; None stands for a row that is gone."""
+        return [(row, self._value(row)) for row in self.changed]
+
+    def saved(self) -> None:
+        """Forget which rows were changed: they are saved."""
+        self.changed.clear()
+
+    def _value(self, row: tuple[Any, ...]) -> Any:
+        kind, *key = row
+        match kind:
+            case "end":
+                return self.ends.get(QueueKey(*key))
+            case "offset":
+                return self.committed.get((key[0], key[1], key[2]))
+            case "started":
+                return self.started.get((key[0], key[1]))
+            case "topic":
+                return self.topics.get(key[0])
+            case _:
+                return self.term
+
+    def load(self, row: list[Any], value: Any) -> None:
+        """Take a row of a checkpoint in, as `changes` gave it."""
+        kind, *key = row
+        match kind:
+            case "end":
+                self.ends[QueueKey(*key)] = msgspec.convert(value, QueueEnd)
+            case "offset":
+                self.committed[(key[0], key[1], key[2])] = value
+            case "started":
+                self.started[(key[0], key[1])] = value
+            case "topic":
+                self.topics[key[0]] = msgspec.convert(value, Topic)
+            case _:
+                self.term = value

@@ -1,0 +1,71 @@
+"""The options of the broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from minimq_common.daemon import LogLevel
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_address, check_broker
+from minimq_common.options import check_limits, option
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """How a broker runs.
+
+    Raises:
+        InvalidArgument: a value breaks a rule that the text names.
+    """
+
+    name: str = option("broker-a", "Name of the broker; master and slaves share it.")
+    broker_id: int = option(0, "0 for the master, above 0 for a slave.", flag="--id", minimum=0)
+    cluster: str = option("default", "Name of the cluster.")
+    listen: str = option(
+        "127.0.0.1:10911", "Address to serve at; with port 0 a free one is taken.", metavar="HOST:PORT"
+    )
+    advertise: str = option(
+        "", "Address that clients are told to use; the one served at unless it is given.", metavar="HOST:PORT"
+    )
+    nameservers: tuple[str, ...] = option(
+        ("127.0.0.1:9876",), "Name servers to register with.", flag="--nameserver", metavar="HOST:PORT[,HOST:PORT]"
+    )
+    data_dir: Path = option(Path("minimq-data"), "Directory that holds all data of this broker.", metavar="DIR")
+    flush: Literal["sync", "async"] = option(
+        "sync",
+        "Acknowledge a message after it is on disk, or before: then a crash loses what was acknowledged in the last "
+        "moments.",
+    )
+    segment_bytes: int = option(1 << 30, "Size at which a file of the CommitLog is sealed.", minimum=1 << 16)
+    checkpoint_interval_s: float = option(
+        5.0, "Time between two saves of the state; a start after a crash re-reads what came later.", minimum=0.01
+    )
+    max_body_bytes: int = option(4 << 20, "Largest message body.", minimum=1, maximum=32 << 20)
+    max_pending_bytes: int = option(
+        64 << 20, "Batches that may wait for the disk; beyond that, senders are slowed down.", minimum=1 << 20
+    )
+    session_grace_s: float = option(
+        3.0, "Time in which a consumer whose connection broke may come back before its queues go to others.", minimum=0
+    )
+    session_timeout_s: float = option(60.0, "Silence after which a consumer counts as dead.", minimum=0.1)
+    log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")
+
+    def __post_init__(self) -> None:
+        check_broker(self.name)
+        check_broker(self.cluster)
+        check_address(self.listen)
+        for address in (*self.nameservers, *([self.advertise] if self.advertise else [])):
+            check_address(address)
+        check_limits(self)
+        if not self.advertise and self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):  # noqa: S104 - no bind
+            raise InvalidArgument(
+                f"--listen {self.listen} serves at every address of this machine, which clients cannot call: "
+                "say with --advertise HOST:PORT which one they shall use"
+            )
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Largest batch: one body of the largest size, or many small ones, with their other columns."""
+        return max(self.max_body_bytes, 4 << 20) + (4 << 20)

@@ -1,0 +1,234 @@
+"""The broker's place in the name servers: one stream to each of them, for as long as the broker runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
+
+import grpc.aio
+
+from minimq_common import rpc
+from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
+from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+
+if TYPE_CHECKING:
+    from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
+
+    _Stream = grpc.aio.StreamStreamCall[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse]
+
+log = logging.getLogger(__name__)
+
+#: Waits between two tries to reach a name server, in seconds. The longest is shorter than the time which a name server
+#: that has just started gives its brokers to come back.
+_FIRST_RETRY_S = 0.1
+_LONGEST_RETRY_S = 1.0
+
+#: How long `stop` waits for a name server to confirm that the broker has left, in seconds.
+_LEAVE_S = 1.0
+
+
+class Registration:
+    """Keeps a broker registered with each of its name servers, independently of the others.
+
+    The whole table is sent when a stream opens and after `changed`, a heartbeat otherwise. The end of the stream, even
+    that of a killed process, takes the broker out of the routes at once.
+
+    Not thread-safe: it lives on the event loop on which `start` was called.
+    """
+
+    def __init__(
+        self,
+        nameservers: Sequence[str],
+        describe: Callable[[], nameserver_pb2.RegisterRequest],
+        *,
+        heartbeat_s: float = 30.0,
+        timeout_s: float = 5.0,
+    ) -> None:
+        """Prepare; nothing is sent before `start`.
+
+        Args:
+            nameservers: HOST:PORT of each.
+            describe: returns the whole table of the broker as it is now, with its data version.
+            heartbeat_s: seconds between two heartbeats.
+            timeout_s: seconds after which a name server that does not answer counts as lost.
+        """
+        self._links = [_Link(address, describe, heartbeat_s, timeout_s) for address in nameservers]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def master_address(self) -> str | None:
+        """HOST:PORT of the master of this broker name, as a connected name server last said; None when none knows."""
+        return next((link.master_address for link in self._links if link.master_address), None)
+
+    @property
+    def connected(self) -> tuple[str, ...]:
+        """The name servers with which the broker is registered now."""
+        return tuple(link.address for link in self._links if link.connected)
+
+    def start(self) -> None:
+        """Begin to register. Returns at once: a broker serves also while no name server is up."""
+        self._tasks = [asyncio.create_task(link.run(), name=f"register-{link.address}") for link in self._links]
+
+    def changed(self) -> None:
+        """Send the whole table to every name server; many calls in a row are sent as one."""
+        for link in self._links:
+            link.send_all()
+
+    async def announce(self, timeout_s: float = 3.0) -> bool:
+        """Do as `changed`, and wait until every name server that is connected has the table.
+
+        Returns:
+            True when each of them has confirmed; False when one had not within `timeout_s` seconds.
+        """
+        self.changed()
+        waits = [asyncio.create_task(link.confirmed()) for link in self._links if link.connected]
+        if not waits:
+            return True
+        _, late = await asyncio.wait(waits, timeout=timeout_s)
+        for wait in late:
+            wait.cancel()
+        return not late
+
+    async def stop(self) -> None:
+        """Leave every name server and end the streams; takes about a second at most. May be called twice."""
+        for link in self._links:
+            link.leave()
+        tasks, self._tasks = self._tasks, []
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=_LEAVE_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Link:
+    """The registration with one name server."""
+
+    def __init__(
+        self,
+        address: str,
+        describe: Callable[[], nameserver_pb2.RegisterRequest],
+        heartbeat_s: float,
+        timeout_s: float,
+    ) -> None:
+        self.address = address
+        self.master_address: str | None = None
+        self.connected = False
+        self._describe = describe
+        self._heartbeat_s = heartbeat_s
+        self._timeout_s = timeout_s
+        self._leaving = asyncio.Event()
+        self._wake = asyncio.Event()  # there is something to send, or the link is leaving
+        self._change = 0  # counts the calls of `send_all`
+        self._confirmed = 0  # the count at the time of the latest table that was confirmed
+        self._news = asyncio.Condition()  # `_confirmed` or `connected` has changed
+        self._complaint: str | None = None
+
+    def send_all(self) -> None:
+        self._change += 1
+        self._wake.set()
+
+    def leave(self) -> None:
+        self._leaving.set()
+        self._wake.set()
+
+    async def confirmed(self) -> None:
+        """Wait until what `send_all` asked for has arrived, or the name server is lost (it will get all it missed)."""
+        wanted = self._change
+        async with self._news:
+            await self._news.wait_for(lambda: self._confirmed >= wanted or not self.connected)
+
+    async def run(self) -> None:
+        """Register, again and again, until told to leave."""
+        retry_s = _FIRST_RETRY_S
+        async with rpc.open_aio_channel(self.address) as channel:
+            stub = cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel))
+            while not self._leaving.is_set():
+                try:
+                    await self._hold(stub.Register())
+                except (grpc.RpcError, MiniMQError) as error:
+                    was_connected = self.connected
+                    await self._lost(error)
+                    # A link that worked is tried again at once; one that did not, ever more slowly.
+                    retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
+                    await _wait(self._leaving, retry_s)
+
+    async def _hold(self, stream: _Stream) -> None:
+        """Keep one stream going. Returns when told to leave; raises when the stream breaks."""
+        answers: asyncio.Queue[nameserver_pb2.RegisterResponse] = asyncio.Queue()
+        # Read all the time, not only for an answer: a stream that breaks is opened anew at once.
+        reading = asyncio.create_task(self._read(stream, answers), name=f"register-read-{self.address}")
+        talking = asyncio.create_task(self._talk(stream, answers), name=f"register-talk-{self.address}")
+        try:
+            done, _ = await asyncio.wait((reading, talking), return_when=asyncio.FIRST_COMPLETED)
+            # The reader first: when the stream broke, it is the one that knows why.
+            for task in (reading, talking):
+                if task in done:
+                    task.result()
+        finally:
+            for task in (reading, talking):
+                task.cancel()
+            await asyncio.gather(reading, talking, return_exceptions=True)
+            stream.cancel()
+
+    async def _read(self, stream: _Stream, answers: asyncio.Queue[nameserver_pb2.RegisterResponse]) -> None:
+        async for answer in stream:
+            answers.put_nowait(answer)
+        if not self._leaving.is_set():
+            raise Unavailable(f"name server {self.address} ended the registration")
+
+    async def _talk(self, stream: _Stream, answers: asyncio.Queue[nameserver_pb2.RegisterResponse]) -> None:
+        sent_version: int | None = None
+        sent_change = -1
+        while not self._leaving.is_set():
+            self._wake.clear()
+            change, request = self._change, self._describe()
+            if change == sent_change and request.data_version == sent_version:
+                request = nameserver_pb2.RegisterRequest(
+                    broker_name=request.broker_name, data_version=request.data_version, heartbeat_only=True
+                )
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await stream.write(request)
+                    answer = await answers.get()
+            except TimeoutError:
+                raise DeadlineExceeded(f"no answer within {self._timeout_s} s") from None
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                break  # the stream is over, and the reader knows why
+            sent_change, sent_version = change, request.data_version
+            await self._found(change, answer.master_address)
+            await _wait(self._wake, self._heartbeat_s)
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            await stream.done_writing()
+        await asyncio.Event().wait()  # for the reader to see the end of the stream, or for `stop` to lose patience
+
+    async def _found(self, change: int, master_address: str) -> None:
+        if not self.connected:
+            log.info("registered nameserver=%s", self.address)
+        self._complaint = None
+        self.master_address = master_address or None
+        async with self._news:
+            self._confirmed, self.connected = change, True
+            self._news.notify_all()
+
+    async def _lost(self, error: grpc.RpcError | MiniMQError) -> None:
+        cause = rpc.from_rpc_error(error, f"name server {self.address}") if isinstance(error, grpc.RpcError) else error
+        # Once for each cause, not for each try.
+        complaint = type(cause).__name__ if isinstance(cause, Unavailable) else cause.message
+        if not self._leaving.is_set() and complaint != self._complaint:
+            log.warning("not registered, trying again nameserver=%s reason=%r", self.address, cause.message)
+        self._complaint = complaint
+        self.master_address = None
+        async with self._news:
+            self.connected = False
+            self._news.notify_all()
+
+
+async def _wait(event: asyncio.Event, longest_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(longest_s):
+            await event.wait()

@@ -1,0 +1,100 @@
+"""The broker: it owns the engine, the registration at the name servers and the gRPC server."""
+
+from __future__ import annotations
+
+import logging
+
+import grpc.aio
+
+from minimq_broker.options import BrokerOptions
+from minimq_broker.registration import Registration
+from minimq_broker.services.engine import Engine, Limits, now_ms
+from minimq_broker.services.service import BrokerService, Identity
+from minimq_broker.services.session import SessionOptions
+from minimq_broker.store.message_store import StoreOptions
+from minimq_common import daemon, rpc
+from minimq_common.model import Permission
+from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2
+
+log = logging.getLogger(__name__)
+
+#: Time that calls under way get when the broker stops. Streams that idle end with it.
+_DRAIN_S = 0.5
+
+
+class Broker:
+    """One broker. Not thread-safe: it lives on the event loop on which `start` was called; it can be started once."""
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self._options = options
+        self._address = options.listen
+        self._engine: Engine | None = None
+        self._server: grpc.aio.Server | None = None
+        self._registration: Registration | None = None
+        self._data_version = 1
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT it serves at; the port is the real one once `start` has returned."""
+        return self._address
+
+    async def start(self) -> None:
+        """Open the store, serve, and register, in this order: nobody finds a broker that is not ready.
+
+        Raises:
+            StoreError: the data directory cannot be used.
+            CannotListen: the port is taken, or the host is not this machine's.
+        """
+        options = self._options
+        self._engine = Engine(
+            options.data_dir,
+            StoreOptions(options.segment_bytes, options.flush == "sync", options.checkpoint_interval_s),
+            Limits(options.max_batch_bytes, options.max_pending_bytes),
+            self._topics_changed,
+        )
+        identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
+        sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
+        self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+        service = BrokerService(self._engine, identity, sessions)
+        broker_pb2_grpc.add_BrokerServicer_to_server(service, self._server)
+        self._address = await rpc.bind(self._server, options.listen)
+        await self._server.start()
+        self._registration = Registration(options.nameservers, self._describe)
+        await self._registration.start()
+
+    async def stop(self) -> None:
+        """Unregister, let calls under way end, write what was handed in, close the store. Idempotent."""
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            await registration.stop()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(_DRAIN_S)
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _topics_changed(self) -> None:
+        self._data_version += 1
+        if self._registration is not None:
+            self._registration.changed()
+
+    def _describe(self) -> nameserver_pb2.RegisterRequest:
+        topics = self._engine.state.topics.copy() if self._engine else {}
+        return nameserver_pb2.RegisterRequest(
+            cluster=self._options.cluster,
+            broker_name=self._options.name,
+            broker_id=self._options.broker_id,
+            address=self._options.advertise or self._address,
+            data_version=self._data_version,
+            permission=Permission.READ_WRITE,
+            topics=[
+                nameserver_pb2.TopicConfig(
+                    topic=topic.name,
+                    read_queues=topic.read_queues,
+                    write_queues=topic.write_queues,
+                    permission=topic.permission,
+                )
+                for topic in topics.values()
+            ],
+        )

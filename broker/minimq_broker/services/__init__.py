@@ -1,0 +1,1 @@
+"""The gRPC face of the broker: requests in, store and core, answers out."""

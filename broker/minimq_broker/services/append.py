@@ -1,0 +1,100 @@
+"""Sending: one stream per client, requests in any number on their way, answers in the order of the commits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc.aio
+
+from minimq_broker.services.engine import Engine
+from minimq_broker.store.writer import AppendJob
+from minimq_common import batch
+from minimq_common.errors import MessageTooLarge, MiniMQError
+from minimq_common.rpc import to_failure
+from minimq_proto.v1 import broker_pb2
+
+Context = grpc.aio.ServicerContext
+
+
+class AppendService:
+    """The `Append` call of the broker."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
+        """Take requests and send answers until the client closes its side and all is answered."""
+        answers = _Answers()
+        receiver = asyncio.create_task(self._receive(requests, answers), name="append-receiver")
+        try:
+            while results := await answers.take():
+                await context.write(broker_pb2.AppendResponse(results=results))
+        finally:
+            receiver.cancel()
+
+    async def _receive(self, requests: AsyncIterator[broker_pb2.AppendRequest], answers: _Answers) -> None:
+        try:
+            async for request in requests:
+                answers.expect()
+                try:
+                    await self._engine.append(self._job(request, answers))
+                except MiniMQError as error:
+                    result = broker_pb2.AppendResult(request_id=request.request_id, failure=to_failure(error))
+                    answers.add(result)
+        finally:
+            answers.end()
+
+    def _job(self, request: broker_pb2.AppendRequest, answers: _Answers) -> AppendJob:
+        """Return the request as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
+        data = request.batch
+        limit = self._engine.limits.max_batch_bytes
+        if len(data) > limit:
+            raise MessageTooLarge(f"a batch of {len(data)} bytes is over the limit of this broker, {limit} bytes")
+        header = batch.read_header(data)
+        batch.verify(data)
+        request_id = request.request_id
+
+        def done(job: AppendJob) -> None:
+            if job.error:
+                result = broker_pb2.AppendResult(request_id=request_id, failure=to_failure(job.error))
+            else:
+                result = broker_pb2.AppendResult(
+                    request_id=request_id, base_offset=job.base_offset, store_timestamp_ms=job.stored_ms
+                )
+            answers.add(result)
+
+        return AppendJob(request.topic, request.queue_id, data, header, done)
+
+
+class _Answers:
+    """Results that wait to be written to one stream."""
+
+    def __init__(self) -> None:
+        self._results: list[broker_pb2.AppendResult] = []
+        self._expected = 0
+        self._ended = False
+        self._changed = asyncio.Event()
+
+    def expect(self) -> None:
+        self._expected += 1
+
+    def add(self, result: broker_pb2.AppendResult) -> None:
+        self._results.append(result)
+        self._changed.set()
+
+    def end(self) -> None:
+        """No further request will come."""
+        self._ended = True
+        self._changed.set()
+
+    async def take(self) -> list[broker_pb2.AppendResult]:
+        """Return what there is to send; nothing once all is answered and no request will come."""
+        while not self._results:
+            if self._ended and not self._expected:
+                return []
+            self._changed.clear()
+            await self._changed.wait()
+        results, self._results = self._results, []
+        self._expected -= len(results)
+        return results

@@ -1,0 +1,158 @@
+"""The engine: the store as the services see it, on the event loop.
+
+It turns the writer's answers into awaitable results, wakes long polls, and bounds the bytes that wait for the disk.
+All methods belong to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from minimq_broker.core.facts import Fact, TopicDeleted, TopicSet
+from minimq_broker.core.groups import GroupTable
+from minimq_broker.core.leases import LeaseTable
+from minimq_broker.core.long_poll import LongPoll
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.message_store import MessageStore, StoreOptions
+from minimq_broker.store.writer import AnyJob, AppendJob, FactJob
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the broker lets through.
+
+    Attributes:
+        max_batch_bytes: largest batch, in bytes.
+        max_pending_bytes: bytes of batches that may wait for the disk; more are not read from the network.
+    """
+
+    max_batch_bytes: int
+    max_pending_bytes: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """Messages since the start."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+
+
+class Engine:
+    """Store, long polls, groups and leases of one broker.
+
+    Args:
+        path: the data directory.
+        options: how the store keeps its data.
+        limits: what is let through.
+        topics_changed: called when topics were created, changed or deleted.
+    """
+
+    def __init__(
+        self, path: Path, options: StoreOptions, limits: Limits, topics_changed: Callable[[], None]
+    ) -> None:
+        self.limits = limits
+        self.counters = Counters()
+        self._loop = asyncio.get_running_loop()
+        self._topics_changed = topics_changed
+        self._long_poll: LongPoll[asyncio.Future[None]] = LongPoll()
+        self._pending_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self.store = MessageStore(path, self._hand_over, options, now_ms)
+        term = self.store.state.term + 1  # the one that the store has just begun to record
+        self.groups = GroupTable(term << 32)
+        self.leases = LeaseTable(term)
+
+    @property
+    def state(self) -> State:
+        """Topics, ends and offsets; only to look at."""
+        return self.store.state
+
+    def close(self) -> None:
+        """Write what was handed in and close the store."""
+        self.store.close()
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    async def append(self, job: AppendJob) -> None:
+        """Hand a batch to the writer; `job.done` is called on the loop. Waits while too much is on its way."""
+        while self._pending_bytes and self._pending_bytes + job.size > self.limits.max_pending_bytes:
+            self._room.clear()
+            await self._room.wait()
+        self._pending_bytes += job.size
+        self.store.submit(job)
+
+    async def record(self, decide: Callable[[State], Fact | None], *, alone: bool = True) -> Fact | None:
+        """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises."""
+        answer: asyncio.Future[Fact | None] = self._loop.create_future()
+
+        def done(job: FactJob) -> None:
+            if answer.cancelled():
+                return
+            if job.error:
+                answer.set_exception(job.error)
+            else:
+                answer.set_result(job.fact)
+
+        self.store.submit(FactJob(decide, done, alone))
+        return await answer
+
+    def _hand_over(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
+        """Take answers over from the writer's thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, jobs, grown)
+
+    def _finish(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
+        for queue in grown:
+            self._wake(self._long_poll.arrived(queue))
+        for job in jobs:
+            if isinstance(job, AppendJob):
+                self._pending_bytes -= job.size
+                if job.error is None:
+                    self.counters.messages_in += job.header.count
+                job.done(job)
+            else:
+                if job.fact is not None and job.error is None:
+                    self._react(job.fact)
+                job.done(job)
+        self._room.set()
+
+    def _react(self, fact: Fact) -> None:
+        if isinstance(fact, TopicDeleted):  # rare, so everybody may look for their topic again
+            self._wake(self._long_poll.all())
+        if isinstance(fact, TopicSet | TopicDeleted):
+            self._topics_changed()
+
+    # ---- waiting --------------------------------------------------------------------------------
+
+    async def arrival(self, queue: QueueKey, offset: int, wait_s: float) -> None:
+        """Return when a queue may have grown beyond `offset`, its topic is gone, or the time is over."""
+        if self.state.end(queue).offset > offset:
+            return
+        waiter = self._loop.create_future()
+        self._long_poll.add(queue, waiter)
+        timer = self._loop.call_later(wait_s, _resolve, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._long_poll.remove(queue, waiter)
+
+    def _wake(self, waiters: set[asyncio.Future[None]]) -> None:
+        for waiter in waiters:
+            _resolve(waiter)
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def now_ms() -> int:
+    """Return the time of day in ms since 1970."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,60 @@
+"""Offsets: by time, and those that groups have committed."""
+
+from __future__ import annotations
+
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.leases import LeaseKey
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_group
+from minimq_proto.v1 import broker_pb2
+
+
+class OffsetService:
+    """The calls of the broker that concern offsets."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def at_time(self, request: broker_pb2.GetOffsetRequest) -> broker_pb2.GetOffsetResponse:
+        """Tell the first offset stored at or after a time. Raises `TopicNotFound`, `QueueNotFound`."""
+        queue = self._engine.state.queue(request.topic, request.queue_id)
+        return broker_pb2.GetOffsetResponse(offset=self._engine.store.offset_at(queue, request.timestamp_ms))
+
+    async def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsResponse:
+        """Record how far a group is. All offsets are on disk when this returns, or none was taken.
+
+        Raises:
+            Fenced: the member does not own one of the queues.
+            InvalidArgument: an offset is negative or beyond the end of its queue.
+            TopicNotFound, QueueNotFound: one of the queues is not here.
+        """
+        group = check_group(request.group)
+        state = self._engine.state
+        offsets = []
+        for item in request.offsets:
+            queue = state.queue(item.topic, item.queue_id)
+            if request.client_id:
+                self._engine.leases.check(LeaseKey(group, queue), request.client_id, item.epoch)
+            end = state.end(queue).offset
+            if not 0 <= item.offset <= end:
+                raise InvalidArgument(
+                    f"offset {item.offset} for queue {item.topic}/{item.queue_id} cannot be committed: "
+                    f"the queue ends at {end}"
+                )
+            offsets.append(CommittedOffset(queue.topic_id, queue.queue_id, item.offset))
+        fact = OffsetsCommitted(group, tuple(offsets), request.force)
+        if offsets:
+            # The writer takes jobs in order, so a later grant of the queue finds this commit applied.
+            await self._engine.record(lambda _: fact, alone=False)
+        return broker_pb2.CommitOffsetsResponse()
+
+    async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
+        """Tell the committed offsets of a group, of one topic or of all."""
+        names = {topic.topic_id: name for name, topic in self._engine.state.topics.items()}
+        offsets = [
+            broker_pb2.QueueOffset(topic=names[topic_id], queue_id=queue_id, offset=offset)
+            for (group, topic_id, queue_id), offset in self._engine.state.committed.copy().items()
+            if group == request.group and topic_id in names and request.topic in ("", names[topic_id])
+        ]
+        return broker_pb2.GetCommittedResponse(offsets=offsets)

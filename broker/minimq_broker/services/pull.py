@@ -1,0 +1,159 @@
+"""Reading: one stream per client carries any number of pulls, each for one queue and with its own bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc.aio
+
+from minimq_broker.core.leases import LeaseKey
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import InvalidArgument, MiniMQError, NoPermission, OffsetOutOfRange, SystemBusy
+from minimq_common.model import Permission
+from minimq_common.rpc import to_failure
+from minimq_proto.v1 import broker_pb2
+
+Context = grpc.aio.ServicerContext
+
+#: A frame is about this large. Smaller ones cost a multiple per byte, larger ones gain nothing.
+FRAME_BYTES = 1 << 20
+#: Pulls that one stream may have under way: bounds what a client can make the broker hold.
+MAX_PULLS = 4096
+MAX_WAIT_S = 60.0
+
+
+class PullService:
+    """The `Pull` call of the broker."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
+        """Start and cancel pulls as the client asks, until it closes its side and the last pull has ended."""
+        pulls: dict[int, asyncio.Task[None]] = {}
+        writing = asyncio.Lock()
+        try:
+            async for request in requests:
+                pull_id = request.pull_id
+                if request.cancel:
+                    if pull_id in pulls:
+                        pulls[pull_id].cancel()
+                    continue
+                pull = _Pull(self._engine, request, context, writing, refused=len(pulls) >= MAX_PULLS)
+                task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
+                task.add_done_callback(lambda _, pull_id=pull_id: pulls.pop(pull_id, None))
+            if pulls:
+                await asyncio.wait(pulls.values())
+        finally:
+            for task in pulls.values():
+                task.cancel()
+
+
+class _Pull:
+    """One pull of one queue."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: broker_pb2.PullRequest,
+        context: Context,
+        writing: asyncio.Lock,
+        *,
+        refused: bool,
+    ) -> None:
+        self._engine = engine
+        self._request = request
+        self._context = context
+        self._writing = writing
+        self._refused = refused
+        self._offset = request.offset
+        self._messages_left = request.max_messages
+        self._bytes_left = request.max_bytes
+
+    async def run(self) -> None:
+        """Send frames until a bound is reached, the time is over or an error ends the pull."""
+        try:
+            self._check()
+            while not await self._step():
+                pass
+        except MiniMQError as error:
+            await self._write(broker_pb2.PullFrame(end=True, failure=to_failure(error)))
+
+    def _check(self) -> None:
+        request = self._request
+        if self._refused:
+            raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", retry_after_s=0.1)
+        if request.max_messages <= 0 or request.max_bytes <= 0:
+            raise InvalidArgument("max_messages and max_bytes of a pull must be at least 1")
+
+    async def _step(self) -> bool:
+        """Send one frame, or wait for one. Returns True when the pull is over."""
+        queue = self._queue()  # looked up each time: topic, permission and lease may have gone meanwhile
+        first, end = self._engine.store.bounds(queue)
+        if not first <= self._offset <= end:
+            raise OffsetOutOfRange(
+                f"offset {self._offset} of queue {self._request.topic}/{queue.queue_id} is not stored: "
+                f"valid are {first} to {end} (the next message gets {end})"
+            )
+        if self._offset == end:
+            wait_s = min(self._request.wait_ms / 1000, MAX_WAIT_S)
+            if wait_s > 0:
+                await self._engine.arrival(queue, end, wait_s)
+            if wait_s <= 0 or self._engine.state.end(queue).offset == end and self._still_there(queue):
+                await self._write(broker_pb2.PullFrame(min_offset=first, max_offset=end, end=True))
+                return True
+            return False
+        return await self._send(queue, first, end)
+
+    async def _send(self, queue: QueueKey, first: int, end: int) -> bool:
+        batches = self._engine.store.read(
+            queue, self._offset, self._messages_left, min(self._bytes_left, FRAME_BYTES)
+        )
+        if not batches:
+            return False  # retention was faster: the next step says which offsets are valid
+        last = batches[-1]
+        sent = last.base_offset + last.count - self._offset
+        self._messages_left -= sent
+        self._bytes_left -= sum(len(batch.data) for batch in batches)
+        self._offset += sent
+        self._engine.counters.messages_out += sent
+        over = self._messages_left <= 0 or self._bytes_left <= 0
+        await self._write(
+            broker_pb2.PullFrame(
+                batches=[
+                    broker_pb2.StoredBatch(
+                        base_offset=batch.base_offset,
+                        store_timestamp_ms=batch.stored_ms,
+                        position=batch.position,
+                        batch=batch.data,
+                    )
+                    for batch in batches
+                ],
+                min_offset=first,
+                max_offset=end,
+                end=over,
+            )
+        )
+        return over
+
+    def _queue(self) -> QueueKey:
+        request = self._request
+        state = self._engine.state
+        queue = state.queue(request.topic, request.queue_id)
+        if not state.topic(request.topic).permission & Permission.READ:
+            raise NoPermission(f"topic {request.topic!r} is not readable on this broker")
+        if request.HasField("lease"):
+            lease = request.lease
+            self._engine.leases.check(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)
+        return queue
+
+    def _still_there(self, queue: QueueKey) -> bool:
+        topic = self._engine.state.topics.get(self._request.topic)
+        return topic is not None and topic.topic_id == queue.topic_id
+
+    async def _write(self, frame: broker_pb2.PullFrame) -> None:
+        frame.pull_id = self._request.pull_id
+        async with self._writing:
+            await self._context.write(frame)

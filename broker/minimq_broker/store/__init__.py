@@ -1,0 +1,1 @@
+"""Everything of the broker that touches the disk."""

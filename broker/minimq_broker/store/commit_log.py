@@ -1,0 +1,126 @@
+"""The CommitLog: a row of segments that together hold every durable fact of a broker.
+
+A log position counts the bytes of all entries before it, so positions only grow and their difference is a size. A
+segment is named by the position at which it starts. Only the last one is written; the others never change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.data_dir import sync_directory
+from minimq_broker.store.segment import Row, Segment, total_bytes
+from minimq_common.errors import StoreError
+
+
+class CommitLog:
+    """The segments of one broker. One thread writes and rolls; any thread reads.
+
+    Args:
+        path: the directory of the segments.
+        segment_bytes: size at which a segment is sealed and the next one begun.
+        readonly: look only; nothing is made.
+    """
+
+    def __init__(self, path: Path, segment_bytes: int, *, readonly: bool = False) -> None:
+        self._path = path
+        self._segment_bytes = segment_bytes
+        #: Only ever replaced as a whole or appended to, by the writer.
+        self.segments: list[Segment] = []
+        for file in sorted(path.glob("*.mdb")):
+            self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
+        if not self.segments and not readonly:
+            self._add(0)
+        for segment in self.segments[:-1]:
+            segment.sealed = True
+
+    def close(self) -> None:
+        """Close all segments."""
+        for segment in self.segments:
+            segment.close()
+
+    @property
+    def start(self) -> int:
+        """Position of the first entry that is still stored."""
+        return self.segments[0].start if self.segments else 0
+
+    @property
+    def end(self) -> int:
+        """Position after the last entry."""
+        return self.segments[-1].end if self.segments else 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """Disk that the segments use."""
+        return total_bytes(self.segments)
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is written to."""
+        return self.segments[-1]
+
+    def roll_if_full(self, end: int) -> None:
+        """Begin a new segment at position `end` when the active one has its size."""
+        if self.active.used_bytes >= self._segment_bytes:
+            self.roll(end)
+
+    def roll(self, end: int) -> None:
+        """Seal the active segment and begin the next one at position `end`."""
+        sealed = self.active
+        if end == sealed.start:
+            raise StoreError(f"one group of entries does not fit into a segment of {self._segment_bytes} bytes")
+        self._add(end)
+        sealed.sealed = True
+
+    def _add(self, start: int) -> None:
+        self.segments.append(Segment(self._path / f"{start:020d}.mdb", start, self._segment_bytes))
+        sync_directory(self._path)
+
+    # ---- reading ------------------------------------------------------------------------------------
+
+    def entries(self, position: int = 0) -> Iterator[tuple[int, memoryview]]:
+        """Yield (position, entry) from a log position on, over all segments."""
+        starts = [segment.start for segment in self.segments]
+        first = max(bisect_right(starts, position) - 1, 0)
+        for segment in self.segments[first:]:
+            yield from segment.entries(position)
+
+    def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[tuple[Row, bytes]]:
+        """Return rows and entries of a queue from an offset on, as `Segment.read` does, over all segments."""
+        segments = self.segments
+        index = len(segments) - 1
+        while index > 0:  # from the newest back: nearly all readers are near the end
+            first = segments[index].first_offset(queue)
+            if first is not None and first <= offset:
+                break
+            index -= 1
+        found: list[tuple[Row, bytes]] = []
+        for segment in segments[index:]:
+            part = segment.read(queue, offset, max_messages, max_bytes)
+            if part:
+                found += part
+                offset = part[-1][0].last_offset + 1
+                max_bytes -= sum(row.size for row, _ in part)
+                max_messages -= sum(row.count for row, _ in part)
+                if max_bytes <= 0 or max_messages <= 0:
+                    break
+        return found
+
+    def first_offset(self, queue: QueueKey) -> int | None:
+        """Return the first offset of a queue that is still stored, None when nothing of it is."""
+        for segment in self.segments:
+            first = segment.first_offset(queue)
+            if first is not None:
+                return first
+        return None
+
+    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
+        """Return the first stored offset of a queue at or after a time (ms since 1970), None when there is none."""
+        for segment in self.segments:
+            found = segment.offset_at(queue, timestamp_ms)
+            if found is not None:
+                return found
+        return None

@@ -1,0 +1,71 @@
+"""One entry of the CommitLog as bytes: a short header, then a batch or a fact.
+
+The CRC-32C of an entry covers its header, and the payload too when that is a fact: a batch brings its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+import google_crc32c
+
+from minimq_broker.core.facts import Fact, decode_fact, encode_fact
+from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey
+from minimq_common import batch
+from minimq_common.errors import CorruptEntry
+
+#: crc, kind, one spare byte, two spare bytes, queue id, topic id, base offset, store time in ms.
+_HEADER = struct.Struct("<IBxHIqqq")
+HEADER_BYTES = _HEADER.size
+_CRC_BYTES = 4
+
+
+class Kind(IntEnum):
+    """What follows the header of an entry."""
+
+    BATCH = 1
+    FACT = 2
+
+
+class EntryHeader(NamedTuple):
+    """The header of an entry; queue and offset are 0 for a fact."""
+
+    kind: Kind
+    queue: QueueKey
+    base_offset: int
+    stored_ms: int
+
+
+def batch_entry(queue: QueueKey, base_offset: int, stored_ms: int, data: bytes) -> bytes:
+    """Return the entry of a batch."""
+    head = _HEADER.pack(0, Kind.BATCH, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
+    return b"".join((google_crc32c.value(head).to_bytes(_CRC_BYTES, "little"), head, data))
+
+
+def fact_entry(fact: Fact, stored_ms: int) -> bytes:
+    """Return the entry of a fact."""
+    rest = _HEADER.pack(0, Kind.FACT, 0, 0, 0, 0, stored_ms)[_CRC_BYTES:] + encode_fact(fact)
+    return google_crc32c.value(rest).to_bytes(_CRC_BYTES, "little") + rest
+
+
+def read_header(entry: memoryview, position: int) -> EntryHeader:
+    """Return the header of the entry at a log position. Raises `CorruptEntry`."""
+    if len(entry) < HEADER_BYTES:
+        raise CorruptEntry(f"the entry at position {position} is cut off after {len(entry)} bytes")
+    crc, kind, _, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
+    covered = entry[_CRC_BYTES:] if kind == Kind.FACT else entry[_CRC_BYTES:HEADER_BYTES]
+    if google_crc32c.value(bytes(covered)) != crc or kind not in (Kind.BATCH, Kind.FACT):
+        raise CorruptEntry(f"the entry at position {position} does not match its CRC-32C")
+    return EntryHeader(Kind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)
+
+
+def effect(entry: memoryview, position: int) -> Fact | BatchApplied:
+    """Return what the entry at a log position does to the state. Raises `CorruptEntry`."""
+    header = read_header(entry, position)
+    payload = entry[HEADER_BYTES:]
+    if header.kind == Kind.FACT:
+        return decode_fact(payload)
+    count = batch.read_header(payload).count
+    return BatchApplied(header.queue, QueueEnd(header.base_offset + count, header.stored_ms))

@@ -1,0 +1,215 @@
+"""One segment: an LMDB file with a stretch of the CommitLog and the ConsumeQueue rows of its batches.
+
+Two tables, always written in one transaction, so that no crash leaves one without the other:
+
+    log             position -> entry
+    consumequeue    (topic id, queue id, last offset of the batch) -> `Row`
+
+Keying a row by the *last* offset makes "the batch that holds offset n" a single seek: the first row at or after n.
+Store times never go back within a queue, so "the first batch at or after time t" is a binary search over the rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+
+from minimq_broker.core.state import QueueKey
+
+_POSITION = struct.Struct(">Q")
+_ROW_KEY = struct.Struct(">QIQ")
+#: position, size of the entry, count, store time, first and last born time, number of tag hashes.
+_ROW = struct.Struct("<QIIqqqH")
+_MAX_OFFSET = (1 << 64) - 1
+_TOO_MANY_TAGS = 0xFFFF
+
+#: Room in the memory map beyond the size at which a segment is sealed; address space, not memory or disk.
+_MAP_SLACK = 512 << 20
+
+
+class Row(NamedTuple):
+    """What the ConsumeQueue knows of one batch."""
+
+    last_offset: int
+    position: int
+    size: int
+    count: int
+    stored_ms: int
+    born_first_ms: int
+    born_last_ms: int
+    #: As in the header of the batch: None when there are too many tags to list.
+    tag_hashes: tuple[int, ...] | None
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record."""
+        return self.last_offset - self.count + 1
+
+    def pack(self) -> bytes:
+        """Return the row as stored, without its key."""
+        hashes = self.tag_hashes
+        number = _TOO_MANY_TAGS if hashes is None else len(hashes)
+        fixed = _ROW.pack(
+            self.position, self.size, self.count, self.stored_ms, self.born_first_ms, self.born_last_ms, number
+        )
+        return fixed + struct.pack(f"<{len(hashes)}I", *hashes) if hashes else fixed
+
+
+def _unpack(last_offset: int, value: memoryview) -> Row:
+    *fixed, number = _ROW.unpack_from(value)
+    hashes = None if number == _TOO_MANY_TAGS else struct.unpack_from(f"<{number}I", value, _ROW.size)
+    return Row(last_offset, *fixed, hashes)
+
+
+class Segment:
+    """One file of the CommitLog. One thread writes; any thread reads.
+
+    Args:
+        path: the file.
+        start: log position of the first entry.
+        segment_bytes: size at which the writer seals it.
+        readonly: open an existing segment only to look at it.
+    """
+
+    def __init__(self, path: Path, start: int, segment_bytes: int, *, readonly: bool = False) -> None:
+        self.path = path
+        self.start = start
+        size = path.stat().st_size if path.exists() else 0
+        self._env = lmdb.open(
+            str(path),
+            subdir=False,
+            max_dbs=2,
+            map_size=max(segment_bytes, size) + _MAP_SLACK,
+            readonly=readonly,
+            lock=not readonly,
+        )
+        self._log = self._env.open_db(b"log", create=not readonly)
+        self._rows = self._env.open_db(b"consumequeue", create=not readonly)
+        self._page_bytes = self._env.stat()["psize"]
+        #: First offset of each queue here, looked up when first needed; kept only once the segment is sealed.
+        self._first: dict[QueueKey, int | None] = {}
+        self.sealed = False
+
+    def close(self) -> None:
+        """Close the file. Nothing may be read afterwards."""
+        self._env.close()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the file that hold data."""
+        return int(self._env.info()["last_pgno"] + 1) * self._page_bytes
+
+    @property
+    def end(self) -> int:
+        """Log position after the last entry."""
+        with self._env.begin(self._log, buffers=True) as txn, txn.cursor() as cursor:
+            if not cursor.last():
+                return self.start
+            return int(_POSITION.unpack(cursor.key())[0]) + len(cursor.value())
+
+    # ---- writing ------------------------------------------------------------------------------------
+
+    def begin(self) -> lmdb.Transaction:
+        """Begin the write transaction of one group; its commit is the sync."""
+        return self._env.begin(write=True)
+
+    def put(
+        self, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
+    ) -> None:
+        """Add entries by position, in ascending order, and the rows of the batches among them."""
+        with txn.cursor(self._log) as cursor:
+            cursor.putmulti([(_POSITION.pack(position), entry) for position, entry in entries], append=True)
+        if rows:
+            with txn.cursor(self._rows) as cursor:
+                cursor.putmulti([(_ROW_KEY.pack(*queue, row.last_offset), row.pack()) for queue, row in rows])
+
+    # ---- reading ------------------------------------------------------------------------------------
+
+    def entries(self, position: int = 0) -> Iterator[tuple[int, memoryview]]:
+        """Yield (position, entry) from a log position on. The entry is valid until the next one is asked for."""
+        with self._env.begin(self._log, buffers=True) as txn, txn.cursor() as cursor:
+            if cursor.set_range(_POSITION.pack(position)):
+                for key, value in cursor:
+                    yield _POSITION.unpack(key)[0], value
+
+    def rows(self) -> Iterator[tuple[QueueKey, Row]]:
+        """Yield every row, by queue and offset."""
+        with self._env.begin(self._rows, buffers=True) as txn, txn.cursor() as cursor:
+            for key, value in cursor:
+                topic_id, queue_id, last = _ROW_KEY.unpack(key)
+                yield QueueKey(topic_id, queue_id), _unpack(last, value)
+
+    def entry(self, position: int) -> bytes | None:
+        """Return a copy of the entry at a position."""
+        with self._env.begin(self._log) as txn:
+            found: bytes | None = txn.get(_POSITION.pack(position))
+            return found
+
+    def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[tuple[Row, bytes]]:
+        """Return rows and entries of a queue, from the batch that holds `offset` or comes after it.
+
+        Stops after the batch that reaches one of the bounds; at least one batch comes if there is one.
+        """
+        found: list[tuple[Row, bytes]] = []
+        with self._env.begin(buffers=True) as txn:
+            for row in self._rows_from(txn, queue, offset):
+                found.append((row, bytes(txn.get(_POSITION.pack(row.position), db=self._log))))
+                max_bytes -= row.size
+                max_messages -= row.last_offset + 1 - max(offset, row.base_offset)
+                if max_bytes <= 0 or max_messages <= 0:
+                    break
+        return found
+
+    def first_offset(self, queue: QueueKey) -> int | None:
+        """Return the first offset of a queue in this segment, None when it has none here."""
+        if queue in self._first:
+            return self._first[queue]
+        with self._env.begin(buffers=True) as txn:
+            row = next(self._rows_from(txn, queue, 0), None)
+        first = row.base_offset if row else None
+        if self.sealed:
+            self._first[queue] = first
+        return first
+
+    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
+        """Return the first offset of a queue that was stored at or after a time, None when none here was."""
+        with self._env.begin(buffers=True) as txn:
+            last = self._last_row(txn, queue)
+            if last is None or last.stored_ms < timestamp_ms:
+                return None
+            low, high = 0, last.last_offset  # the answer is the row that holds some offset in [low, high]
+            while low < high:
+                middle = (low + high) // 2
+                row = next(self._rows_from(txn, queue, middle))
+                if row.stored_ms < timestamp_ms:
+                    low = row.last_offset + 1
+                else:
+                    high = min(row.base_offset, middle)
+            return next(self._rows_from(txn, queue, low)).base_offset
+
+    def _rows_from(self, txn: lmdb.Transaction, queue: QueueKey, offset: int) -> Iterator[Row]:
+        with txn.cursor(self._rows) as cursor:
+            if not cursor.set_range(_ROW_KEY.pack(*queue, offset)):
+                return
+            for key, value in cursor:
+                topic_id, queue_id, last = _ROW_KEY.unpack(key)
+                if topic_id != queue.topic_id or queue_id != queue.queue_id:
+                    return
+                yield _unpack(last, value)
+
+    def _last_row(self, txn: lmdb.Transaction, queue: QueueKey) -> Row | None:
+        with txn.cursor(self._rows) as cursor:
+            beyond = cursor.set_range(_ROW_KEY.pack(*queue, _MAX_OFFSET))
+            if not (cursor.prev() if beyond else cursor.last()):
+                return None
+            topic_id, queue_id, last = _ROW_KEY.unpack(cursor.key())
+            return _unpack(last, cursor.value()) if (topic_id, queue_id) == queue else None
+
+
+def total_bytes(segments: Iterable[Segment]) -> int:
+    """Return how much disk segments use."""
+    return sum(segment.path.stat().st_size for segment in segments)

@@ -1,0 +1,301 @@
+"""The writer: the one thread that changes the log, and the group commit.
+
+It takes everything that waits, appends it in one transaction, syncs once, applies the entries to the state and only
+then tells the callers. There is no timer: a lone write is committed at once, and what arrives during its sync makes
+the next group.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+
+import lmdb
+
+from minimq_broker.core.facts import Fact
+from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.entry import batch_entry, fact_entry
+from minimq_broker.store.segment import Row
+from minimq_common.batch import Header
+from minimq_common.errors import InternalError, MiniMQError, NoPermission, QueueNotFound, StoreFull
+from minimq_common.model import Permission
+
+log = logging.getLogger(__name__)
+
+#: A group is committed when it has this much, so that one transaction stays small next to a segment.
+_MAX_GROUP_BYTES = 32 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Something to write. The writer sets `error` or the results, then hands the job back."""
+
+    error: MiniMQError | None = field(default=None, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class AppendJob(Job):
+    """A batch for a queue. Results: `base_offset` and `stored_ms`."""
+
+    topic: str
+    queue_id: int
+    data: bytes
+    header: Header
+    done: Callable[[AppendJob], None]
+    base_offset: int = field(default=-1, init=False)
+    stored_ms: int = field(default=0, init=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory."""
+        return len(self.data)
+
+
+@dataclass(slots=True, eq=False)
+class FactJob(Job):
+    """A fact to record.
+
+    `decide` is called by the writer with the state as of all earlier jobs, and returns the fact, or None when there
+    is nothing to record; it raises a `MiniMQError` to refuse. A job whose fact does not depend on the state sets
+    `alone` to False, so that many share one sync.
+    """
+
+    decide: Callable[[State], Fact | None]
+    done: Callable[[FactJob], None]
+    alone: bool = True
+    fact: Fact | None = field(default=None, init=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory, roughly."""
+        return 256
+
+
+AnyJob = AppendJob | FactJob
+
+#: Called by the writer's thread with jobs that are acknowledged or refused, and the queues that readers see grown.
+Notify = Callable[[list[AnyJob], Set[QueueKey]], None]
+
+
+class _Group:
+    """What one transaction will hold. Offsets are given here, on top of those in the state."""
+
+    def __init__(self, state: State, end: int, now_ms: int) -> None:
+        self._state = state
+        self._ends: dict[QueueKey, QueueEnd] = {}
+        self._now_ms = now_ms
+        self.end = end
+        self.entries: list[tuple[int, bytes]] = []
+        self.rows: list[tuple[QueueKey, Row]] = []
+        self.effects: list[tuple[Fact | BatchApplied, int]] = []
+
+    @property
+    def grown(self) -> Set[QueueKey]:
+        """The queues that get batches."""
+        return self._ends.keys()
+
+    def add_batch(self, job: AppendJob) -> None:
+        topic = self._state.topic(job.topic)
+        if not topic.permission & Permission.WRITE:
+            raise NoPermission(f"topic {job.topic!r} is not writable on this broker")
+        if not 0 <= job.queue_id < topic.write_queues:
+            raise QueueNotFound(
+                f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "
+                f"its queues are 0 to {topic.write_queues - 1}"
+            )
+        queue = QueueKey(topic.topic_id, job.queue_id)
+        end = self._ends.get(queue) or self._state.end(queue)
+        stored_ms = max(self._now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
+        header = job.header
+        entry = batch_entry(queue, end.offset, stored_ms, job.data)
+        position = self.end
+        self._append(entry)
+        after = QueueEnd(end.offset + header.count, stored_ms)
+        row = Row(
+            after.offset - 1,
+            position,
+            len(entry),
+            header.count,
+            stored_ms,
+            header.born_first_ms,
+            header.born_last_ms,
+            header.tag_hashes,
+        )
+        self.rows.append((queue, row))
+        self._ends[queue] = after
+        self.effects.append((BatchApplied(queue, after), self.end))
+        job.base_offset, job.stored_ms = end.offset, stored_ms
+
+    def add_fact(self, job: FactJob) -> None:
+        job.fact = job.decide(self._state)
+        if job.fact is not None:
+            self._append(fact_entry(job.fact, self._now_ms))
+            self.effects.append((job.fact, self.end))
+
+    def _append(self, entry: bytes) -> None:
+        self.entries.append((self.end, entry))
+        self.end += len(entry)
+
+
+class Writer:
+    """Owns the log, the state and the checkpoint for writing, from `start` to `stop`.
+
+    Args:
+        commit_log: where entries go.
+        state: what they add up to; only the writer's thread changes it.
+        checkpoint: where the state is saved every `checkpoint_interval_s` seconds and at the end.
+        notify: see `Notify`.
+        sync: tell those who append after the sync (True) or before the commit (False).
+        clock_ms: the time of day in ms since 1970.
+    """
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        state: State,
+        checkpoint: Checkpoint,
+        notify: Notify,
+        *,
+        sync: bool,
+        checkpoint_interval_s: float,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._log = commit_log
+        self._state = state
+        self._checkpoint = checkpoint
+        self._notify = notify
+        self._sync = sync
+        self._interval_s = checkpoint_interval_s
+        self._clock_ms = clock_ms
+        self._jobs: queue.SimpleQueue[AnyJob | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
+        self._failure: MiniMQError | None = None
+        self._stopping = False
+        #: Transactions committed since the start.
+        self.commits = 0
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def submit(self, job: AnyJob) -> None:
+        """Hand a job in; it comes back through `notify`. Any thread may call this until `stop`."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Write what was handed in, save the state, and end the thread. Idempotent."""
+        self._jobs.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        saved_at = time.monotonic()
+        while not self._stopping:
+            jobs = self._take(max(0.0, saved_at + self._interval_s - time.monotonic()))
+            for group in _groups(jobs):
+                self._write(group)
+            if time.monotonic() >= saved_at + self._interval_s:
+                self._save()
+                saved_at = time.monotonic()
+        self._save()
+
+    def _take(self, wait_s: float) -> list[AnyJob]:
+        """Return all that waits, up to the size of a group; wait for the first."""
+        jobs: list[AnyJob] = []
+        size = 0
+        try:
+            job = self._jobs.get(timeout=wait_s)
+            while True:
+                if job is None:
+                    self._stopping = True
+                    break
+                jobs.append(job)
+                size += job.size
+                if size >= _MAX_GROUP_BYTES:
+                    break
+                job = self._jobs.get_nowait()
+        except queue.Empty:
+            pass
+        return jobs
+
+    def _write(self, jobs: list[AnyJob]) -> None:
+        try:
+            self._commit(jobs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, every caller must hear of it
+            self._refuse(jobs, error)
+            self._notify(jobs, frozenset())
+
+    def _commit(self, jobs: list[AnyJob]) -> None:
+        if self._failure:
+            raise self._failure
+        self._log.roll_if_full(self._state.position)
+        group = _Group(self._state, self._state.position, self._clock_ms())
+        for job in jobs:
+            try:
+                if isinstance(job, AppendJob):
+                    group.add_batch(job)
+                else:
+                    group.add_fact(job)
+            except MiniMQError as error:
+                job.error = error
+        if not self._sync:
+            self._notify([job for job in jobs if isinstance(job, AppendJob)], frozenset())
+            jobs[:] = [job for job in jobs if isinstance(job, FactJob)]
+        if group.entries:
+            self._store(group)
+        self._notify(jobs, group.grown)
+
+    def _store(self, group: _Group) -> None:
+        try:
+            self._put(group)
+        except lmdb.MapFullError:
+            self._log.roll(self._state.position)
+            self._put(group)
+        self.commits += 1
+        for effect, position in group.effects:
+            self._state.apply(effect, position)
+
+    def _put(self, group: _Group) -> None:
+        segment = self._log.active
+        with segment.begin() as txn:
+            segment.put(txn, group.entries, group.rows)
+
+    def _refuse(self, jobs: list[AnyJob], error: Exception) -> None:
+        reason: MiniMQError
+        if isinstance(error, lmdb.DiskError) or (isinstance(error, OSError) and error.errno == 28):
+            reason = StoreFull(f"the disk of the broker is full ({error}): free space, then send again")
+        elif isinstance(error, MiniMQError):
+            reason = error
+        else:
+            # After a failed write or sync nobody knows what the disk holds: a new start finds out, a retry would not.
+            reason = self._failure = InternalError(f"the store stopped after an error ({error}): restart the broker")
+        log.error("store: group refused jobs=%d error=%s", len(jobs), error)
+        for job in jobs:
+            job.error = job.error or reason
+
+    def _save(self) -> None:
+        try:
+            self._checkpoint.save(self._state)
+        except lmdb.Error as error:
+            log.error("store: checkpoint not saved, recovery will take longer error=%s", error)
+
+
+def _groups(jobs: list[AnyJob]) -> Iterator[list[AnyJob]]:
+    """Split jobs so that one whose decision needs the state comes first in its group."""
+    group: list[AnyJob] = []
+    for job in jobs:
+        if group and isinstance(job, FactJob) and job.alone:
+            yield group
+            group = []
+        group.append(job)
+        if isinstance(job, FactJob) and job.alone:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -1,0 +1,233 @@
+"""The errors of minimq: one tree, and what to do about each error written on its class.
+
+    MiniMQError
+    ├── UsageError              the caller did something that cannot work; trying again will not help
+    │   ├── InvalidArgument         ├── MessageTooLarge
+    │   └── Closed
+    ├── ServerError             a broker or a name server refused
+    │   ├── TopicNotFound           ├── TopicExists         ├── QueueNotFound     ├── NoPermission
+    │   ├── OffsetOutOfRange        ├── CorruptBatch        ├── Fenced            ├── GroupConflict
+    │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    └── InternalError
+    ├── TransportError          no answer came
+    │   ├── Unavailable             └── DeadlineExceeded
+    ├── SendFailed              all tries of a send failed; lists each of them
+    ├── BufferFull              too much is waiting to be sent
+    ├── CannotListen            a server cannot have the address it was told to serve at
+    └── StoreError              a data directory cannot be used
+        ├── DataDirectoryInUse      ├── DataDirectoryVersion  └── CorruptEntry
+
+The retry loop of the client reads `retriable` and `refresh_route` and never lists classes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MiniMQError(Exception):
+    """Anything that minimq raises on purpose. The text names the cause and, where there is one, the remedy."""
+
+    #: Stable name that travels between processes.
+    code: ClassVar[str] = "UNKNOWN"
+    #: The same call may succeed later or elsewhere.
+    retriable: ClassVar[bool] = False
+    #: What the client believes about the topic's route is probably out of date.
+    refresh_route: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        #: Seconds the server asks the caller to wait before the next try; 0 when it has no opinion.
+        self.retry_after_s = retry_after_s
+
+    @property
+    def message(self) -> str:
+        """The text of the error, without its code."""
+        return str(self.args[0])
+
+
+class UsageError(MiniMQError):
+    """The caller did something that cannot work; trying again will not help."""
+
+    code = "USAGE"
+
+
+class InvalidArgument(UsageError):
+    """A name, a number or a message breaks a rule that the text names."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class MessageTooLarge(InvalidArgument):
+    """A message body is over the limit of the producer or of the broker."""
+
+    code = "MESSAGE_TOO_LARGE"
+
+
+class Closed(UsageError):
+    """The producer, the consumer or the admin client was closed before the call."""
+
+    code = "CLOSED"
+
+
+class ServerError(MiniMQError):
+    """A broker or a name server refused."""
+
+    code = "SERVER"
+
+
+class TopicNotFound(ServerError):
+    """No broker carries the topic, or the broker that was asked does not."""
+
+    code = "TOPIC_NOT_FOUND"
+    refresh_route = True
+
+
+class TopicExists(ServerError):
+    """A topic of that name is there already, with other settings."""
+
+    code = "TOPIC_EXISTS"
+
+
+class QueueNotFound(ServerError):
+    """The topic has fewer queues on that broker."""
+
+    code = "QUEUE_NOT_FOUND"
+    refresh_route = True
+
+
+class NoPermission(ServerError):
+    """The topic or the broker does not allow reading or writing just now."""
+
+    code = "NO_PERMISSION"
+    retriable = True
+    refresh_route = True
+
+
+class OffsetOutOfRange(ServerError):
+    """The offset is not stored: it was deleted, or is not written yet. The text says the valid range."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+
+
+class CorruptBatch(ServerError):
+    """The bytes of a batch do not match their checksum."""
+
+    code = "CORRUPT_BATCH"
+
+
+class Fenced(ServerError):
+    """The lease under which the call was made is over: another member may own the queue."""
+
+    code = "FENCED"
+
+
+class GroupConflict(ServerError):
+    """A member contradicts its group: the same client id twice, or another allocation strategy."""
+
+    code = "GROUP_CONFLICT"
+
+
+class BrokerConflict(ServerError):
+    """Another broker has the name and id, or the address, under which this one registers."""
+
+    code = "BROKER_CONFLICT"
+    retriable = True
+
+
+class SystemBusy(ServerError):
+    """The server has more to do than it may hold; it says after which time to try again."""
+
+    code = "SYSTEM_BUSY"
+    retriable = True
+
+
+class StoreFull(ServerError):
+    """The disk of the broker is full; it goes on serving reads."""
+
+    code = "STORE_FULL"
+    retriable = True
+
+
+class InternalError(ServerError):
+    """The server failed in a way that it did not foresee; its log says more."""
+
+    code = "INTERNAL"
+    retriable = True
+
+
+class TransportError(MiniMQError):
+    """No answer came."""
+
+    code = "TRANSPORT"
+    retriable = True
+    refresh_route = True
+
+
+class Unavailable(TransportError):
+    """The server is not reached, or the connection broke before the answer."""
+
+    code = "UNAVAILABLE"
+
+
+class DeadlineExceeded(TransportError):
+    """The answer did not come in time."""
+
+    code = "DEADLINE_EXCEEDED"
+
+
+class BufferFull(MiniMQError):
+    """More messages wait to be sent than the producer may hold."""
+
+    code = "BUFFER_FULL"
+    retriable = True
+
+
+class SendFailed(MiniMQError):
+    """All tries of a send failed.
+
+    `tries` holds the text of each try in order: where it went, after how long it failed, and why.
+    """
+
+    code = "SEND_FAILED"
+
+    def __init__(self, message: str, tries: tuple[str, ...] = ()) -> None:
+        super().__init__("\n  ".join((message, *tries)))
+        self.tries = tries
+
+
+class CannotListen(MiniMQError):
+    """A server cannot have the address it was told to serve at: it is taken, or not this machine's."""
+
+    code = "CANNOT_LISTEN"
+
+
+class StoreError(MiniMQError):
+    """A data directory cannot be used."""
+
+    code = "STORE"
+
+
+class DataDirectoryInUse(StoreError):
+    """Another process has the data directory open."""
+
+    code = "DATA_DIRECTORY_IN_USE"
+
+
+class DataDirectoryVersion(StoreError):
+    """The data directory was written by another version of the format."""
+
+    code = "DATA_DIRECTORY_VERSION"
+
+
+class CorruptEntry(StoreError):
+    """An entry of the CommitLog does not match its checksum; the text names its position."""
+
+    code = "CORRUPT_ENTRY"
+
+
+def _tree(base: type[MiniMQError]) -> list[type[MiniMQError]]:
+    return [base, *(leaf for child in base.__subclasses__() for leaf in _tree(child))]
+
+
+#: Every error class by its code.
+BY_CODE: dict[str, type[MiniMQError]] = {cls.code: cls for cls in _tree(MiniMQError)}

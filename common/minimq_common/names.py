@@ -1,0 +1,52 @@
+"""What a topic, a group, a broker and a tag may be called."""
+
+from __future__ import annotations
+
+import re
+
+from minimq_common.errors import InvalidArgument
+
+#: `%` is for the names the system makes itself (retry and dead-letter topics of a group).
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+MAX_TOPIC = 127
+MAX_GROUP = 120
+MAX_BROKER = 120
+
+
+def _check(kind: str, name: str, longest: int) -> str:
+    if not name:
+        raise InvalidArgument(f"the {kind} name is empty")
+    if len(name) > longest:
+        raise InvalidArgument(f"the {kind} name has {len(name)} characters, the limit is {longest}: {name[:40]}...")
+    if not _NAME.match(name):
+        raise InvalidArgument(f"illegal {kind} name {name!r}: letters, digits and the characters _ - % | are allowed")
+    return name
+
+
+def check_topic(name: str) -> str:
+    """Return the name. Raises `InvalidArgument` when it cannot name a topic."""
+    return _check("topic", name, MAX_TOPIC)
+
+
+def check_group(name: str) -> str:
+    """Return the name. Raises `InvalidArgument` when it cannot name a consumer group."""
+    return _check("group", name, MAX_GROUP)
+
+
+def check_broker(name: str) -> str:
+    """Return the name. Raises `InvalidArgument` when it cannot name a broker."""
+    return _check("broker", name, MAX_BROKER)
+
+
+def check_cluster(name: str) -> str:
+    """Return the name. Raises `InvalidArgument` when it cannot name a cluster."""
+    return _check("cluster", name, MAX_BROKER)
+
+
+def check_address(address: str) -> str:
+    """Return the HOST:PORT. Raises `InvalidArgument` when it is not one."""
+    host, colon, port = address.rpartition(":")
+    if not host or not colon or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidArgument(f"{address!r} is not an address: write HOST:PORT, for example 127.0.0.1:9876")
+    return address

@@ -1,0 +1,165 @@
+"""gRPC plumbing that all roles share: channels, server options, and the one table between errors and statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from minimq_common import errors
+from minimq_common.errors import MiniMQError
+from minimq_proto.v1 import errors_pb2
+
+#: A frame carries a whole batch: the largest body (4 MiB by default, 32 MiB at most) and its columns.
+MAX_FRAME_BYTES = 64 << 20
+
+_CODE_KEY = "minimq-code"
+_RETRY_KEY = "minimq-retry-after-ms"
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+    # A broker that came back is found at once rather than after gRPC's two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Two clients of one process must not share a connection: closing one would stall the other.
+    ("grpc.use_local_subchannel_pool", 1),
+    # The address is the peer; a proxy in the environment is for other traffic.
+    ("grpc.enable_http_proxy", 0),
+)
+
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+    # Two servers on one port would each get half of the connections.
+    ("grpc.so_reuseport", 0),
+)
+
+_STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
+    errors.InvalidArgument.code: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.MessageTooLarge.code: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.TopicNotFound.code: grpc.StatusCode.NOT_FOUND,
+    errors.QueueNotFound.code: grpc.StatusCode.NOT_FOUND,
+    errors.TopicExists.code: grpc.StatusCode.ALREADY_EXISTS,
+    errors.NoPermission.code: grpc.StatusCode.PERMISSION_DENIED,
+    errors.OffsetOutOfRange.code: grpc.StatusCode.OUT_OF_RANGE,
+    errors.CorruptBatch.code: grpc.StatusCode.DATA_LOSS,
+    errors.Fenced.code: grpc.StatusCode.ABORTED,
+    errors.GroupConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.BrokerConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.SystemBusy.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.StoreFull.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unavailable.code: grpc.StatusCode.UNAVAILABLE,
+    errors.DeadlineExceeded.code: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+_ERROR_BY_STATUS: dict[grpc.StatusCode, type[MiniMQError]] = {
+    grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
+    grpc.StatusCode.CANCELLED: errors.Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
+    grpc.StatusCode.UNIMPLEMENTED: errors.InvalidArgument,
+}
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """Return a channel to HOST:PORT; it connects when first used. Safe to share between threads."""
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def open_aio_channel(address: str) -> grpc.aio.Channel:
+    """Return a channel to HOST:PORT for the running event loop; it connects when first used."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+async def bind(server: grpc.aio.Server, address: str) -> str:
+    """Let a server listen at HOST:PORT, and return that address with the real port in place of 0.
+
+    Raises:
+        CannotListen: the port is taken, or the host is not an address of this machine.
+    """
+    host, _, port = address.rpartition(":")
+    await _probe(host.strip("[]"), int(port), address)
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError:  # somebody else was quicker
+        bound = 0
+    if not bound:
+        raise errors.CannotListen(f"cannot listen at {address}: the port was taken at this moment")
+    return f"{host}:{bound}"
+
+
+async def _probe(host: str, port: int, address: str) -> None:
+    # gRPC says only that it failed, in several lines of its own log: a plain socket knows why.
+    bindable, refusal = False, ""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise errors.CannotListen(f"cannot listen at {address}: {host} is not found: {error.strerror}") from None
+    for family, kind, protocol, _, endpoint in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(endpoint)
+            bindable = True
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                reason = "the port is in use; stop the process that has it, or choose another port"
+                raise errors.CannotListen(f"cannot listen at {address}: {reason}") from None
+            refusal = str(error.strerror)
+    if not bindable:
+        raise errors.CannotListen(f"cannot listen at {address}: {refusal}")
+
+
+def to_failure(error: BaseException) -> errors_pb2.Failure:
+    """Return an error as it travels inside an answer."""
+    if isinstance(error, MiniMQError):
+        retry_after_ms = round(error.retry_after_s * 1000)
+        return errors_pb2.Failure(code=error.code, message=error.message, retry_after_ms=retry_after_ms)
+    return errors_pb2.Failure(code=errors.InternalError.code, message=f"{type(error).__name__}: {error}")
+
+
+def from_failure(failure: errors_pb2.Failure) -> MiniMQError:
+    """Return the error that a failure stands for."""
+    return _make(failure.code, failure.message, failure.retry_after_ms)
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:
+    """End a call on the server with an error that `from_rpc_error` turns back into itself."""
+    failure = to_failure(error)
+    status = _STATUS_BY_CODE.get(failure.code, grpc.StatusCode.INTERNAL)
+    metadata = ((_CODE_KEY, failure.code), (_RETRY_KEY, str(failure.retry_after_ms)))
+    await context.abort(status, failure.message, metadata)
+    raise AssertionError("unreachable: abort raises")
+
+
+def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
+    """Return what a failed call means.
+
+    Args:
+        error: as gRPC raised it.
+        peer: the role and the address that were called, for the text: "broker 127.0.0.1:10911".
+    """
+    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
+        return errors.Unavailable(f"{peer}: the call was not made: {error}")
+    metadata = dict(error.trailing_metadata() or ())
+    details = error.details() or ""
+    if _CODE_KEY in metadata:
+        return _make(str(metadata[_CODE_KEY]), details, int(metadata.get(_RETRY_KEY) or 0))
+    cls = _ERROR_BY_STATUS.get(error.code(), errors.InternalError)
+    if cls is errors.Unavailable:
+        return cls(f"{peer} is not reached: is it running, and is the address right? ({details})")
+    return cls(f"{peer}: {error.code().name.lower()}: {details}")
+
+
+def _make(code: str, message: str, retry_after_ms: int) -> MiniMQError:
+    cls = errors.BY_CODE.get(code, errors.InternalError)
+    if issubclass(cls, errors.SendFailed):  # its text is made of tries, which do not travel
+        cls = errors.InternalError
+    return cls(message, retry_after_s=retry_after_ms / 1000)
