@@ -20,6 +20,10 @@ MAX_FRAME_BYTES = 64 << 20
 _CODE_KEY = "minimq-code"
 _RETRY_KEY = "minimq-retry-after-ms"
 
+# What gRPC raises when a call has failed, plain and on an event loop, for `isinstance`. (The stubs do not know that the
+# first one is an `RpcError` too, hence no type.)
+_FAILED_CALL: Any = (grpc.Call, grpc.aio.AioRpcError)
+
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
@@ -139,6 +143,13 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseExceptio
     raise AssertionError("unreachable: abort raises")
 
 
+def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
+    """Return the status of a failed call and what was said about it; UNKNOWN when the call was not even made."""
+    if not isinstance(error, _FAILED_CALL):
+        return grpc.StatusCode.UNKNOWN, str(error)
+    return error.code(), error.details() or ""
+
+
 def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
     """Return what a failed call means.
 
@@ -146,7 +157,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
         error: as gRPC raised it.
         peer: the role and the address that were called, for the text: "broker 127.0.0.1:10911".
     """
-    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
+    if not isinstance(error, _FAILED_CALL):
         return errors.Unavailable(f"{peer}: the call was not made: {error}")
     metadata = dict(error.trailing_metadata() or ())
     details = error.details() or ""

@@ -1,0 +1,110 @@
+"""Running a server as a process: logging, the ready line, signals and the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import signal
+import sys
+from typing import Literal, Protocol
+
+from minimq_common.errors import MiniMQError
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+log = logging.getLogger(__name__)
+
+
+class Server(Protocol):
+    """What `run` needs of a server. All of it is called on one event loop."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT it serves at, once started."""
+
+    async def start(self) -> None:
+        """Return when requests are served. Raises `MiniMQError` when that cannot be."""
+
+    async def stop(self) -> None:
+        """End everything that `start` began, also when it was interrupted half-way. May be called twice."""
+
+
+def version() -> str:
+    """Return the version of the installed minimq, or say that this is a checkout."""
+    try:
+        return importlib.metadata.version("minimq")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def set_up_logging(level: LogLevel) -> None:
+    """Send log records of at least that level to stderr."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        force=True,
+    )
+
+
+def run(role: str, server: Server, *, log_level: LogLevel) -> None:
+    """Serve until SIGTERM or SIGINT, then stop the server and return.
+
+    Once the server serves, one line `ready ROLE HOST:PORT` is written to stdout, and nothing else ever: whoever
+    started the process may wait for it and learn the port.
+
+    A second signal of the same kind ends the process at once. (Not one of the other kind: Ctrl-C in a terminal
+    reaches a whole group of processes, whose parent then sends SIGTERM as well.)
+
+    Args:
+        role: what serves, one word: "nameserver".
+        server: not yet started.
+        log_level: least severe level that is logged.
+
+    Raises:
+        SystemExit: with status 1, after `error: ...` on stderr, when the server raised a `MiniMQError`.
+    """
+    set_up_logging(log_level)
+    try:
+        asyncio.run(_serve(role, server))
+    except MiniMQError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(1)
+
+
+async def _serve(role: str, server: Server) -> None:
+    told_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        log.info("stopping signal=%s", number.name)
+        # The kernel's default needs no event loop: it also ends a process whose loop hangs.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+        told_to_stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+    stopping = asyncio.create_task(told_to_stop.wait(), name=f"{role}-signals")
+    starting = asyncio.create_task(server.start(), name=f"{role}-start")
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            _say_ready(role, server.address)
+        else:
+            starting.cancel()
+            await asyncio.wait((starting,))
+        await stopping
+    finally:
+        stopping.cancel()
+        await server.stop()
+    log.info("stopped role=%s", role)
+
+
+def _say_ready(role: str, address: str) -> None:
+    log.info("ready role=%s address=%s", role, address)
+    sys.stdout.write(f"ready {role} {address}\n")
+    sys.stdout.flush()

@@ -1,0 +1,222 @@
+"""Options as frozen dataclasses, from which the command line and the environment variables are derived.
+
+An option is one field: its default, a sentence with the unit, and its limits stand in one place.
+
+    @dataclass(frozen=True, slots=True)
+    class NameServerOptions:
+        listen: str = option("127.0.0.1:9876", "Address to serve at.", metavar="HOST:PORT")
+        expire_after_s: float = option(120.0, "Silence after which a broker is removed.", minimum=1)
+
+        def __post_init__(self) -> None:
+            check_limits(self)
+
+    @click.command()
+    @from_command_line(NameServerOptions, env_prefix="MINIMQ_NAMESERVER")
+    def main(options: NameServerOptions) -> None: ...
+
+The flag is the name of the field: `--listen`, and `--expire-after` for `expire_after_s`, whose unit stands in the
+help instead. The variable is the prefix and the flag: `MINIMQ_NAMESERVER_EXPIRE_AFTER`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import click
+
+from minimq_common.errors import InvalidArgument
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _About:
+    """What the metadata of a field holds."""
+
+    sentence: str
+    metavar: str | None
+    flag: str | None
+    minimum: float | None
+    maximum: float | None
+
+
+_KEY = "minimq-option"
+
+
+def option(
+    default: T,
+    sentence: str,
+    *,
+    metavar: str | None = None,
+    flag: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> T:
+    """Declare a field of an options class.
+
+    Args:
+        default: the value when nothing is said.
+        sentence: says what the option does, for the help.
+        metavar: what stands for the value in the help; by default it follows from the type, or from the unit.
+        flag: the flag where the name of the field does not serve, such as "--id" for `broker_id`.
+        minimum: smallest number that `check_limits` lets pass.
+        maximum: largest number that `check_limits` lets pass.
+    """
+    about = _About(sentence, metavar, flag, minimum, maximum)
+    # At run time a field; its declared type is that of the default, which is what an instance will hold.
+    return dataclasses.field(default=default, metadata={_KEY: about})
+
+
+def check_limits(options: object) -> None:
+    """Check every number of an options instance; for its `__post_init__`.
+
+    Raises:
+        InvalidArgument: a number is outside its limits, infinite, or not a number.
+    """
+    for field in dataclasses.fields(cast(Any, options)):
+        about = field.metadata.get(_KEY)
+        value = getattr(options, field.name)
+        if about is None or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        said = f"{_flag(field)} is {value}"
+        if not math.isfinite(value):
+            raise InvalidArgument(f"{said}: it must be a finite number")
+        if about.minimum is not None and value < about.minimum:
+            raise InvalidArgument(f"{said}: it must be at least {about.minimum}")
+        if about.maximum is not None and value > about.maximum:
+            raise InvalidArgument(f"{said}: it must be at most {about.maximum}")
+
+
+def from_command_line(
+    options_class: type[T], *, env_prefix: str
+) -> Callable[[Callable[Concatenate[T, P], R]], Callable[P, R]]:
+    """Return a decorator that gives a click command the flags of an options class.
+
+    The command is called with the instance as its first argument. An `InvalidArgument` from constructing it is
+    wrong usage: click prints the text and exits with status 2.
+
+    Args:
+        options_class: a dataclass whose fields are made by `option`.
+        env_prefix: start of the names of the environment variables, such as "MINIMQ_BROKER".
+    """
+    fields = [field for field in dataclasses.fields(cast(Any, options_class)) if _KEY in field.metadata]
+
+    def decorate(function: Callable[Concatenate[T, P], R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def command(*args: P.args, **kwargs: P.kwargs) -> R:
+            values = {field.name: kwargs.pop(field.name) for field in fields}
+            try:
+                options = options_class(**values)
+            except InvalidArgument as error:
+                raise click.UsageError(error.message) from None
+            return function(options, *args, **kwargs)
+
+        hints = get_type_hints(options_class)
+        decorated: Callable[P, R] = command
+        for field in reversed(fields):  # click lists them in the order of the decorators, the last applied first
+            decorated = _click_option(field, hints[field.name], env_prefix)(decorated)
+        return decorated
+
+    return decorate
+
+
+def _flag(field: dataclasses.Field[Any]) -> str:
+    about: _About = field.metadata[_KEY]
+    return about.flag or "--" + field.name.removesuffix("_s").replace("_", "-")
+
+
+def _click_option(
+    field: dataclasses.Field[Any], annotation: object, env_prefix: str
+) -> Callable[[Decorated], Decorated]:
+    about: _About = field.metadata[_KEY]
+    flag = _flag(field)
+    kind = _without_none(annotation)
+    default = field.default
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default))
+    elif isinstance(default, Enum):
+        default = default.value
+    return click.option(
+        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        field.name,
+        type=_click_type(kind),
+        default=default,
+        help=about.sentence,
+        metavar=about.metavar or _metavar(field.name, kind),
+        envvar=f"{env_prefix}_{flag[2:].replace('-', '_').upper()}",
+        show_envvar=True,
+        show_default=default not in (None, ""),
+    )
+
+
+def _without_none(annotation: object) -> object:
+    if get_origin(annotation) in (Union, types.UnionType):
+        rest = [arg for arg in get_args(annotation) if arg is not types.NoneType]
+        if len(rest) == 1:
+            return rest[0]
+    return annotation
+
+
+def _click_type(kind: object) -> click.ParamType[Any] | type[Any]:
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
+        return _CommaSeparated(get_args(kind)[0])
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _EnumValue(kind)
+    if kind is Path:
+        return click.Path(path_type=Path)
+    if kind in (str, int, float, bool):
+        return cast(type[Any], kind)
+    raise TypeError(f"no command-line type is known for {kind}")
+
+
+def _metavar(name: str, kind: object) -> str | None:
+    if name.endswith("_s"):
+        return "SECONDS"
+    if name.endswith("_ms"):
+        return "MILLISECONDS"
+    if name.endswith("_bytes"):
+        return "BYTES"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "[" + "|".join(str(member.value) for member in kind) + "]"
+    return None
+
+
+class _CommaSeparated(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    name = "list"
+
+    def __init__(self, item: type[Any]) -> None:
+        self._item = click.types.convert_type(item)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = (part.strip() for part in str(value).split(","))
+        return tuple(self._item.convert(part, param, ctx) for part in parts if part)
+
+
+class _EnumValue(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A member by its value, since that is what people should type; click's own choice goes by the names."""
+
+    name = "choice"
+
+    def __init__(self, enum: type[Enum]) -> None:
+        self._members = {str(member.value): member for member in enum}
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Enum:
+        if isinstance(value, Enum):
+            return value
+        if str(value) not in self._members:
+            self.fail(f"{value!r} is not one of {', '.join(map(repr, self._members))}.", param, ctx)
+        return self._members[str(value)]

@@ -1,0 +1,37 @@
+"""The options of the name server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minimq_common.daemon import LogLevel
+from minimq_common.names import check_address
+from minimq_common.options import check_limits, option
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerOptions:
+    """How a name server runs.
+
+    Raises:
+        InvalidArgument: a value breaks a rule that the text names.
+    """
+
+    listen: str = option("127.0.0.1:9876", "Address to serve at; with port 0 a free one is taken.", metavar="HOST:PORT")
+    expire_after_s: float = option(
+        120.0,
+        "Silence after which a broker is removed whose connection has not ended; one that ends removes it at once.",
+        minimum=0.05,
+    )
+    scan_every_s: float = option(5.0, "Time between two looks for silent brokers.", minimum=0.01)
+    start_grace_s: float = option(
+        3.0,
+        "After a start, time for running brokers to come back: a topic that is not known yet is answered with "
+        "'busy, try again' instead of 'no such topic', and watchers are told nothing. 0 turns it off.",
+        minimum=0,
+    )
+    log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        check_address(self.listen)
+        check_limits(self)

@@ -1,0 +1,76 @@
+"""The name server: it owns the route table, the timers and the gRPC server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+
+import grpc.aio
+
+from minimq_common import rpc
+from minimq_nameserver.options import NameServerOptions
+from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.service import NameServerService
+from minimq_proto.v1 import nameserver_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """A registry of routes, held in memory; its peers know nothing of it.
+
+    Not thread-safe: it lives on the event loop on which `start` was called. It can be started once.
+    """
+
+    def __init__(self, options: NameServerOptions) -> None:
+        self._options = options
+        self._service = NameServerService(RouteTable(options.expire_after_s), time.monotonic)
+        self._address = options.listen
+        self._server: grpc.aio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT it serves at; the port is the real one once `start` has returned."""
+        return self._address
+
+    async def start(self) -> None:
+        """Return when requests are served.
+
+        Raises:
+            CannotListen: the port is taken, or the host is not this machine's.
+        """
+        self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+        nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
+        self._address = await rpc.bind(self._server, self._options.listen)
+        await self._server.start()
+        if self._options.start_grace_s:
+            self._tasks.append(asyncio.create_task(self._settle(), name="nameserver-settle"))
+        else:
+            self._service.settle()
+        self._tasks.append(asyncio.create_task(self._expire(), name="nameserver-expire"))
+
+    async def stop(self) -> None:
+        """Stop serving at once: no call takes long, and the streams would never end by themselves."""
+        self._service.fall_silent()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(None)
+
+    async def _settle(self) -> None:
+        await asyncio.sleep(self._options.start_grace_s)
+        self._service.settle()
+        log.info("settled after_s=%s", self._options.start_grace_s)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.scan_every_s)
+            self._service.expire()

@@ -1,0 +1,217 @@
+"""The gRPC face of the name server: messages in, the route table, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import NoReturn
+
+import grpc.aio
+
+from minimq_common import rpc
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, Unavailable
+from minimq_common.model import QueueData, TopicRoute
+from minimq_common.names import check_topic
+from minimq_common.wire import broker_to_wire, permission_from_wire, route_to_wire
+from minimq_nameserver.route_table import BrokerState, Change, RouteTable
+from minimq_nameserver.watchers import Watcher, Watchers
+from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+#: What a client is asked to wait before it asks again while brokers are coming back.
+_BUSY_RETRY_S = 0.1
+
+
+class NameServerService(nameserver_pb2_grpc.NameServerServicer):
+    """Answers brokers and clients out of one route table. Everything runs on one event loop, so nothing is locked.
+
+    It begins *unsettled*: brokers that ran before this name server did are on their way back, one by one. Until
+    `settle` is called an unknown topic is a reason to ask again, and watchers are told nothing, since what they would
+    be told is that most brokers are gone.
+    """
+
+    def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
+        self._table = table
+        self._clock = clock
+        self._watchers = Watchers()
+        self._watchers.hold()
+        self._settled = False
+        self._session_ids = itertools.count(1)
+        self._streams: dict[int, asyncio.Task[object]] = {}
+        self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
+
+    def settle(self) -> None:
+        """From now on, what is not in the table does not exist."""
+        self._settled = True
+        self._watchers.release()
+
+    def fall_silent(self) -> None:
+        """Tell watchers nothing any more: when a name server stops, all of its brokers seem to leave."""
+        self._watchers.hold()
+
+    def expire(self) -> None:
+        """Remove the brokers that have been silent for too long, and end their streams."""
+        self._carry_out(self._table.expire(self._clock()))
+
+    # ---- Brokers ---------------------------------------------------------------------------------
+
+    async def Register(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+        self,
+        request_iterator: AsyncIterator[nameserver_pb2.RegisterRequest],
+        context: grpc.aio.ServicerContext[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse],
+    ) -> None:
+        """Keep a broker in the table for as long as its stream lasts."""
+        session = next(self._session_ids)
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams[session] = task
+        try:
+            try:
+                async for request in request_iterator:
+                    await context.write(self._register(session, request))
+            finally:
+                # Before anything is answered: a broker whose stream broke must not be found any more.
+                self._leave(session)
+        except asyncio.CancelledError:
+            reason = self._reasons.pop(session, None)
+            if reason is None:
+                raise
+            await rpc.abort(context, Unavailable(reason))
+        except MiniMQError as error:
+            log.warning("registration refused reason=%r", error.message)
+            await rpc.abort(context, error)
+        finally:
+            self._reasons.pop(session, None)
+
+    def _register(self, session: int, request: nameserver_pb2.RegisterRequest) -> nameserver_pb2.RegisterResponse:
+        now = self._clock()
+        if request.heartbeat_only:
+            if not self._table.heartbeat(session, request.data_version, now):
+                raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
+        else:
+            self._carry_out(self._table.expire(now))  # so that a silent broker does not stand in the way
+            known = self._table.broker(session)
+            state = _state_from_wire(request)
+            self._carry_out(self._table.register(session, state, now))
+            level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
+            log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
+        return nameserver_pb2.RegisterResponse(master_address=self._table.master_of(request.broker_name) or "")
+
+    def _leave(self, session: int) -> None:
+        del self._streams[session]
+        state = self._table.broker(session)
+        if state is not None:
+            log.info("broker left broker=%s", state)
+        self._carry_out(self._table.unregister(session))
+
+    def _carry_out(self, change: Change) -> None:
+        self._watchers.publish(change.topics)
+        for session, reason in change.ended:
+            log.warning("broker removed reason=%r", reason)
+            if session in self._streams:
+                self._reasons[session] = reason
+                self._streams[session].cancel()
+
+    # ---- Clients ---------------------------------------------------------------------------------
+
+    async def GetRoute(
+        self,
+        request: nameserver_pb2.GetRouteRequest,
+        context: grpc.aio.ServicerContext[nameserver_pb2.GetRouteRequest, nameserver_pb2.GetRouteResponse],
+    ) -> nameserver_pb2.GetRouteResponse:
+        """Answer where the queues of a topic are."""
+        try:
+            check_topic(request.topic)
+        except InvalidArgument as error:
+            await rpc.abort(context, error)
+        route = self._table.route(request.topic)
+        if route is None:
+            await self._abort_unknown(context, request.topic)
+        return nameserver_pb2.GetRouteResponse(route=route_to_wire(route))
+
+    async def _abort_unknown(
+        self,
+        context: grpc.aio.ServicerContext[nameserver_pb2.GetRouteRequest, nameserver_pb2.GetRouteResponse],
+        topic: str,
+    ) -> NoReturn:
+        if not self._settled:
+            text = f"topic {topic} is not known yet: this name server has just started and waits for its brokers"
+            await rpc.abort(context, SystemBusy(text, retry_after_s=_BUSY_RETRY_S))
+        if not self._table.brokers():
+            text = f"topic {topic} has no route: no broker is registered with this name server; start one with "
+            await rpc.abort(context, TopicNotFound(text + "`minimq-broker --nameserver HOST:PORT`"))
+        text = f"topic {topic} has no route: create it with `minimq topic create {topic}`"
+        await rpc.abort(context, TopicNotFound(text + ", or, if it exists, start the broker that carries it"))
+
+    async def ListTopics(
+        self,
+        request: nameserver_pb2.ListTopicsRequest,
+        context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
+    ) -> nameserver_pb2.ListTopicsResponse:
+        """Answer the routes of all topics, sorted by topic."""
+        routes = (self._table.route(topic) for topic in self._table.topics())
+        return nameserver_pb2.ListTopicsResponse(routes=[route_to_wire(route) for route in routes if route])
+
+    async def GetCluster(
+        self,
+        request: nameserver_pb2.GetClusterRequest,
+        context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
+    ) -> nameserver_pb2.GetClusterResponse:
+        """Answer all brokers, sorted by name."""
+        return nameserver_pb2.GetClusterResponse(brokers=[broker_to_wire(broker) for broker in self._table.brokers()])
+
+    async def WatchRoutes(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+        self,
+        request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest],
+        context: grpc.aio.ServicerContext[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent],
+    ) -> None:
+        """Send the route of each watched topic, and again whenever it has changed, until the client ends its side."""
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        following = asyncio.create_task(self._follow(watcher, request_iterator), name="nameserver-watch-requests")
+        telling = asyncio.create_task(self._tell(watcher, context), name="nameserver-watch-events")
+        try:
+            done, _ = await asyncio.wait((following, telling), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except MiniMQError as error:
+            await rpc.abort(context, error)
+        finally:
+            self._watchers.remove(watcher)
+            following.cancel()
+            telling.cancel()
+
+    async def _follow(self, watcher: Watcher, requests: AsyncIterator[nameserver_pb2.WatchRoutesRequest]) -> None:
+        async for request in requests:
+            self._watchers.follow(watcher, [check_topic(topic) for topic in request.topics])
+
+    async def _tell(
+        self,
+        watcher: Watcher,
+        context: grpc.aio.ServicerContext[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent],
+    ) -> None:
+        while True:
+            topic = await watcher.next_topic()
+            # Looked up only now: a client that was slow to read gets the latest route, not a history.
+            route = self._table.route(topic) or TopicRoute(topic, (), {})
+            await context.write(nameserver_pb2.RouteEvent(route=route_to_wire(route)))
+
+
+def _state_from_wire(request: nameserver_pb2.RegisterRequest) -> BrokerState:
+    return BrokerState(
+        cluster=request.cluster,
+        broker_name=request.broker_name,
+        broker_id=request.broker_id,
+        address=request.address,
+        data_version=request.data_version,
+        permission=permission_from_wire(request.permission),
+        topics={
+            config.topic: QueueData(
+                request.broker_name, config.read_queues, config.write_queues, permission_from_wire(config.permission)
+            )
+            for config in request.topics
+        },
+    )
