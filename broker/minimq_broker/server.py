@@ -60,7 +60,7 @@ class Broker:
         self._address = await rpc.bind(self._server, options.listen)
         await self._server.start()
         self._registration = Registration(options.nameservers, self._describe)
-        await self._registration.start()
+        self._registration.start()
 
     async def stop(self) -> None:
         """Unregister, let calls under way end, write what was handed in, close the store. Idempotent."""
