@@ -88,6 +88,10 @@ class RouteCache:
         self._check_open()
         return self._routes.get(topic) or self.refresh(topic)
 
+    def known(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic if it is known, without asking anybody."""
+        return self._routes.get(topic)
+
     def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
         self._check_open()
@@ -329,7 +333,7 @@ class _NameServers:
                     self._prefer(address)
                     return answer
             if refusal is None:
-                raise _nobody_answers(silent)
+                raise _nobody_answers({address: silent[address] for address in self._addresses})
             if not isinstance(refusal, SystemBusy) or time.monotonic() + refusal.retry_after_s >= deadline:
                 raise refusal
             self._closed.wait(refusal.retry_after_s)

@@ -29,8 +29,9 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
     # A broker that came back is found at once rather than after gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Despite its name, the time that one attempt to connect may take: a loaded peer needs more than a moment.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # Two clients of one process must not share a connection: closing one would stall the other.
     ("grpc.use_local_subchannel_pool", 1),
     # The address is the peer; a proxy in the environment is for other traffic.

@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minimq_common.errors import BrokerConflict, InvalidArgument
+from minimq_common.model import BrokerData, MessageQueue, Permission, QueueData, TopicRoute
+from minimq_nameserver.route_table import BrokerState, RouteTable
+
+RW, READ, WRITE, NONE = Permission.READ_WRITE, Permission.READ, Permission.WRITE, Permission.NONE
+
+_sessions = itertools.count(1)
+
+
+def state(  # noqa: PLR0913
+    name: str = "broker-a",
+    broker_id: int = 0,
+    *,
+    topics: Sequence[str] = ("orders",),
+    address: str | None = None,
+    version: int = 1,
+    cluster: str = "default",
+    permission: Permission = RW,
+    topic_permission: Permission = RW,
+) -> BrokerState:
+    return BrokerState(
+        cluster=cluster,
+        broker_name=name,
+        broker_id=broker_id,
+        address=address or f"{name}-{broker_id}:10911",
+        data_version=version,
+        permission=permission,
+        topics={topic: QueueData(name, 8, 4, topic_permission) for topic in topics},
+    )
+
+
+def table_of(*states: BrokerState) -> RouteTable:
+    """A table in which the states are registered in order, with sessions 1, 2, ..."""
+    table = RouteTable(expire_after_s=120)
+    for session, each in enumerate(states, start=1):
+        table.register(session, each, now=0)
+    return table
+
+
+def route_of(table: RouteTable, topic: str = "orders") -> TopicRoute:
+    route = table.route(topic)
+    assert route is not None
+    return route
+
+
+def everything(table: RouteTable) -> object:
+    return table.brokers(), [table.route(topic) for topic in table.topics()]
+
+
+# ---- What a route says ---------------------------------------------------------------------------
+
+
+def test_a_route_lists_the_brokers_that_carry_the_topic_sorted_by_name() -> None:
+    table = table_of(state("broker-b"), state("broker-a"), state("broker-a", 1), state("broker-c", topics=["other"]))
+
+    assert route_of(table) == TopicRoute(
+        "orders",
+        (QueueData("broker-a", 8, 4, RW), QueueData("broker-b", 8, 4, RW)),
+        {
+            "broker-a": BrokerData("default", "broker-a", {0: "broker-a-0:10911", 1: "broker-a-1:10911"}),
+            "broker-b": BrokerData("default", "broker-b", {0: "broker-b-0:10911"}),
+        },
+    )
+    assert table.route("nothing") is None
+    assert table.topics() == ["orders", "other"]
+    assert [broker.broker_name for broker in table.brokers()] == ["broker-a", "broker-b", "broker-c"]
+
+
+@pytest.mark.parametrize(
+    ("broker", "topic", "with_master", "expected"),
+    [
+        (RW, RW, True, RW),
+        (READ, RW, True, READ),  # the broker was told to take no more writes
+        (RW, READ, True, READ),
+        (RW, WRITE, True, WRITE),
+        (READ, WRITE, True, NONE),
+        (RW, RW, False, READ),  # nobody takes writes, but a slave answers reads
+        (WRITE, RW, False, NONE),
+    ],
+)
+def test_permission(broker: Permission, topic: Permission, with_master: bool, expected: Permission) -> None:
+    table = table_of(state(broker_id=0 if with_master else 1, permission=broker, topic_permission=topic))
+    assert route_of(table).queues[0].permission == expected
+
+
+def test_a_lost_master_leaves_its_queues_readable() -> None:
+    table = table_of(state(broker_id=0), state(broker_id=2), state(broker_id=1))
+
+    change = table.unregister(1)
+
+    assert change.topics == {"orders"}
+    route = route_of(table)
+    assert route.write_queues() == []
+    assert route.read_queues() == [MessageQueue("orders", "broker-a", queue) for queue in range(8)]
+    assert route.master_of("broker-a") is None
+    assert route.brokers["broker-a"].addresses == {1: "broker-a-1:10911", 2: "broker-a-2:10911"}
+
+
+def test_what_a_slave_says_of_topics_counts_only_without_a_master() -> None:
+    table = table_of(state(broker_id=1, topics=["old"]), state(broker_id=0, topics=["new"]))
+    assert table.topics() == ["new"]
+    assert table.unregister(2).topics == {"new", "old"}
+    assert table.topics() == ["old"]
+
+
+def test_a_slave_learns_its_master() -> None:
+    table = table_of(state(broker_id=1))
+    assert table.master_of("broker-a") is None
+    table.register(2, state(broker_id=0), now=0)
+    assert table.master_of("broker-a") == "broker-a-0:10911"
+
+
+# ---- Which topics have changed -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("again", "changed"),
+    [
+        (state(topics=["a", "b"]), set()),
+        (state(topics=["a", "b", "c"], version=2), {"c"}),
+        (state(topics=["a"], version=2), {"b"}),
+        (state(topics=["a", "b"], version=2, permission=READ), {"a", "b"}),
+        (state(topics=["a", "b"], broker_id=1, address="broker-a-0:10911"), {"a", "b"}),
+    ],
+)
+def test_only_topics_whose_route_differs_are_reported(again: BrokerState, changed: set[str]) -> None:
+    table = table_of(state(topics=["a", "b"]))
+    assert table.register(1, again, now=1).topics == changed
+
+
+def test_a_new_replica_changes_the_route_of_every_topic_of_its_broker_name() -> None:
+    table = table_of(state(topics=["a", "b"]), state("broker-b", topics=["c"]))
+    assert table.register(3, state(broker_id=1, topics=[]), now=0).topics == {"a", "b"}
+
+
+def test_deleting_a_topic_on_one_broker_leaves_the_others() -> None:
+    table = table_of(state("broker-a"), state("broker-b"))
+    table.register(1, state("broker-a", topics=[], version=2), now=0)
+    assert list(route_of(table).brokers) == ["broker-b"]
+
+
+# ---- Two brokers for one place -------------------------------------------------------------------
+
+
+def test_of_two_addresses_the_newer_data_wins() -> None:
+    table = table_of(state(address="old:1", version=1))
+    change = table.register(2, state(address="new:1", version=2), now=0)
+    assert [session for session, _ in change.ended] == [1]
+    assert table.master_of("broker-a") == "new:1"
+    assert not table.heartbeat(1, 1, now=0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_of_two_addresses_the_first_stays_unless_the_other_is_newer(version: int) -> None:
+    table = table_of(state(address="first:1", version=2))
+    before = everything(table)
+    with pytest.raises(BrokerConflict, match=r"second:1 is refused: broker-a \(id 0\) at first:1"):
+        table.register(2, state(address="second:1", version=version), now=0)
+    assert everything(table) == before
+    assert table.unregister(2).topics == set()
+
+
+def test_a_broker_that_moved_takes_its_place_when_the_old_connection_has_expired() -> None:
+    table = table_of(state(address="old:1", version=5))
+    table.expire(now=120)
+    table.register(2, state(address="new:1", version=1), now=120)
+    assert table.master_of("broker-a") == "new:1"
+
+
+def test_a_promoted_slave_gives_up_its_former_id() -> None:
+    table = table_of(state(broker_id=1, address="slave:1"))
+    change = table.register(1, state(broker_id=0, address="slave:1", version=2), now=0)
+    assert change.topics == {"orders"}
+    assert change.ended == ()
+    assert route_of(table).brokers["broker-a"].addresses == {0: "slave:1"}
+    assert route_of(table).queues[0].permission == RW
+
+
+def test_a_slave_is_promoted_over_a_master_with_older_data() -> None:
+    table = table_of(state(broker_id=0, version=3), state(broker_id=1, address="slave:1", version=3))
+    change = table.register(2, state(broker_id=0, address="slave:1", version=4), now=0)
+    assert [session for session, _ in change.ended] == [1]
+    assert route_of(table).brokers["broker-a"].addresses == {0: "slave:1"}
+
+
+def test_a_broker_that_reconnects_replaces_itself() -> None:
+    table = table_of(state(version=7))
+    change = table.register(2, state(version=1), now=0)  # also with older data: it may have a new disk
+    assert change.topics == set()
+    assert [session for session, _ in change.ended] == [1]
+    assert table.unregister(1).topics == set(), "the end of the stream it had before must not remove it"
+    assert table.unregister(2).topics == {"orders"}
+
+
+@pytest.mark.parametrize(
+    ("second", "remedy"),
+    [
+        (state("broker-b", address="broker-a-0:10911"), "--advertise"),
+        (state("broker-a", 1, cluster="other"), "--name"),
+    ],
+)
+def test_set_ups_that_cannot_work_are_refused(second: BrokerState, remedy: str) -> None:
+    table = table_of(state("broker-a"))
+    with pytest.raises(BrokerConflict, match=remedy):
+        table.register(2, second, now=0)
+
+
+def test_a_stream_serves_one_broker() -> None:
+    table = table_of(state("broker-a"))
+    with pytest.raises(InvalidArgument, match="open a stream for each"):
+        table.register(1, state("broker-b"), now=0)
+
+
+# ---- Time ----------------------------------------------------------------------------------------
+
+
+def test_silence_for_the_whole_time_removes_a_broker() -> None:
+    table = table_of(state("broker-a"), state("broker-b"))
+    assert table.heartbeat(1, 1, now=60)
+
+    assert table.expire(now=119.9).topics == set()
+    change = table.expire(now=120)
+
+    assert change.topics == {"orders"}
+    assert [session for session, _ in change.ended] == [2]
+    assert "broker-b (id 0) at broker-b-0:10911" in change.ended[0][1]
+    assert list(route_of(table).brokers) == ["broker-a"]
+    assert table.expire(now=180).topics == {"orders"}
+    assert everything(table) == ([], [])
+
+
+def test_a_heartbeat_needs_a_registration_of_the_same_version() -> None:
+    table = table_of(state(version=3))
+    assert table.heartbeat(1, 3, now=1)
+    assert not table.heartbeat(1, 4, now=1)
+    assert not table.heartbeat(2, 3, now=1)
+
+
+# ---- Values --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "has space"},
+        {"name": ""},
+        {"broker_id": -1},
+        {"address": "nowhere"},
+        {"cluster": ""},
+        {"topics": ["a/b"]},
+        {"topics": ["x" * 128]},
+    ],
+)
+def test_a_state_is_valid_once_made(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument):
+        state(**wrong)  # type: ignore[arg-type]
+
+
+# ---- Any order -----------------------------------------------------------------------------------
+
+_KEYS = st.tuples(st.sampled_from(["broker-a", "broker-b", "broker-c"]), st.integers(0, 2))
+_BROKERS = st.dictionaries(
+    _KEYS,
+    st.tuples(st.lists(st.sampled_from(["t1", "t2", "t3"]), unique=True), st.sampled_from([RW, READ, WRITE])),
+    max_size=6,
+)
+
+
+@settings(deadline=None)
+@given(_BROKERS, st.data())
+def test_registrations_in_any_order_give_the_same_table(
+    brokers: dict[tuple[str, int], tuple[list[str], Permission]], data: st.DataObject
+) -> None:
+    states = [
+        state(name, broker_id, topics=topics, permission=permission)
+        for (name, broker_id), (topics, permission) in brokers.items()
+    ]
+    # Rivals: the same name and id at another address, with older data. They lose whether they come first or last.
+    rivals = [
+        state(each.broker_name, each.broker_id, address=f"rival-{each.address}", version=0, topics=["t1"])
+        for each in data.draw(st.lists(st.sampled_from(states), unique_by=str) if states else st.just([]))
+    ]
+    shuffled = data.draw(st.permutations([*states, *rivals]))
+    table = RouteTable(expire_after_s=120)
+    for each in shuffled:
+        try:
+            table.register(next(_sessions), each, now=0)
+        except BrokerConflict:
+            assert each in rivals
+    assert everything(table) == everything(table_of(*states))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["register", "drop"]), _KEYS, st.sets(st.sampled_from(["t1", "t2"])))))
+def test_reported_changes_are_exactly_the_routes_that_differ(
+    steps: list[tuple[str, tuple[str, int], set[str]]],
+) -> None:
+    table = RouteTable(expire_after_s=120)
+    sessions: dict[tuple[str, int], int] = {}
+    for action, key, topics in steps:
+        before = {topic: table.route(topic) for topic in ("t1", "t2")}
+        if action == "register":
+            sessions[key] = next(_sessions)
+            change = table.register(sessions[key], state(*key, topics=sorted(topics)), now=0)
+        else:
+            change = table.unregister(sessions.pop(key, 0))
+        assert change.topics == {topic for topic in before if table.route(topic) != before[topic]}
+    for session in sessions.values():
+        table.unregister(session)
+    assert everything(table) == ([], []), "nothing is left behind"
