@@ -72,7 +72,6 @@ class RouteCache:
         self._topics = _WatchedTopics()
         self._callbacks: tuple[Callable[[TopicRoute], None], ...] = ()
         self._watch: threading.Thread | None = None
-        self._stream: grpc.Call | None = None
         self._closed = threading.Event()
 
     def route(self, topic: str) -> TopicRoute:
@@ -135,10 +134,8 @@ class RouteCache:
         """End the watch and all connections; later questions raise `Closed`. May be called twice, from any thread."""
         with self._lock:
             self._closed.set()
-            stream, watch = self._stream, self._watch
-        if stream is not None:
-            stream.cancel()
-        self._nameservers.close()
+            watch = self._watch
+        self._nameservers.close()  # which also ends the stream of the watch
         if watch is not None and watch is not threading.current_thread():
             watch.join()
 
@@ -158,11 +155,12 @@ class RouteCache:
             version = self._versions.get(route.topic, 0)
             if asked_at is None:
                 self._versions[route.topic] = version + 1
-            if known is not None and (not route.queues or known == route or asked_at not in (None, version)):
-                return known  # the last: while the answer was under way, the watch has told something newer
-            if route.queues:
-                self._routes[route.topic] = route
-            callbacks = self._callbacks if route.queues else ()
+            # While an answer is under way, the watch may tell something newer.
+            outdated = known is not None and asked_at not in (None, version)
+            if not route.queues or route == known or outdated:
+                return route if known is None else known
+            self._routes[route.topic] = route
+            callbacks = self._callbacks
         for callback in callbacks:
             try:
                 callback(route)
@@ -207,12 +205,7 @@ class RouteCache:
     def _open_watch(self, nameserver: str, requests: _WatchRequests) -> Iterator[nameserver_pb2.RouteEvent]:
         stub = self._nameservers.stub(nameserver)
         with self._nameservers.unless_closed():
-            stream = stub.WatchRoutes(requests, timeout=self._poll_s)
-        with self._lock:
-            self._stream = stream
-            if self._closed.is_set():  # `close` came before it could see the stream
-                stream.cancel()
-        return stream
+            return stub.WatchRoutes(requests, timeout=self._poll_s)
 
 
 class _WatchedTopics:

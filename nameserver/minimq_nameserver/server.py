@@ -54,7 +54,6 @@ class NameServer:
 
     async def stop(self) -> None:
         """Stop serving at once: no call takes long, and the streams would never end by themselves."""
-        self._service.fall_silent()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

@@ -37,7 +37,6 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._table = table
         self._clock = clock
         self._watchers = Watchers()
-        self._watchers.hold()
         self._settled = False
         self._session_ids = itertools.count(1)
         self._streams: dict[int, asyncio.Task[object]] = {}
@@ -47,10 +46,6 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         """From now on, what is not in the table does not exist."""
         self._settled = True
         self._watchers.release()
-
-    def fall_silent(self) -> None:
-        """Tell watchers nothing any more: when a name server stops, all of its brokers seem to leave."""
-        self._watchers.hold()
 
     def expire(self) -> None:
         """Remove the brokers that have been silent for too long, and end their streams."""

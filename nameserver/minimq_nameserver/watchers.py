@@ -30,10 +30,6 @@ class Watcher:
         """Let `next_topic` return news."""
         self._awake.set()
 
-    def sleep(self) -> None:
-        """Let `next_topic` wait until `wake`, whatever the news."""
-        self._awake.clear()
-
     async def next_topic(self) -> str:
         """Wait for news, and return the topic that has waited longest."""
         while not self._awake.is_set() or not self._news:
@@ -45,21 +41,18 @@ class Watcher:
 
 
 class Watchers:
-    """All watching clients of a name server. Used on its event loop only."""
+    """All watching clients of a name server. Used on its event loop only.
+
+    Until `release` is called nobody is told anything; the news adds up meanwhile.
+    """
 
     def __init__(self) -> None:
         self._all: set[Watcher] = set()
         self._by_topic: dict[str, set[Watcher]] = {}
-        self._held = False
-
-    def hold(self) -> None:
-        """Tell nobody anything until `release`; news adds up meanwhile."""
         self._held = True
-        for watcher in self._all:
-            watcher.sleep()
 
     def release(self) -> None:
-        """Tell everybody what has added up."""
+        """Tell everybody what has added up, and from now on whatever comes."""
         self._held = False
         for watcher in self._all:
             watcher.wake()

@@ -317,6 +317,30 @@ def test_the_watch_begins_anew_with_every_poll(
     assert opened[3] - opened[0] < 2
 
 
+def test_an_answer_that_was_overtaken_by_the_watch_is_dropped(
+    start_nameserver: StartNameServer,
+    start_broker: StartBroker,
+    open_cache: OpenCache,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nameserver = start_nameserver()
+    start_broker(nameserver.address)
+    cache = open_cache(nameserver.address)
+    cache.route("orders")
+    wait_until(lambda: "orders" in cache._versions, what="the first event of the watch")
+    ask = cache._nameservers.ask
+
+    def ask_and_dawdle(call: Any) -> object:  # noqa: ANN401
+        answer = ask(call)
+        start_broker(nameserver.address, name="broker-b")
+        wait_until(lambda: len(cache.route("orders").queues) == 2)
+        return answer
+
+    monkeypatch.setattr(cache._nameservers, "ask", ask_and_dawdle)
+    assert brokers_of(cache.refresh("orders")) == ["broker-a", "broker-b"]
+    assert brokers_of(cache.route("orders")) == ["broker-a", "broker-b"]
+
+
 def test_a_known_route_outlives_its_broker_and_its_name_server(
     loop: LoopThread, start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache
 ) -> None:

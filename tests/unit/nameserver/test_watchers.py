@@ -30,6 +30,7 @@ def waiting_news() -> Iterator[WaitingNews]:
 
 def test_topics_that_are_new_to_a_watcher_are_news_once(waiting_news: WaitingNews) -> None:
     watchers, watcher = Watchers(), Watcher()
+    watchers.release()
     watchers.add(watcher)
     watchers.follow(watcher, ["a", "b"])
     assert sorted(waiting_news(watcher)) == ["a", "b"]
@@ -39,6 +40,7 @@ def test_topics_that_are_new_to_a_watcher_are_news_once(waiting_news: WaitingNew
 
 def test_many_changes_of_a_topic_wait_as_one(waiting_news: WaitingNews) -> None:
     watchers, watcher, other = Watchers(), Watcher(), Watcher()
+    watchers.release()
     for each in (watcher, other):
         watchers.add(each)
     watchers.follow(watcher, ["a", "b"])
@@ -53,6 +55,7 @@ def test_many_changes_of_a_topic_wait_as_one(waiting_news: WaitingNews) -> None:
 
 def test_a_topic_that_is_no_longer_watched_is_no_news(waiting_news: WaitingNews) -> None:
     watchers, watcher = Watchers(), Watcher()
+    watchers.release()
     watchers.add(watcher)
     watchers.follow(watcher, ["a", "b"])
     watchers.follow(watcher, ["b"])
@@ -63,11 +66,10 @@ def test_a_topic_that_is_no_longer_watched_is_no_news(waiting_news: WaitingNews)
     assert waiting_news(watcher) == []
 
 
-def test_news_adds_up_while_it_is_held(waiting_news: WaitingNews) -> None:
+def test_news_adds_up_until_it_is_released(waiting_news: WaitingNews) -> None:
     watchers, watcher = Watchers(), Watcher()
     watchers.add(watcher)
     watchers.follow(watcher, ["a", "b"])
-    watchers.hold()
     watchers.publish(["a"])
     assert waiting_news(watcher) == []
     watchers.release()
