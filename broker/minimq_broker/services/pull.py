@@ -128,6 +128,7 @@ class _Pull:
                         store_timestamp_ms=batch.stored_ms,
                         position=batch.position,
                         batch=batch.data,
+                        count=batch.count,
                     )
                     for batch in batches
                 ],

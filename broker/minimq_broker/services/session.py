@@ -70,7 +70,8 @@ class SessionService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
         """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use."""
-        first = await anext(aiter(requests), None)
+        incoming = aiter(requests)
+        first = await anext(incoming, None)
         if first is None:
             return
         session = self._open(first.client_id)
@@ -79,7 +80,7 @@ class SessionService:
             await self._handle(session, first)
             while True:
                 async with asyncio.timeout(self._options.timeout_s):
-                    request = await anext(requests, None)
+                    request = await anext(incoming, None)
                 if request is None:
                     break
                 await self._handle(session, request)

@@ -174,11 +174,14 @@ class StoredBatch(google.protobuf.message.Message):
     STORE_TIMESTAMP_MS_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
     base_offset: builtins.int
     store_timestamp_ms: builtins.int
     position: builtins.int
     """Where the batch stands in the CommitLog of the broker, for error messages."""
     batch: builtins.bytes
+    count: builtins.int
+    """As the index has it, so that a reader can pass over a batch that is damaged."""
     def __init__(
         self,
         *,
@@ -186,8 +189,9 @@ class StoredBatch(google.protobuf.message.Message):
         store_timestamp_ms: builtins.int = ...,
         position: builtins.int = ...,
         batch: builtins.bytes = ...,
+        count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "batch", b"batch", "position", b"position", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "batch", b"batch", "count", b"count", "position", b"position", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
 
 global___StoredBatch = StoredBatch
 

@@ -1,0 +1,75 @@
+"""Connections to brokers: one channel for each address, and calls whose errors are those of minimq."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import grpc
+
+from minimq_common.errors import Closed
+from minimq_common.rpc import from_rpc_error, open_channel
+from minimq_proto.v1 import broker_pb2_grpc
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class BrokerLink:
+    """The connection to one broker. Thread-safe.
+
+    Attributes:
+        address: HOST:PORT.
+        stub: for streams; single calls go through `call`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = open_channel(address)
+        self.stub = broker_pb2_grpc.BrokerStub(self._channel)
+
+    def call(
+        self, method: Callable[..., Response], request: Request, timeout_s: float
+    ) -> Response:
+        """Return the answer to one call, for example `link.call(link.stub.GetStatus, request, 3.0)`.
+
+        Raises:
+            MiniMQError: what the broker refused with, or `Unavailable` or `DeadlineExceeded`.
+        """
+        try:
+            return method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, f"broker {self.address}") from None
+
+    def close(self) -> None:
+        """End the connection; calls under way fail."""
+        self._channel.close()
+
+
+class BrokerLinks:
+    """The connections of one client, made when first asked for. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._links: dict[str, BrokerLink] = {}
+        self._closed = False
+
+    def to(self, address: str) -> BrokerLink:
+        """Return the connection to an address. Raises `Closed` after `close`."""
+        with self._lock:
+            if self._closed:
+                raise Closed("the client is closed")
+            link = self._links.get(address)
+            if link is None:
+                link = self._links[address] = BrokerLink(address)
+            return link
+
+    def close(self) -> None:
+        """End all connections. Idempotent."""
+        with self._lock:
+            self._closed = True
+            links = list(self._links.values())
+            self._links.clear()
+        for link in links:
+            link.close()

@@ -1,0 +1,378 @@
+"""The core of sending: coalesces, chooses queues, keeps a window to each broker, and tries again.
+
+There is no sending thread. Whoever hands something in sends it if the window has room; otherwise it goes out when an
+answer makes room, by the thread that brought the answer, together with all that has gathered meanwhile. So a lone
+message leaves at once, and a flood travels in large batches.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import threading
+import time
+from collections import Counter, deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minimq.append_stream import AppendStream
+from minimq.broker_link import BrokerLinks
+from minimq.options import ProducerOptions
+from minimq.outgoing import Completion, Lane, OutgoingBatch, PendingMessage, describe_try
+from minimq.queue_selection import RoundRobin
+from minimq.receipt import BatchReceipt, SendReceipt
+from minimq.routing import RouteCache
+from minimq_common import batch
+from minimq_common.errors import (
+    BufferFull,
+    Closed,
+    DeadlineExceeded,
+    MiniMQError,
+    SendFailed,
+    TopicNotFound,
+)
+from minimq_common.model import Message, MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+#: A try is given at least this long, however little of the budget is left.
+_SHORTEST_TRY_S = 0.2
+#: Waits before the second, third, ... try: the first goes elsewhere at once.
+_BACKOFF_S = (0.0, 0.1, 0.3, 1.0)
+#: How often late tries are looked for.
+_TICK_S = 0.1
+
+
+class _Place(NamedTuple):
+    """A queue and the address of its broker, in whose window a place is taken."""
+
+    queue: MessageQueue
+    address: str
+
+
+_BUSY = _Place(MessageQueue("", "", -1), "")
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """One try that is under way."""
+
+    batch: OutgoingBatch
+    queue: MessageQueue
+    address: str
+    began: float
+    deadline: float
+
+
+class Dispatcher:
+    """Sends batches and messages. Thread-safe.
+
+    Args:
+        routes: where the queues are.
+        links: connections to brokers.
+        options: of the producer.
+    """
+
+    def __init__(self, routes: RouteCache, links: BrokerLinks, options: ProducerOptions) -> None:
+        self._routes = routes
+        self._links = links
+        self._options = options
+        self.producer_id = random.getrandbits(64)
+        self._sequence = itertools.count()
+        #: Protects everything below. Never held while a batch is encoded or a future completed.
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._lanes: dict[tuple[str, MessageQueue | None], Lane] = {}
+        self._backlog: deque[OutgoingBatch] = deque()
+        self._delayed: list[tuple[float, OutgoingBatch]] = []
+        self._flights: set[_Flight] = set()
+        self._under_way: Counter[str] = Counter()  # requests by broker name
+        #: Queues that were chosen by the caller and have a batch on its way: the next one must not overtake it.
+        self._ordered: set[MessageQueue] = set()
+        self._streams: dict[str, AppendStream] = {}
+        self._round_robin: dict[str, RoundRobin] = {}
+        self._buffered_bytes = 0
+        self._unfinished = 0
+        self._closed = False
+        self._stop = threading.Event()
+        self._timer = threading.Thread(target=self._keep_time, name="minimq-producer-timer", daemon=True)
+        self._timer.start()
+
+    # ---- handing in -----------------------------------------------------------------------------
+
+    def reserve(self, count: int, size: int, *, block: bool) -> None:
+        """Take room in the buffer for `count` messages of together `size` bytes; given back at completion.
+
+        Raises:
+            BufferFull: there is none and `block` is not set.
+            Closed: the producer was closed.
+        """
+        with self._room:
+            while self._buffered_bytes and self._buffered_bytes + size > self._options.buffer_bytes:
+                if self._closed:
+                    break
+                if not block:
+                    raise BufferFull(
+                        f"{self._buffered_bytes} bytes wait to be sent, the limit is {self._options.buffer_bytes}: "
+                        "send more slowly, or raise buffer_bytes"
+                    )
+                self._room.wait()
+            if self._closed:
+                raise Closed("the producer is closed")
+            self._buffered_bytes += size
+            self._unfinished += count
+
+    def send_message(self, message: Message, queue: MessageQueue | None, size: int) -> Future[SendReceipt]:
+        """Send one checked message for which `reserve` was called."""
+        item = PendingMessage(message, Future(), time.time_ns() // 1_000_000, size)
+        with self._lock:
+            lane = self._lanes.get((message.topic, queue))
+            if lane is None:
+                lane = self._lanes[message.topic, queue] = Lane(message.topic, queue)
+            lane.pending.append(item)
+        self._pump()
+        return item.future
+
+    def send_batch(self, messages: list[Message], queue: MessageQueue | None, size: int, complete: Completion) -> None:
+        """Send messages of one topic as one batch, for which `reserve` was called. Raises `InvalidArgument`."""
+        try:
+            outgoing = self._encode(messages, time.time_ns() // 1_000_000, queue, size, complete)
+        except MiniMQError:
+            self._release(len(messages), size)
+            raise
+        with self._lock:
+            self._backlog.append(outgoing)
+        self._pump()
+
+    def flush(self, timeout_s: float | None) -> int:
+        """Wait until all that was handed in is acknowledged or has failed; return how many messages are not."""
+        with self._room:
+            self._room.wait_for(lambda: self._unfinished == 0, timeout_s)
+            return self._unfinished
+
+    def close(self, timeout_s: float) -> int:
+        """Flush, end all threads and streams, fail what is left; return how many messages that were. Idempotent."""
+        left = self.flush(timeout_s)
+        with self._room:
+            self._closed = True
+            streams = list(self._streams.values())
+            self._room.notify_all()
+        self._stop.set()
+        self._timer.join()
+        for stream in streams:
+            if left:
+                stream.cancel()
+            stream.close(1.0)
+        self._abandon(Closed("the producer was closed before the message was acknowledged"))
+        return left
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send whatever has somewhere to go."""
+        while True:
+            with self._lock:
+                work = self._next()
+            if work is None:
+                return
+            what, place = work
+            outgoing = what if isinstance(what, OutgoingBatch) else self._seal(what)
+            if place is None:
+                self._try_later(outgoing, TopicNotFound(f"no broker takes messages for topic {outgoing.topic!r} now"))
+            else:
+                self._launch(outgoing, *place)
+
+    def _next(self) -> tuple[OutgoingBatch | Lane, _Place | None] | None:
+        """Take the next thing to send out of its line, with its place. The caller holds the lock.
+
+        The place is None when no broker takes it. Returns None when everything has to wait.
+        """
+        for number, outgoing in enumerate(self._backlog):
+            place = self._place(outgoing.topic, outgoing.queue, outgoing.last_broker)
+            if place is not _BUSY:
+                del self._backlog[number]
+                return outgoing, place
+        for key, lane in self._lanes.items():
+            place = self._place(lane.topic, lane.queue, None)
+            if place is not _BUSY:
+                del self._lanes[key]
+                taken = lane.take(self._options.batch_messages, self._options.batch_bytes)
+                if lane.pending:
+                    self._lanes[key] = lane  # at the end: each lane gets its turn
+                return taken, place
+        return None
+
+    def _place(self, topic: str, queue: MessageQueue | None, avoid: str | None) -> _Place | None:
+        """Reserve a place in the window of a broker: None when no broker carries the queue, `_BUSY` when it is full."""
+        route = self._routes.known(topic)
+        queues = route.write_queues() if route else []
+        if queue is not None:
+            if queue not in queues:
+                return None
+            chosen = queue if queue not in self._ordered and self._has_room(queue) else None
+        else:
+            if not queues:
+                return None
+            turn = self._round_robin.get(topic)
+            if turn is None:
+                turn = self._round_robin[topic] = RoundRobin(random.randrange(len(queues)))
+            chosen = turn.select(queues, lambda queue: queue.broker_name != avoid and self._has_room(queue))
+            if chosen is None and all(queue.broker_name == avoid for queue in queues):
+                chosen = turn.select(queues, self._has_room)
+        address = route.master_of(chosen.broker_name) if route and chosen else None
+        if chosen is None or address is None:
+            return _BUSY
+        self._under_way[chosen.broker_name] += 1
+        if queue is not None:
+            self._ordered.add(queue)
+        return _Place(chosen, address)
+
+    def _has_room(self, queue: MessageQueue) -> bool:
+        return self._under_way[queue.broker_name] < self._options.window
+
+    def _encode(
+        self,
+        messages: list[Message],
+        born_ms: int | list[int],
+        queue: MessageQueue | None,
+        size: int,
+        complete: Completion,
+    ) -> OutgoingBatch:
+        sequence = next(self._sequence)
+        data = batch.encode(messages, born_ms, self.producer_id, sequence, self._options.max_body_bytes)
+        return OutgoingBatch(messages[0].topic, queue, data, len(messages), size, sequence, complete)
+
+    def _seal(self, lane: Lane) -> OutgoingBatch:
+        """Make a batch of what was taken out of a lane. The messages were checked when they were handed in."""
+        pending = lane.pending
+
+        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+            for index, item in enumerate(pending):
+                if not item.future.set_running_or_notify_cancel():
+                    continue
+                if receipt is not None:
+                    item.future.set_result(SendReceipt(receipt, index))
+                else:
+                    item.future.set_exception(error)
+
+        messages = [item.message for item in pending]
+        born_ms = [item.born_ms for item in pending]
+        return self._encode(messages, born_ms, lane.queue, sum(item.size for item in pending), complete)
+
+    def _launch(self, outgoing: OutgoingBatch, queue: MessageQueue, address: str) -> None:
+        now = time.monotonic()
+        if outgoing.deadline is None:
+            outgoing.deadline = now + self._options.send_timeout_s
+        tries_left = max(self._options.max_tries - len(outgoing.tries), 1)
+        patience = max((outgoing.deadline - now) / tries_left, _SHORTEST_TRY_S)
+        outgoing.last_broker = queue.broker_name
+        flight = _Flight(outgoing, queue, address, now, now + patience)
+        with self._lock:
+            self._flights.add(flight)
+            try:
+                stream = self._stream_to(address)
+            except Closed as error:
+                refusal: MiniMQError | None = error
+            else:
+                refusal = None
+        if refusal is not None:
+            self._landed(flight, None, refusal)
+            return
+        stream.append(queue, outgoing.data, lambda result, error: self._landed(flight, result, error))
+
+    def _stream_to(self, address: str) -> AppendStream:
+        stream = self._streams.get(address)
+        if stream is None or stream.ended:
+            stream = self._streams[address] = AppendStream(self._links.to(address))
+        return stream
+
+    # ---- answers --------------------------------------------------------------------------------
+
+    def _landed(self, flight: _Flight, result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
+        """Take the outcome of a try; only the first one counts."""
+        with self._lock:
+            if flight not in self._flights:
+                return  # it took too long, and was given up
+            self._flights.remove(flight)
+            self._under_way[flight.queue.broker_name] -= 1
+        outgoing = flight.batch
+        if result is not None:
+            receipt = BatchReceipt(
+                flight.queue,
+                result.base_offset,
+                result.store_timestamp_ms,
+                outgoing.count,
+                self.producer_id,
+                outgoing.sequence,
+            )
+            self._complete(outgoing, receipt, None)
+        elif error is not None:
+            where = f"{flight.queue} at {flight.address}"
+            outgoing.tries.append(describe_try(len(outgoing.tries) + 1, where, flight.began, error))
+            self._try_later(outgoing, error)
+        self._pump()
+
+    def _try_later(self, outgoing: OutgoingBatch, error: MiniMQError) -> None:
+        """Put a batch in line again, or fail it: when trying again cannot help, or time or tries are used up."""
+        now = time.monotonic()
+        if outgoing.deadline is None:  # it was never tried: no broker takes it
+            outgoing.deadline = now + self._options.send_timeout_s
+        # The watch tells of a changed route within milliseconds, so the next try finds it without being asked.
+        elsewhere = error.refresh_route and outgoing.queue is None
+        number = min(max(len(outgoing.tries), 1), len(_BACKOFF_S)) - 1
+        delay = max(_BACKOFF_S[number] if outgoing.tries else _TICK_S, error.retry_after_s)
+        hopeless = not (error.retriable or elsewhere)
+        if hopeless or len(outgoing.tries) >= self._options.max_tries or now + delay >= outgoing.deadline:
+            if len(outgoing.tries) > 1 or not hopeless:
+                error = SendFailed(
+                    f"{outgoing.count} messages for topic {outgoing.topic!r} were not acknowledged: {error.message}",
+                    tuple(outgoing.tries),
+                )
+            self._complete(outgoing, None, error)
+            return
+        with self._lock:
+            if delay:
+                heapq.heappush(self._delayed, (now + delay, outgoing))
+            else:
+                self._backlog.appendleft(outgoing)
+
+    def _complete(self, outgoing: OutgoingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        if outgoing.queue is not None:
+            with self._lock:
+                self._ordered.discard(outgoing.queue)
+        try:
+            outgoing.complete(receipt, error)
+        finally:
+            self._release(outgoing.count, outgoing.size)
+
+    def _release(self, count: int, size: int) -> None:
+        with self._room:
+            self._buffered_bytes -= size
+            self._unfinished -= count
+            self._room.notify_all()
+
+    def _abandon(self, error: MiniMQError) -> None:
+        with self._lock:
+            left = [*self._backlog, *(outgoing for _, outgoing in self._delayed)]
+            left += [flight.batch for flight in self._flights]
+            lanes = list(self._lanes.values())
+            self._backlog.clear()
+            self._delayed.clear()
+            self._flights.clear()
+            self._lanes.clear()
+        for outgoing in left + [self._seal(lane) for lane in lanes]:
+            self._complete(outgoing, None, error)
+
+    def _keep_time(self) -> None:
+        """Give up tries that take too long, and bring back what waited for its next try."""
+        while not self._stop.wait(_TICK_S):
+            now = time.monotonic()
+            with self._lock:
+                late = [flight for flight in self._flights if now >= flight.deadline]
+                while self._delayed and self._delayed[0][0] <= now:
+                    self._backlog.appendleft(heapq.heappop(self._delayed)[1])
+            for flight in late:
+                waited = now - flight.began
+                self._landed(flight, None, DeadlineExceeded(f"broker {flight.address} did not answer in {waited:.2f} s"))
+            self._pump()

@@ -1,0 +1,83 @@
+"""The options of producers and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_address
+
+#: What a command or a program uses that was told no name server.
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
+
+
+def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the addresses in "HOST:PORT[,HOST:PORT]" or in a sequence. Raises `InvalidArgument`."""
+    parts = nameserver.split(",") if isinstance(nameserver, str) else nameserver
+    addresses = tuple(check_address(part.strip()) for part in parts if part.strip())
+    if not addresses:
+        raise InvalidArgument("no name server is given: write HOST:PORT")
+    return addresses
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer sends.
+
+    Attributes:
+        send_timeout_s: seconds for all tries of a message together, from the first try on.
+        max_tries: tries before a send fails, each at another broker where there is one.
+        max_body_bytes: largest body in bytes; brokers have a limit of their own.
+        batch_messages: most messages in one batch.
+        batch_bytes: size in bytes of bodies at which a batch is full.
+        buffer_bytes: bytes of bodies that may be on their way; a further send waits.
+        window: requests that may be under way to one broker.
+        close_timeout_s: seconds that `close` waits for what is on its way.
+    """
+
+    send_timeout_s: float = 3.0
+    max_tries: int = 3
+    max_body_bytes: int = 4 << 20
+    batch_messages: int = 4096
+    batch_bytes: int = 1 << 20
+    buffer_bytes: int = 64 << 20
+    window: int = 8
+    close_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise InvalidArgument(f"{name} is {getattr(self, name)}: it must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer reads.
+
+    Attributes:
+        prefetch_messages: messages of one queue that may be fetched ahead.
+        prefetch_bytes: bytes of one queue that may be fetched ahead.
+        wait_s: seconds that a broker holds a pull while there is nothing to read.
+        commit_interval_s: seconds between two automatic commits; 0 turns them off.
+        rebalance_interval_s: seconds after which the allocation is looked at again though nothing was heard.
+        heartbeat_interval_s: seconds between two signs of life to each broker.
+        request_timeout_s: seconds that a call to a broker may take.
+        drain_s: seconds after which a queue that another member was given leaves, though messages are in hand.
+        retry_delay_s: seconds before a message that was not consumed is given to the listener again.
+    """
+
+    prefetch_messages: int = 100_000
+    prefetch_bytes: int = 8 << 20
+    wait_s: float = 15.0
+    commit_interval_s: float = 5.0
+    rebalance_interval_s: float = 20.0
+    heartbeat_interval_s: float = 10.0
+    request_timeout_s: float = 5.0
+    drain_s: float = 30.0
+    retry_delay_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 0 or (getattr(self, name) == 0 and name != "commit_interval_s"):
+                raise InvalidArgument(f"{name} is {getattr(self, name)}: it must be above 0")

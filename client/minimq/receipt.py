@@ -1,0 +1,60 @@
+"""What a producer gets for a message that is on disk."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from minimq_common import batch
+from minimq_common.model import MessageQueue
+
+
+class BatchReceipt(msgspec.Struct, frozen=True):
+    """Where a whole batch was stored.
+
+    Attributes:
+        queue: the queue that holds it.
+        base_offset: offset of its first message; the others follow without a gap.
+        stored_ms: when the broker stored it, in ms since 1970.
+        count: number of messages.
+        producer_id: with `sequence`, the id of the batch.
+        sequence: number of the batch at its producer.
+    """
+
+    queue: MessageQueue
+    base_offset: int
+    stored_ms: int
+    count: int
+    producer_id: int
+    sequence: int
+
+
+class SendReceipt(msgspec.Struct, frozen=True, gc=False):
+    """Where a message was stored. All that can be asked of it follows from its batch and its place in there."""
+
+    batch: BatchReceipt
+    index: int
+
+    @property
+    def message_id(self) -> str:
+        """Id of the message, the same that consumers see."""
+        return batch.message_id(self.batch.producer_id, self.batch.sequence, self.index)
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that holds the message."""
+        return self.batch.queue
+
+    @property
+    def queue_offset(self) -> int:
+        """Offset of the message in its queue."""
+        return self.batch.base_offset + self.index
+
+    @property
+    def stored_at(self) -> datetime:
+        """When the broker stored the message."""
+        return datetime.fromtimestamp(self.batch.stored_ms / 1000, UTC)
+
+    def __repr__(self) -> str:
+        return f"SendReceipt({self.message_id}, {self.queue}, offset {self.queue_offset})"

@@ -1,0 +1,109 @@
+"""Messages as a consumer gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import repeat
+
+import msgspec
+
+from minimq_common.batch import RecordBatch
+from minimq_common.errors import CorruptBatch
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+
+class ReceivedBatch:
+    """A batch as it was read from a queue, opened. Its checksum is verified when it is made.
+
+    Attributes:
+        queue: where it stands.
+        base_offset: offset of its first record.
+        stored_ms: when the broker stored it, in ms since 1970.
+        records: the columns.
+    """
+
+    __slots__ = ("base_offset", "queue", "records", "stored_ms")
+
+    def __init__(self, queue: MessageQueue, stored: broker_pb2.StoredBatch) -> None:
+        self.queue = queue
+        self.base_offset = stored.base_offset
+        self.stored_ms = stored.store_timestamp_ms
+        try:
+            self.records = RecordBatch(stored.batch)
+        except CorruptBatch as error:
+            raise CorruptBatch(
+                f"queue {queue} at offset {stored.base_offset} (log position {stored.position} of its broker) is "
+                f"damaged: {error.message}; what follows is readable: seek to {stored.base_offset + stored.count}"
+            ) from None
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record."""
+        return self.base_offset + len(self.records)
+
+    def messages(self, offset: int) -> list[ReceivedMessage]:
+        """Return the messages from an offset on."""
+        first = max(offset - self.base_offset, 0)
+        indices = range(first, len(self.records))
+        return list(
+            map(ReceivedMessage, repeat(self), indices, self.records.bodies(first), self.records.tags(first))
+        )
+
+
+class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message read from a queue. Body and tag are at hand, the rest is looked up in its batch when asked for."""
+
+    batch: ReceivedBatch
+    index: int
+    body: bytes
+    tag: str | None
+
+    @property
+    def topic(self) -> str:
+        """Topic of the message."""
+        return self.batch.queue.topic
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it was read from."""
+        return self.batch.queue
+
+    @property
+    def queue_offset(self) -> int:
+        """Offset of the message in its queue."""
+        return self.batch.base_offset + self.index
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Keys of the message."""
+        return self.batch.records.keys(self.index)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Properties of the message."""
+        return self.batch.records.properties(self.index)
+
+    @property
+    def message_id(self) -> str:
+        """Id of the message, the one its producer got with the receipt."""
+        return self.batch.records.message_id(self.index)
+
+    @property
+    def born_at(self) -> datetime:
+        """When the message was handed to its producer."""
+        return datetime.fromtimestamp(self.batch.records.born_ms(self.index) / 1000, UTC)
+
+    @property
+    def stored_at(self) -> datetime:
+        """When the broker stored the message."""
+        return datetime.fromtimestamp(self.batch.stored_ms / 1000, UTC)
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often the message was given to a listener before without success."""
+        return 0
+
+    def __repr__(self) -> str:
+        return f"ReceivedMessage({self.queue}, offset {self.queue_offset}, tag {self.tag!r}, {len(self.body)} bytes)"

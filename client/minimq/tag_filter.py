@@ -1,0 +1,22 @@
+"""Subscriptions by tag: `*` for everything, or tags joined by `||`."""
+
+from __future__ import annotations
+
+from minimq.received import ReceivedMessage
+from minimq_common.errors import InvalidArgument
+
+
+class TagFilter:
+    """The tags that a subscription wants. Raises `InvalidArgument` for an expression that is none."""
+
+    def __init__(self, expression: str) -> None:
+        parts = [part.strip() for part in expression.split("||")]
+        if not all(parts):
+            raise InvalidArgument(f"{expression!r} is no tag expression: write * or, for example, paid || refunded")
+        self._tags = None if "*" in parts else frozenset(parts)
+
+    def apply(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Return the messages that are wanted."""
+        if self._tags is None:
+            return messages
+        return [message for message in messages if message.tag in self._tags]
