@@ -1,0 +1,138 @@
+"""What `Admin` answers with: topics, queues and brokers as they are at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from minimq_common.model import MessageQueue, Permission
+from minimq_proto.v1 import broker_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """One queue.
+
+    Attributes:
+        queue: which one.
+        min_offset: first offset that is still stored.
+        max_offset: the offset that the next message will get.
+        last_stored_at: when the newest message was stored; None when there has been none.
+    """
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_stored_at: datetime | None
+
+    @property
+    def messages(self) -> int:
+        """How many messages are stored."""
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """A topic as one broker has it.
+
+    Attributes:
+        broker_name: the broker.
+        read_queues: how many queues consumers see.
+        write_queues: how many queues producers see.
+        permission: what may be done with them.
+        created_at: when the broker created the topic.
+    """
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    permission: Permission
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic on all brokers that carry it.
+
+    Attributes:
+        topic: its name.
+        settings: one item for each broker, sorted by broker name.
+        queues: all queues, sorted.
+    """
+
+    topic: str
+    settings: tuple[TopicSettings, ...]
+    queues: tuple[QueueDescription, ...]
+
+    @property
+    def messages(self) -> int:
+        """How many messages are stored in all queues."""
+        return sum(queue.messages for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReport:
+    """What a running broker says of itself.
+
+    Attributes:
+        version: of minimq.
+        started_at: when the process began to serve.
+        log_start: first position of the CommitLog that is still stored, in bytes.
+        log_end: position after the last one.
+        segments: files of the CommitLog.
+        disk_bytes: size of these files.
+        messages_in: messages stored since the start.
+        messages_out: messages delivered since the start.
+        commits: write transactions since the start, each of which may hold many batches.
+    """
+
+    version: str
+    started_at: datetime
+    log_start: int
+    log_end: int
+    segments: int
+    disk_bytes: int
+    messages_in: int
+    messages_out: int
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One replica of a broker: what the name servers know of it, and what it says itself.
+
+    Attributes:
+        cluster: name of its cluster.
+        broker_name: shared by the master and its slaves.
+        broker_id: 0 for the master.
+        address: HOST:PORT.
+        report: None when it did not answer.
+        error: why it did not.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    report: BrokerReport | None
+    error: str | None
+
+
+def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
+    """Return what a broker said of itself."""
+    return BrokerReport(
+        version=answer.version,
+        started_at=moment(answer.started_ms),
+        log_start=answer.log_start,
+        log_end=answer.log_end,
+        segments=answer.segments,
+        disk_bytes=answer.disk_bytes,
+        messages_in=answer.messages_in,
+        messages_out=answer.messages_out,
+        commits=answer.commits,
+    )
+
+
+def moment(ms: int) -> datetime:
+    """Return the moment that many ms after 1970 began, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
