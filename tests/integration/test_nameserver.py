@@ -412,6 +412,22 @@ def test_two_name_servers_back_each_other_up(
         wait_until(lambda: broker.connected_to(one.address, two.address))
 
 
+def test_the_watch_moves_on_to_the_other_name_server(
+    loop: LoopThread, start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache
+) -> None:
+    servers = {server.address: server for server in (start_nameserver(), start_nameserver())}
+    stays, leaves = (start_broker(*servers, name=name) for name in ("broker-a", "broker-b"))
+    wait_until(lambda: stays.connected_to(*servers) and leaves.connected_to(*servers))
+    cache = open_cache(*servers)
+    assert brokers_of(cache.route("orders")) == ["broker-a", "broker-b"]
+    loop.run(servers[cache._nameservers.preferred()].stop())
+    wait_until(lambda: len(leaves.registration.connected) == 1)
+    leaves.carry()
+    wait_until(
+        lambda: brokers_of(cache.route("orders")) == ["broker-a"]
+    )  # answered from memory: only the watch changes it
+
+
 def test_a_lost_name_server_is_logged_once_and_once_when_it_is_back(
     loop: LoopThread, start_nameserver: StartNameServer, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
