@@ -59,7 +59,7 @@ class BrokerOptions:
         for address in (*self.nameservers, *([self.advertise] if self.advertise else [])):
             check_address(address)
         check_limits(self)
-        if not self.advertise and self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):  # noqa: S104 - no bind
+        if not self.advertise and self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):
             raise InvalidArgument(
                 f"--listen {self.listen} serves at every address of this machine, which clients cannot call: "
                 "say with --advertise HOST:PORT which one they shall use"

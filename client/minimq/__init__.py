@@ -1,3 +1,43 @@
-"""The client of minimq, a mini message queue with the architecture of RocketMQ."""
+"""The client of minimq, a durable, ordered and replayable message queue.
+
+Sending:    `Producer`, `Message`, `SendReceipt`
+Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `ReceivedMessage`
+Running:    `Admin`, `LocalCluster`
+"""
+
+from minimq.admin import Admin
+from minimq.options import ConsumerOptions, ProducerOptions
+from minimq.producer import Producer
+from minimq.pull_consumer import PullConsumer
+from minimq.push_consumer import ConsumeResult, PushConsumer
+from minimq.rebalance import AllocationStrategy, allocation
+from minimq.receipt import SendReceipt
+from minimq.received import ReceivedMessage
+from minimq_common import errors
+from minimq_common.errors import MiniMQError
+from minimq_common.model import Message, MessageQueue, Permission
 
 __version__ = "0.1.0"
+
+__all__ = [
+    # Sending
+    "Message",
+    "Producer",
+    "ProducerOptions",
+    "SendReceipt",
+    # Receiving
+    "AllocationStrategy",
+    "ConsumeResult",
+    "ConsumerOptions",
+    "PullConsumer",
+    "PushConsumer",
+    "ReceivedMessage",
+    "allocation",
+    # Running
+    "Admin",
+    # Shared
+    "MessageQueue",
+    "MiniMQError",
+    "Permission",
+    "errors",
+]

@@ -268,16 +268,12 @@ class Dispatcher:
         patience = max((outgoing.deadline - now) / tries_left, _SHORTEST_TRY_S)
         outgoing.last_broker = queue.broker_name
         flight = _Flight(outgoing, queue, address, now, now + patience)
-        with self._lock:
-            self._flights.add(flight)
-            try:
+        try:
+            with self._lock:
+                self._flights.add(flight)
                 stream = self._stream_to(address)
-            except Closed as error:
-                refusal: MiniMQError | None = error
-            else:
-                refusal = None
-        if refusal is not None:
-            self._landed(flight, None, refusal)
+        except Closed as error:
+            self._landed(flight, None, error)
             return
         stream.append(queue, outgoing.data, lambda result, error: self._landed(flight, result, error))
 
@@ -374,5 +370,7 @@ class Dispatcher:
                     self._backlog.appendleft(heapq.heappop(self._delayed)[1])
             for flight in late:
                 waited = now - flight.began
-                self._landed(flight, None, DeadlineExceeded(f"broker {flight.address} did not answer in {waited:.2f} s"))
+                self._landed(
+                    flight, None, DeadlineExceeded(f"broker {flight.address} did not answer in {waited:.2f} s")
+                )
             self._pump()

@@ -63,10 +63,8 @@ class PullStream:
 
     def _on_frame(self, frame: broker_pb2.PullFrame) -> None:
         with self._lock:
-            if frame.end:
-                receiver = self._receivers.pop(frame.pull_id, None)
-            else:
-                receiver = self._receivers.get(frame.pull_id)
+            find = self._receivers.pop if frame.end else self._receivers.get
+            receiver = find(frame.pull_id, None)
         if receiver is not None:
             receiver(frame, None)
 

@@ -19,9 +19,9 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate
-from typing import NamedTuple
+from itertools import accumulate, pairwise
 
 import google_crc32c
 
@@ -69,7 +69,8 @@ class Section(IntEnum):
 _DIRECTORY = struct.Struct(f"<{len(Section)}I")
 
 
-class Header(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Header:
     """What can be known of a batch without opening it."""
 
     version: int
@@ -290,7 +291,7 @@ class RecordBatch:
 
     def has(self, which: Section) -> bool:
         """Tell whether a section is there, which it is when at least one record needs it."""
-        return self._bounds[which] != self._bounds[which + 1]
+        return bool(self._bounds[which] != self._bounds[which + 1])
 
     def bodies(self, first: int = 0) -> list[bytes]:
         """Return the bodies from record number `first` on."""
@@ -339,7 +340,7 @@ class RecordBatch:
             ends.byteswap()
         bounds = ends.tolist()
         data = bytes(self.section(values))  # slicing bytes is faster than slicing a view, by more than this copy
-        return [data[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+        return [data[start:end] for start, end in pairwise(bounds)]
 
     def _text(self, offsets: Section, values: Section, index: int) -> str:
         if not self.has(offsets):

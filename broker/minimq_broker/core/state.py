@@ -5,6 +5,8 @@ and by recovery. Whoever applies the same entries has the same state, which is w
 writer thread calls `apply`; other threads look single values up, which is safe.
 """
 
+# ruff: noqa: ANN401 - keys and values of rows are of many types
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -125,7 +127,11 @@ class State:
         self.changed.add(("topic", name))
         if topic is None:
             return
-        tables = (("end", self.ends, 0), ("offset", self.committed, 1), ("started", self.started, 1))
+        tables: tuple[tuple[str, dict[Any, Any], int], ...] = (
+            ("end", self.ends, 0),
+            ("offset", self.committed, 1),
+            ("started", self.started, 1),
+        )
         for kind, table, place in tables:
             for key in [key for key in table if key[place] == topic.topic_id]:
                 del table[key]

@@ -14,7 +14,7 @@ from minimq_common.errors import MessageTooLarge, MiniMQError
 from minimq_common.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
 
-Context = grpc.aio.ServicerContext
+Context = grpc.aio.ServicerContext[broker_pb2.AppendRequest, broker_pb2.AppendResponse]
 
 
 class AppendService:

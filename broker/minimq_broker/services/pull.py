@@ -15,7 +15,7 @@ from minimq_common.model import Permission
 from minimq_common.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
 
-Context = grpc.aio.ServicerContext
+Context = grpc.aio.ServicerContext[broker_pb2.PullRequest, broker_pb2.PullFrame]
 
 #: A frame is about this large. Smaller ones cost a multiple per byte, larger ones gain nothing.
 FRAME_BYTES = 1 << 20
@@ -42,13 +42,19 @@ class PullService:
                         pulls[pull_id].cancel()
                     continue
                 pull = _Pull(self._engine, request, context, writing, refused=len(pulls) >= MAX_PULLS)
-                task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
-                task.add_done_callback(lambda _, pull_id=pull_id: pulls.pop(pull_id, None))
+                pulls[pull_id] = asyncio.create_task(_remove_after(pulls, pull_id, pull), name=f"pull-{pull_id}")
             if pulls:
                 await asyncio.wait(pulls.values())
         finally:
             for task in pulls.values():
                 task.cancel()
+
+
+async def _remove_after(pulls: dict[int, asyncio.Task[None]], pull_id: int, pull: _Pull) -> None:
+    try:
+        await pull.run()
+    finally:
+        pulls.pop(pull_id, None)
 
 
 class _Pull:
@@ -101,16 +107,14 @@ class _Pull:
             wait_s = min(self._request.wait_ms / 1000, MAX_WAIT_S)
             if wait_s > 0:
                 await self._engine.arrival(queue, end, wait_s)
-            if wait_s <= 0 or self._engine.state.end(queue).offset == end and self._still_there(queue):
+            if wait_s <= 0 or (self._engine.state.end(queue).offset == end and self._still_there(queue)):
                 await self._write(broker_pb2.PullFrame(min_offset=first, max_offset=end, end=True))
                 return True
             return False
         return await self._send(queue, first, end)
 
     async def _send(self, queue: QueueKey, first: int, end: int) -> bool:
-        batches = self._engine.store.read(
-            queue, self._offset, self._messages_left, min(self._bytes_left, FRAME_BYTES)
-        )
+        batches = self._engine.store.read(queue, self._offset, self._messages_left, min(self._bytes_left, FRAME_BYTES))
         if not batches:
             return False  # retention was faster: the next step says which offsets are valid
         last = batches[-1]

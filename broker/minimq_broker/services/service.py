@@ -1,12 +1,12 @@
 """The gRPC service of the broker: each call goes to the service of its noun, each error to the caller."""
 
+# ruff: noqa: D102, ANN401 - names, meaning and context are those of the .proto file and of its stubs
+
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
-from typing import TypeVar
-
-import grpc.aio
+from typing import Any, TypeVar
 
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.engine import Engine
@@ -18,8 +18,6 @@ from minimq_common.errors import MiniMQError
 from minimq_common.rpc import abort
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
-Context = grpc.aio.ServicerContext
-Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
@@ -43,29 +41,57 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._append = AppendService(engine)
         self._pull = PullService(engine)
         self._session = SessionService(engine, sessions)
-        topics, offsets = TopicService(engine), OffsetService(engine)
-        self.CreateTopic = _answering(topics.create)
-        self.UpdateTopic = _answering(topics.update)
-        self.DeleteTopic = _answering(topics.delete)
-        self.DescribeTopic = _answering(topics.describe)
-        self.GetOffset = _answering(offsets.at_time)
-        self.CommitOffsets = _answering(offsets.commit)
-        self.GetCommitted = _answering(offsets.committed)
-        self.GetStatus = _answering(self._status)
+        self._topics = TopicService(engine)
+        self._offsets = OffsetService(engine)
 
-    async def Append(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:  # noqa: D102
+    # The stubs type streams as generators; grpc.aio takes handlers that write to the context as well.
+
+    async def Append(  # type: ignore[override]
+        self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Any
+    ) -> None:
         await self._append.serve(requests, context)
 
-    async def Pull(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:  # noqa: D102
+    async def Pull(  # type: ignore[override]
+        self, requests: AsyncIterator[broker_pb2.PullRequest], context: Any
+    ) -> None:
         await self._pull.serve(requests, context)
 
-    async def Session(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:  # noqa: D102
-        try:
-            await self._session.serve(requests, context)
-        except MiniMQError as error:
-            await abort(context, error)
+    async def Session(  # type: ignore[override]
+        self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Any
+    ) -> None:
+        await _answer(self._session.serve(requests, context), context)
 
-    async def _status(self, request: broker_pb2.GetStatusRequest) -> broker_pb2.GetStatusResponse:
+    async def CreateTopic(self, request: broker_pb2.CreateTopicRequest, context: Any) -> broker_pb2.CreateTopicResponse:
+        return await _answer(self._topics.create(request), context)
+
+    async def UpdateTopic(self, request: broker_pb2.UpdateTopicRequest, context: Any) -> broker_pb2.UpdateTopicResponse:
+        return await _answer(self._topics.update(request), context)
+
+    async def DeleteTopic(self, request: broker_pb2.DeleteTopicRequest, context: Any) -> broker_pb2.DeleteTopicResponse:
+        return await _answer(self._topics.delete(request), context)
+
+    async def DescribeTopic(
+        self, request: broker_pb2.DescribeTopicRequest, context: Any
+    ) -> broker_pb2.DescribeTopicResponse:
+        return await _answer(self._topics.describe(request), context)
+
+    async def GetOffset(self, request: broker_pb2.GetOffsetRequest, context: Any) -> broker_pb2.GetOffsetResponse:
+        return await _answer(self._offsets.at_time(request), context)
+
+    async def CommitOffsets(
+        self, request: broker_pb2.CommitOffsetsRequest, context: Any
+    ) -> broker_pb2.CommitOffsetsResponse:
+        return await _answer(self._offsets.commit(request), context)
+
+    async def GetCommitted(
+        self, request: broker_pb2.GetCommittedRequest, context: Any
+    ) -> broker_pb2.GetCommittedResponse:
+        return await _answer(self._offsets.committed(request), context)
+
+    async def GetStatus(self, request: broker_pb2.GetStatusRequest, context: Any) -> broker_pb2.GetStatusResponse:
+        return self._status()
+
+    def _status(self) -> broker_pb2.GetStatusResponse:
         store, identity = self._engine.store, self._identity
         return broker_pb2.GetStatusResponse(
             cluster=identity.cluster,
@@ -83,17 +109,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         )
 
 
-def _answering(
-    call: Callable[[Request], Awaitable[Response]],
-) -> Callable[[Request, Context], Awaitable[Response]]:
-    """Return a unary call that answers with what `call` returns, or ends with the error it raises."""
-
-    async def answer(request: Request, context: Context) -> Response:
-        try:
-            return await call(request)
-        except MiniMQError as error:
-            await abort(context, error)
-
-    return answer
-
-
+async def _answer(call: Awaitable[Response], context: Any) -> Response:
+    """Return what a call returns, or end it with the error it raises."""
+    try:
+        return await call
+    except MiniMQError as error:
+        await abort(context, error)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import grpc.aio
 
@@ -23,7 +24,7 @@ from minimq_common.names import check_group
 from minimq_common.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
 
-Context = grpc.aio.ServicerContext
+Context = grpc.aio.ServicerContext[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
 log = logging.getLogger(__name__)
 
 #: Events that may wait for a client that does not read; with more its session ends.
@@ -159,15 +160,13 @@ class SessionService:
         for name in join.topics:
             topic = self._engine.state.topics.get(name)
             if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
-                await self._engine.record(lambda state, name=name: self._decide_start(state, group, name, join.start))
+                await self._engine.record(partial(self._decide_start, group, name, join.start))
         if changed is None:
             session.tell(_members_event(self._engine.groups.members(group)))
         else:
             self._broadcast(changed)
 
-    def _decide_start(
-        self, state: State, group: str, name: str, start: broker_pb2.StartPosition
-    ) -> Fact | None:
+    def _decide_start(self, group: str, name: str, start: broker_pb2.StartPosition, state: State) -> Fact | None:
         topic = state.topics.get(name)
         if topic is None or (group, topic.topic_id) in state.started:
             return None

@@ -1,9 +1,11 @@
 """The data directory of one broker: which format it has, and that one process alone uses it.
 
-    DIR/format          the version of the format
-    DIR/lock            locked by the process that has the directory open
-    DIR/commitlog/      the segments, see `commit_log.py`
-    DIR/state.mdb       the checkpoint, see `checkpoint.py`
+Its files::
+
+DIR/format          the version of the format
+DIR/lock            locked by the process that has the directory open
+DIR/commitlog/      the segments, see `commit_log.py`
+DIR/state.mdb       the checkpoint, see `checkpoint.py`
 """
 
 from __future__ import annotations

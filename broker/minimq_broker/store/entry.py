@@ -47,7 +47,7 @@ def batch_entry(queue: QueueKey, base_offset: int, stored_ms: int, data: bytes) 
 def fact_entry(fact: Fact, stored_ms: int) -> bytes:
     """Return the entry of a fact."""
     rest = _HEADER.pack(0, Kind.FACT, 0, 0, 0, 0, stored_ms)[_CRC_BYTES:] + encode_fact(fact)
-    return google_crc32c.value(rest).to_bytes(_CRC_BYTES, "little") + rest
+    return b"".join((google_crc32c.value(rest).to_bytes(_CRC_BYTES, "little"), rest))
 
 
 def read_header(entry: memoryview, position: int) -> EntryHeader:

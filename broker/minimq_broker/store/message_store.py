@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import lmdb
 
@@ -38,7 +37,8 @@ class StoreOptions:
     checkpoint_interval_s: float = 5.0
 
 
-class StoredBatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
     """A batch as it stands in a queue."""
 
     base_offset: int

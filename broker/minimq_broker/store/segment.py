@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import cast
 
 import lmdb
 
@@ -31,7 +32,8 @@ _TOO_MANY_TAGS = 0xFFFF
 _MAP_SLACK = 512 << 20
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Row:
     """What the ConsumeQueue knows of one batch."""
 
     last_offset: int
@@ -59,10 +61,10 @@ class Row(NamedTuple):
         return fixed + struct.pack(f"<{len(hashes)}I", *hashes) if hashes else fixed
 
 
-def _unpack(last_offset: int, value: memoryview) -> Row:
-    *fixed, number = _ROW.unpack_from(value)
+def _unpack(last_offset: int, value: bytes | memoryview) -> Row:
+    position, size, count, stored_ms, born_first_ms, born_last_ms, number = _ROW.unpack_from(value)
     hashes = None if number == _TOO_MANY_TAGS else struct.unpack_from(f"<{number}I", value, _ROW.size)
-    return Row(last_offset, *fixed, hashes)
+    return Row(last_offset, position, size, count, stored_ms, born_first_ms, born_last_ms, hashes)
 
 
 class Segment:
@@ -117,9 +119,7 @@ class Segment:
         """Begin the write transaction of one group; its commit is the sync."""
         return self._env.begin(write=True)
 
-    def put(
-        self, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
-    ) -> None:
+    def put(self, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]) -> None:
         """Add entries by position, in ascending order, and the rows of the batches among them."""
         with txn.cursor(self._log) as cursor:
             cursor.putmulti([(_POSITION.pack(position), entry) for position, entry in entries], append=True)
@@ -157,7 +157,8 @@ class Segment:
         found: list[tuple[Row, bytes]] = []
         with self._env.begin(buffers=True) as txn:
             for row in self._rows_from(txn, queue, offset):
-                found.append((row, bytes(txn.get(_POSITION.pack(row.position), db=self._log))))
+                entry = cast(memoryview, txn.get(_POSITION.pack(row.position), db=self._log))  # no row without entry
+                found.append((row, bytes(entry)))
                 max_bytes -= row.size
                 max_messages -= row.last_offset + 1 - max(offset, row.base_offset)
                 if max_bytes <= 0 or max_messages <= 0:

@@ -244,6 +244,9 @@ class Writer:
                     group.add_fact(job)
             except MiniMQError as error:
                 job.error = error
+            except Exception as error:  # noqa: BLE001 - a fault in one decision is no fault of the disk
+                log.exception("store: a job failed")
+                job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
         if not self._sync:
             self._notify([job for job in jobs if isinstance(job, AppendJob)], frozenset())
             jobs[:] = [job for job in jobs if isinstance(job, FactJob)]
