@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,7 +34,7 @@ from minimq_common.errors import (
     SendFailed,
     TopicNotFound,
 )
-from minimq_common.model import Message, MessageQueue
+from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_proto.v1 import broker_pb2
 
 #: A try is given at least this long, however little of the budget is left.
@@ -49,6 +50,12 @@ class _Place(NamedTuple):
 
     queue: MessageQueue
     address: str
+
+
+class _LineKey(NamedTuple):
+    topic: str
+    queue: MessageQueue | None
+    avoid: str | None
 
 
 _BUSY = _Place(MessageQueue("", "", -1), "")
@@ -84,14 +91,16 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._lanes: dict[tuple[str, MessageQueue | None], Lane] = {}
-        self._backlog: deque[OutgoingBatch] = deque()
-        self._delayed: list[tuple[float, OutgoingBatch]] = []
+        #: Sealed batches in line, by all that decides whether there is a place for them.
+        self._backlog: dict[_LineKey, deque[OutgoingBatch]] = {}
+        self._delayed: list[tuple[float, int, OutgoingBatch]] = []
         self._flights: set[_Flight] = set()
         self._under_way: Counter[str] = Counter()  # requests by broker name
         #: Queues that were chosen by the caller and have a batch on its way: the next one must not overtake it.
         self._ordered: set[MessageQueue] = set()
         self._streams: dict[str, AppendStream] = {}
         self._round_robin: dict[str, RoundRobin] = {}
+        self._write_queues: dict[str, tuple[TopicRoute, Sequence[MessageQueue]]] = {}
         self._buffered_bytes = 0
         self._unfinished = 0
         self._closed = False
@@ -142,7 +151,7 @@ class Dispatcher:
             self._release(len(messages), size)
             raise
         with self._lock:
-            self._backlog.append(outgoing)
+            self._line_of(outgoing).append(outgoing)
         self._pump()
 
     def flush(self, timeout_s: float | None) -> int:
@@ -188,10 +197,12 @@ class Dispatcher:
 
         The place is None when no broker takes it. Returns None when everything has to wait.
         """
-        for number, outgoing in enumerate(self._backlog):
-            place = self._place(outgoing.topic, outgoing.queue, outgoing.last_broker)
+        for line_key, line in self._backlog.items():
+            place = self._place(*line_key)
             if place is not _BUSY:
-                del self._backlog[number]
+                outgoing = line.popleft()
+                if not line:
+                    del self._backlog[line_key]
                 return outgoing, place
         for key, lane in self._lanes.items():
             place = self._place(lane.topic, lane.queue, None)
@@ -206,7 +217,7 @@ class Dispatcher:
     def _place(self, topic: str, queue: MessageQueue | None, avoid: str | None) -> _Place | None:
         """Reserve a place in the window of a broker: None when no broker carries the queue, `_BUSY` when it is full."""
         route = self._routes.known(topic)
-        queues = route.write_queues() if route else []
+        queues = self._queues_of(route) if route else ()
         if queue is not None:
             if queue not in queues:
                 return None
@@ -227,6 +238,16 @@ class Dispatcher:
         if queue is not None:
             self._ordered.add(queue)
         return _Place(chosen, address)
+
+    def _queues_of(self, route: TopicRoute) -> Sequence[MessageQueue]:
+        """Return the writable queues of a route; listed once for each route."""
+        known = self._write_queues.get(route.topic)
+        if known is None or known[0] is not route:
+            known = self._write_queues[route.topic] = route, route.write_queues()
+        return known[1]
+
+    def _line_of(self, outgoing: OutgoingBatch) -> deque[OutgoingBatch]:
+        return self._backlog.setdefault(_LineKey(outgoing.topic, outgoing.queue, outgoing.last_broker), deque())
 
     def _has_room(self, queue: MessageQueue) -> bool:
         return self._under_way[queue.broker_name] < self._options.window
@@ -329,9 +350,9 @@ class Dispatcher:
             return
         with self._lock:
             if delay:
-                heapq.heappush(self._delayed, (now + delay, outgoing))
+                heapq.heappush(self._delayed, (now + delay, outgoing.sequence, outgoing))
             else:
-                self._backlog.appendleft(outgoing)
+                self._line_of(outgoing).appendleft(outgoing)
 
     def _complete(self, outgoing: OutgoingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         if outgoing.queue is not None:
@@ -350,7 +371,8 @@ class Dispatcher:
 
     def _abandon(self, error: MiniMQError) -> None:
         with self._lock:
-            left = [*self._backlog, *(outgoing for _, outgoing in self._delayed)]
+            left = [outgoing for line in self._backlog.values() for outgoing in line]
+            left += [outgoing for _, _, outgoing in self._delayed]
             left += [flight.batch for flight in self._flights]
             lanes = list(self._lanes.values())
             self._backlog.clear()
@@ -367,7 +389,8 @@ class Dispatcher:
             with self._lock:
                 late = [flight for flight in self._flights if now >= flight.deadline]
                 while self._delayed and self._delayed[0][0] <= now:
-                    self._backlog.appendleft(heapq.heappop(self._delayed)[1])
+                    outgoing = heapq.heappop(self._delayed)[2]
+                    self._line_of(outgoing).appendleft(outgoing)
             for flight in late:
                 waited = now - flight.began
                 self._landed(

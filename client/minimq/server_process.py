@@ -125,6 +125,7 @@ class ServerProcess:
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
+                self._close_pipe()
             self._paused = False
 
     def pause(self) -> None:
@@ -181,8 +182,7 @@ class ServerProcess:
                     return
                 raise self._failure(process)
             except BaseException:
-                process.kill()
-                process.wait()
+                self.kill()
                 raise
 
     def move(self) -> bool:
@@ -209,6 +209,7 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 log.warning("killed after %s s name=%s log=%s", _STOP_S, self.name, self.log_path)
                 self.kill()
+            self._close_pipe()
 
     def close(self) -> None:
         """Refuse any further start."""
@@ -225,6 +226,11 @@ class ServerProcess:
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
+
+    def _close_pipe(self) -> None:
+        """Close what the ready line would have come through, when nobody has read it."""
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _failure(self, process: subprocess.Popen[bytes]) -> MiniMQError:
         """Return why the process is not ready."""
