@@ -1,0 +1,264 @@
+"""Topics and brokers through `Admin`, on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from minimq.admin import Admin
+from minimq.local_cluster import LocalCluster
+from minimq.nameserver_link import NameServerLink
+from minimq_common.errors import (
+    Closed,
+    DeadlineExceeded,
+    InvalidArgument,
+    MiniMQError,
+    TopicExists,
+    TopicNotFound,
+    Unavailable,
+)
+from minimq_common.model import MessageQueue, Permission
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def pair() -> Iterator[LocalCluster]:
+    """Two name servers and two brokers, for faults."""
+    with LocalCluster(brokers=2, nameservers=2) as own:
+        yield own
+
+
+def shapes(admin: Admin, topic: str) -> dict[str, tuple[int, int, Permission]]:
+    route = admin.route(topic)
+    return {data.broker_name: (data.read_queues, data.write_queues, data.permission) for data in route.queues}
+
+
+# ---- Create -------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_on_every_master_and_shown_at_once(admin: Admin, new_name: Callable[[], str]) -> None:
+    for _ in range(20):  # a wait that is missing shows in some of them
+        name = new_name()
+        admin.create_topic(name, queues=3)
+        assert shapes(admin, name) == dict.fromkeys(("broker-a", "broker-b"), (3, 3, Permission.READ_WRITE))
+        assert name in admin.list_topics()
+        admin.delete_topic(name)
+
+
+def test_every_name_server_shows_a_topic_that_was_created(pair: LocalCluster) -> None:
+    with Admin(pair.nameserver) as admin:
+        admin.create_topic("orders", 2)
+    for server in pair.nameservers:
+        link = NameServerLink(server.address)
+        assert [data.broker_name for data in link.route("orders", 5).queues] == ["broker-a", "broker-b"]
+        link.close()
+
+
+def test_read_and_write_queues_and_permission_can_differ(admin: Admin, new_name: Callable[[], str]) -> None:
+    name = new_name()
+    admin.create_topic(name, read_queues=6, write_queues=2, permission=Permission.READ)
+    assert shapes(admin, name)["broker-a"] == (6, 2, Permission.READ)
+    assert len(admin.describe_topic(name).queues) == 12
+
+
+def test_a_topic_that_exists_is_refused_or_left_alone(admin: Admin, topic: str) -> None:
+    with pytest.raises(TopicExists, match="broker-a has 4 write and 4 read queues"):
+        admin.create_topic(topic, queues=4)
+    admin.create_topic(topic, queues=4, if_not_exists=True)
+    with pytest.raises(TopicExists, match="minimq topic update"):
+        admin.create_topic(topic, queues=5, if_not_exists=True)
+    assert shapes(admin, topic)["broker-b"] == (4, 4, Permission.READ_WRITE)
+
+
+def test_a_creation_that_failed_half_way_is_completed_by_repeating_it(pair: LocalCluster) -> None:
+    first, second = pair.brokers
+    second.kill()
+    with Admin(pair.nameserver) as admin:
+        admin.create_topic("orders", queues=2)  # only on the broker that is there
+        assert list(shapes(admin, "orders")) == ["broker-a"]
+        second.start()
+        admin.create_topic("orders", queues=2)
+        assert list(shapes(admin, "orders")) == ["broker-a", "broker-b"]
+        first.kill()
+        with pytest.raises(TopicExists):
+            admin.create_topic("orders", queues=2)
+
+
+def test_a_broker_that_hangs_is_named_and_nothing_is_changed(pair: LocalCluster) -> None:
+    with Admin(pair.nameserver, timeout_s=0.5) as admin:
+        pair.server("broker-b").pause()
+        with pytest.raises(DeadlineExceeded, match=r"on 1 of 2 brokers: broker-b \(127.*nothing was changed"):
+            admin.create_topic("orders")
+        assert admin.list_topics() == []
+        pair.server("broker-b").resume()
+        admin.create_topic("orders")
+        assert list(shapes(admin, "orders")) == ["broker-a", "broker-b"]
+
+
+def test_a_name_server_that_is_down_or_hangs_is_not_waited_for(pair: LocalCluster) -> None:
+    with Admin(pair.nameserver) as admin:
+        pair.nameservers[0].kill()
+        admin.create_topic("one")
+        pair.nameservers[0].start()
+        pair.nameservers[1].pause()
+        admin.create_topic("two")
+        pair.nameservers[1].resume()
+        assert admin.list_topics() == ["one", "two"]
+
+
+def test_concurrent_creations_of_one_topic_leave_it_whole(admin: Admin, new_name: Callable[[], str]) -> None:
+    name = new_name()
+
+    def create(_: int) -> bool:
+        try:
+            admin.create_topic(name, queues=2)
+        except TopicExists:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert any(pool.map(create, range(8)))
+    assert list(shapes(admin, name)) == ["broker-a", "broker-b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"name": ""}, "topic name is empty"),
+        ({"name": "a b"}, "illegal topic name"),
+        ({"name": "a" * 128}, "the limit is 127"),
+        ({"name": "x", "queues": 0}, "0 read queues"),
+        ({"name": "x", "queues": 1025}, "1 to 1024"),
+        ({"name": "x", "queues": -1}, "-1 read queues"),
+        ({"name": "x", "permission": Permission.NONE}, "readable or writable"),
+        ({"name": "x", "cluster": "nowhere"}, "no cluster 'nowhere': the name server knows default"),
+    ],
+)
+def test_what_breaks_a_rule_is_refused_with_the_rule(admin: Admin, arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        admin.create_topic(**arguments)  # type: ignore[arg-type]  # that is the point
+    assert "x" not in admin.list_topics()
+
+
+# ---- Update, delete -----------------------------------------------------------------------------
+
+
+def test_an_update_changes_what_is_given_and_keeps_the_rest(admin: Admin, topic: str) -> None:
+    admin.update_topic(topic, write_queues=2)
+    assert shapes(admin, topic)["broker-a"] == (4, 2, Permission.READ_WRITE)
+    admin.update_topic(topic, queues=6)
+    assert shapes(admin, topic)["broker-b"] == (6, 6, Permission.READ_WRITE)
+    admin.update_topic(topic, permission=Permission.NONE)
+    assert shapes(admin, topic)["broker-b"] == (6, 6, Permission.NONE)
+    assert [item.read_queues for item in admin.describe_topic(topic).settings] == [6, 6]
+
+
+def test_an_update_of_nothing_or_of_no_topic_is_refused(admin: Admin, topic: str) -> None:
+    with pytest.raises(InvalidArgument, match="nothing is to be changed"):
+        admin.update_topic(topic)
+    with pytest.raises(InvalidArgument, match="0 write queues"):
+        admin.update_topic(topic, write_queues=0)
+    with pytest.raises(TopicNotFound, match="minimq topic list"):
+        admin.update_topic("no-such-topic", queues=2)
+
+
+def test_a_deleted_topic_is_gone_at_once(admin: Admin, topic: str) -> None:
+    admin.route(topic)
+    admin.delete_topic(topic)
+    assert topic not in admin.list_topics()
+    with pytest.raises(TopicNotFound):
+        admin.route(topic)
+    with pytest.raises(TopicNotFound, match=f"minimq topic create {topic}"):
+        admin.describe_topic(topic)
+    with pytest.raises(TopicNotFound):
+        admin.delete_topic(topic)
+    admin.delete_topic(topic, if_exists=True)
+
+
+# ---- Looking ------------------------------------------------------------------------------------
+
+
+def test_a_new_topic_is_empty(admin: Admin, topic: str) -> None:
+    description = admin.describe_topic(topic)
+    assert [str(item.queue) for item in description.queues][:2] == [f"{topic}/broker-a/0", f"{topic}/broker-a/1"]
+    assert {(item.min_offset, item.max_offset, item.last_stored_at) for item in description.queues} == {(0, 0, None)}
+    assert description.messages == 0
+    assert abs(description.settings[0].created_at - datetime.now(UTC)) < timedelta(minutes=1)
+    assert admin.offset_at(description.queues[0].queue, datetime.now(UTC)) == 0
+
+
+def test_brokers_tell_about_themselves(admin: Admin, cluster: LocalCluster) -> None:
+    rows = [(status.cluster, status.broker_name, status.broker_id, status.address) for status in admin.broker_status()]
+    assert rows == [("default", broker.name, 0, broker.address) for broker in cluster.brokers]
+    assert [broker.master for broker in admin.cluster()] == [broker.address for broker in cluster.brokers]
+    for status in admin.broker_status():
+        assert status.error is None
+        assert status.report is not None
+        assert status.report.log_end > status.report.log_start == 0
+
+
+def test_a_broker_that_hangs_is_in_the_status_with_the_reason(pair: LocalCluster) -> None:
+    pair.server("broker-a").pause()
+    with Admin(pair.nameserver, timeout_s=0.5) as admin:
+        hanging, healthy = admin.broker_status()
+    assert hanging.report is None
+    assert "deadline" in (hanging.error or "").lower()
+    assert healthy.report is not None
+
+
+def test_a_group_without_commits_has_no_offsets(admin: Admin, topic: str) -> None:
+    assert admin.committed_offsets("nobody") == {}
+    assert admin.committed_offsets("nobody", topic) == {}
+
+
+def test_offsets_of_queues_that_are_not_there(admin: Admin, topic: str) -> None:
+    now = datetime.now(UTC)
+    with pytest.raises(MiniMQError, match="no queue 99"):
+        admin.offset_at(MessageQueue(topic, "broker-a", 99), now)
+    with pytest.raises(Unavailable, match="broker-z"):
+        admin.offset_at(MessageQueue(topic, "broker-z", 0), now)
+    with pytest.raises(InvalidArgument, match="time zone"):
+        admin.offset_at(MessageQueue(topic, "broker-a", 0), now.replace(tzinfo=None))
+
+
+# ---- Nobody there -------------------------------------------------------------------------------
+
+
+def test_without_a_name_server_the_error_says_how_to_start_one() -> None:
+    with Admin(NOBODY, timeout_s=1) as admin:
+        for call in (admin.list_topics, admin.cluster, admin.broker_status, lambda: admin.create_topic("x")):
+            with pytest.raises(Unavailable, match=r"no name server listening at 127\.0\.0\.1:1: start one with"):
+                call()
+
+
+def test_without_a_broker_the_error_says_how_to_start_one(pair: LocalCluster) -> None:
+    for broker in pair.brokers:
+        broker.stop()
+    with Admin(pair.nameserver) as admin, pytest.raises(Unavailable, match="minimq-broker --nameserver 127"):
+        admin.create_topic("x")
+
+
+def test_a_closed_admin_refuses(cluster: LocalCluster) -> None:
+    admin = Admin(cluster.nameserver)
+    admin.list_topics()
+    admin.close()
+    admin.close()
+    with pytest.raises(Closed):
+        admin.list_topics()
+    with pytest.raises(Closed):
+        admin.create_topic("x")
+
+
+def test_a_broker_that_was_restarted_is_reached_at_once(pair: LocalCluster) -> None:
+    with Admin(pair.nameserver) as admin:
+        admin.create_topic("orders")
+        for broker in pair.brokers:
+            broker.kill()
+        for broker in pair.brokers:
+            broker.start()
+            assert next(iter(shapes(admin, "orders"))) == "broker-a"
+        assert len(admin.describe_topic("orders").queues) == 16
