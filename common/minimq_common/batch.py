@@ -145,6 +145,8 @@ def encode(
         _encode_properties(sections, [message.properties for message in messages])
     except (TypeError, AttributeError) as error:
         raise InvalidArgument(f"a message has a field of a wrong type: {error}") from error
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"a message has text that is not Unicode: {error}") from error
     first, last = _encode_born(sections, born_ms)
     listed = 0 if hashes is None else len(hashes)
     fixed = _HEADER.pack(
@@ -281,6 +283,8 @@ class RecordBatch:
         self._bounds = tuple(accumulate(lengths, initial=start + _DIRECTORY.size))
         if self._bounds[-1] + _CRC_BYTES != len(data):
             raise CorruptBatch(f"the sections of a batch of {len(data)} bytes end at {self._bounds[-1]}")
+        if lengths[Section.BODY_OFFSETS] != 4 * (header.count + 1):
+            raise CorruptBatch(f"a batch says that it has {header.count} records, but has other columns")
 
     def __len__(self) -> int:
         return self.header.count
