@@ -1,0 +1,222 @@
+"""The batch format: what goes in comes out, and nothing that is damaged gets through."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq_common import batch
+from minimq_common.batch import RecordBatch, Section
+from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
+from minimq_common.model import Message
+
+LIMIT = 1 << 20
+NOW_MS = 1_700_000_000_000
+
+text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
+some_text = text.filter(bool)
+messages = st.builds(
+    Message,
+    topic=st.just("t"),
+    body=st.binary(min_size=1, max_size=40),
+    tag=st.none() | some_text | st.sampled_from(["paid", "refunded"]),
+    keys=st.lists(some_text, max_size=3).map(tuple),
+    properties=st.dictionaries(text, text, max_size=3),
+)
+born = st.integers(NOW_MS, NOW_MS + (1 << 32) - 1)
+
+
+def encode(items: Sequence[Message], born_ms: int | Sequence[int] = NOW_MS, limit: int = LIMIT) -> bytes:
+    return batch.encode(items, born_ms, 0xFEED, 7, limit)
+
+
+def one(**fields: Any) -> Message:  # noqa: ANN401 - also wrong ones
+    return Message(**{"topic": "t", "body": b"body"} | fields)
+
+
+@given(st.lists(st.tuples(messages, born), min_size=1, max_size=30), st.data())
+def test_what_is_encoded_is_read_back(records: list[tuple[Message, int]], data: st.DataObject) -> None:
+    sent, times = [message for message, _ in records], [born_ms for _, born_ms in records]
+    opened = RecordBatch(encode(sent, times))
+
+    assert len(opened) == len(sent)
+    assert [opened.keys(index) for index in range(len(sent))] == [message.keys for message in sent]
+    assert [opened.properties(index) for index in range(len(sent))] == [message.properties for message in sent]
+    assert [opened.born_ms(index) for index in range(len(sent))] == times
+    first = data.draw(st.integers(0, len(sent)))
+    assert opened.bodies(first) == [message.body for message in sent[first:]]
+    assert opened.tags(first) == [message.tag for message in sent[first:]]
+
+
+@given(st.lists(st.tuples(messages, born), min_size=1, max_size=10))
+def test_the_header_tells_what_a_broker_needs(records: list[tuple[Message, int]]) -> None:
+    times = [born_ms for _, born_ms in records]
+    header = batch.read_header(encode([message for message, _ in records], times))
+
+    assert (header.version, header.codec, header.count) == (batch.VERSION, batch.CODEC_NONE, len(records))
+    assert (header.born_first_ms, header.born_last_ms) == (min(times), max(times))
+    assert (header.producer_id, header.sequence) == (0xFEED, 7)
+    assert header.tag_hashes == tuple(sorted({batch.tag_hash(message.tag) for message, _ in records}))
+
+
+@pytest.mark.parametrize("count", [1, 2, 255, 256, 257, 65_536])
+def test_any_number_of_tags(count: int) -> None:
+    tags = [f"tag-{number}" for number in range(count)]
+    opened = RecordBatch(encode([one(tag=tag) for tag in tags]))
+
+    assert opened.tags() == tags
+    hashes = opened.header.tag_hashes
+    assert hashes == (tuple(sorted(map(batch.tag_hash, tags))) if count <= batch.MAX_TAG_HASHES else None)
+
+
+def test_more_tags_than_a_dictionary_holds_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="keys, not into tags"):
+        encode([one(tag=f"tag-{number}") for number in range(65_537)])
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "width"), [(0, 0), (255, 1), (256, 2), (65_535, 2), (65_536, 4), ((1 << 32) - 1, 4)]
+)
+def test_born_times_take_no_more_room_than_they_need(span_ms: int, width: int) -> None:
+    times = [NOW_MS + span_ms, NOW_MS, NOW_MS + span_ms // 2]
+    opened = RecordBatch(encode([one()] * 3, times))
+
+    assert len(opened.section(Section.BORN)) == 3 * width
+    assert [opened.born_ms(index) for index in range(3)] == times
+
+
+def test_born_times_too_far_apart_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="49 days"):
+        encode([one()] * 2, [NOW_MS, NOW_MS + (1 << 32)])
+
+
+def test_columns_that_no_record_uses_take_no_room() -> None:
+    opened = RecordBatch(encode([one()] * 3))
+
+    assert [section.name for section in Section if opened.has(section)] == ["BODY_OFFSETS", "BODIES"]
+    assert opened.header.tag_hashes == (0,)
+
+
+def test_the_hash_of_a_tag_is_the_same_in_every_release() -> None:
+    # In the index of every store: a change would make brokers pass over messages.
+    assert {tag: batch.tag_hash(tag) for tag in (None, "", "123456789", "TagA", "grün")} == {
+        None: 0,
+        "": 0,
+        "123456789": 0xE3069283,  # the check value of CRC-32C
+        "TagA": 0xBB060FA1,
+        "grün": 0xE8BC2FEA,
+    }
+
+
+def test_the_layout_is_the_same_in_every_release() -> None:
+    data = batch.encode([one(body=b"ab", tag="x"), one(body=b"c")], [1000, 1001], 0x0102, 3, LIMIT)
+
+    header = struct.pack("<BBHIqqQQ", 1, 0, 2, 2, 1000, 1001, 0x0102, 3)
+    hashes = struct.pack("<2I", *sorted([0, google_crc32c.value(b"x")]))
+    directory = struct.pack("<12I", 12, 0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 3)
+    sections = struct.pack("<3i", 0, 2, 3) + b"\0\1" + b"\1\0" + b"\0x" + b"abc"
+    content = header + hashes + directory + sections
+    assert data == content + google_crc32c.value(content).to_bytes(4, "little")
+
+
+def test_the_id_of_a_record_is_that_of_its_batch_and_its_place() -> None:
+    opened = RecordBatch(encode([one()] * 2))
+
+    assert opened.message_id(1) == "000000000000feed" + "0000000000000007" + "00000001"
+    assert len(opened.message_id(0)) == 40
+
+
+@given(st.lists(messages, min_size=1, max_size=5), st.data())
+def test_a_flipped_bit_anywhere_is_found(sent: list[Message], data: st.DataObject) -> None:
+    encoded = bytearray(encode(sent))
+    bit = data.draw(st.integers(0, 8 * len(encoded) - 1))
+    encoded[bit // 8] ^= 1 << bit % 8
+
+    with pytest.raises((CorruptBatch, InvalidArgument)):  # InvalidArgument: the bit made it a later version
+        RecordBatch(bytes(encoded))
+    with pytest.raises(CorruptBatch):
+        batch.verify(bytes(encoded))
+
+
+def test_every_truncation_is_found() -> None:
+    encoded = encode([one(tag="a", keys=("k",), properties={"p": "v"}), one()])
+    for length in range(len(encoded)):
+        with pytest.raises(CorruptBatch):
+            RecordBatch(encoded[:length])
+
+
+def test_bytes_at_the_end_are_found() -> None:
+    with pytest.raises(CorruptBatch):
+        RecordBatch(encode([one()]) + b"\0")
+
+
+def sealed(content: bytes) -> bytes:
+    """Return content with the checksum that belongs to it."""
+    return content + google_crc32c.value(content).to_bytes(4, "little")
+
+
+def test_a_newer_version_says_to_upgrade() -> None:
+    encoded = encode([one()])
+    with pytest.raises(InvalidArgument, match="batch format 2 .* upgrade"):
+        RecordBatch(sealed(b"\x02" + encoded[1:-4]))
+
+
+def test_an_unknown_codec_says_to_upgrade() -> None:
+    encoded = encode([one()])
+    with pytest.raises(InvalidArgument, match="codec 9 .* upgrade"):
+        RecordBatch(sealed(encoded[:1] + b"\x09" + encoded[2:-4]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 1 << 31])
+def test_a_count_that_contradicts_the_columns_is_found(count: int) -> None:
+    encoded = encode([one(), one()])
+    with pytest.raises(CorruptBatch):
+        RecordBatch(sealed(encoded[:4] + struct.pack("<I", count) + encoded[8:-4]))
+
+
+def test_sections_that_do_not_add_up_are_found() -> None:
+    encoded = bytearray(encode([one()])[:-4])
+    bodies = batch.HEADER_BYTES + 4 + 4 * Section.BODIES
+    struct.pack_into("<I", encoded, bodies, 5)
+    with pytest.raises(CorruptBatch, match="end at"):
+        RecordBatch(sealed(bytes(encoded)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"body": b""},
+        {"body": "text"},
+        {"body": None},
+        {"tag": "a\0b"},
+        {"tag": 5},
+        {"tag": b"bytes"},
+        {"tag": "\ud800"},
+        {"keys": ("a\0b",)},
+        {"keys": ("a", "b\0")},
+        {"keys": "single"},
+        {"keys": (1, 2)},
+        {"keys": (1,)},
+        {"keys": ("\ud800",)},
+        {"properties": {"a": 1}},
+        {"properties": {1: "a"}},
+        {"properties": ["a"]},
+        {"properties": {"a": "\ud800"}},
+    ],
+    ids=repr,
+)
+def test_a_message_that_breaks_a_rule_is_refused_whole(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        encode([one(), one(**fields), one()])
+
+
+def test_a_body_at_the_limit_passes_and_one_above_is_refused() -> None:
+    assert RecordBatch(encode([one(body=b"x" * 10)], limit=10)).bodies() == [b"x" * 10]
+    with pytest.raises(MessageTooLarge, match="11 bytes, the limit is 10"):
+        encode([one(body=b"x" * 11)], limit=10)
