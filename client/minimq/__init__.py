@@ -6,6 +6,7 @@ Running:    `Admin`, `LocalCluster`
 """
 
 from minimq.admin import Admin
+from minimq.local_cluster import LocalCluster
 from minimq.options import ConsumerOptions, ProducerOptions
 from minimq.producer import Producer
 from minimq.pull_consumer import PullConsumer
@@ -35,6 +36,7 @@ __all__ = [
     "allocation",
     # Running
     "Admin",
+    "LocalCluster",
     # Shared
     "MessageQueue",
     "MiniMQError",

@@ -25,7 +25,7 @@ from minimq.outgoing import Completion, Lane, OutgoingBatch, PendingMessage, des
 from minimq.queue_selection import RoundRobin
 from minimq.receipt import BatchReceipt, SendReceipt
 from minimq.routing import RouteCache
-from minimq_common import batch
+from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import (
     BufferFull,
     Closed,
@@ -143,12 +143,14 @@ class Dispatcher:
         self._pump()
         return item.future
 
-    def send_batch(self, messages: list[Message], queue: MessageQueue | None, size: int, complete: Completion) -> None:
-        """Send messages of one topic as one batch, for which `reserve` was called. Raises `InvalidArgument`."""
+    def send_batch(
+        self, topic: str, queue: MessageQueue | None, records: BatchBuilder, size: int, complete: Completion
+    ) -> None:
+        """Send the records of one topic as one batch, for which `reserve` was called. Raises `InvalidArgument`."""
         try:
-            outgoing = self._encode(messages, time.time_ns() // 1_000_000, queue, size, complete)
+            outgoing = self._encode(topic, queue, records, time.time_ns() // 1_000_000, size, complete)
         except MiniMQError:
-            self._release(len(messages), size)
+            self._release(len(records), size)
             raise
         with self._lock:
             self._line_of(outgoing).append(outgoing)
@@ -254,15 +256,16 @@ class Dispatcher:
 
     def _encode(
         self,
-        messages: list[Message],
-        born_ms: int | list[int],
+        topic: str,
         queue: MessageQueue | None,
+        records: BatchBuilder,
+        born_ms: int | list[int],
         size: int,
         complete: Completion,
     ) -> OutgoingBatch:
         sequence = next(self._sequence)
-        data = batch.encode(messages, born_ms, self.producer_id, sequence, self._options.max_body_bytes)
-        return OutgoingBatch(messages[0].topic, queue, data, len(messages), size, sequence, complete)
+        data = records.build(born_ms, self.producer_id, sequence)
+        return OutgoingBatch(topic, queue, data, len(records), size, sequence, complete)
 
     def _seal(self, lane: Lane) -> OutgoingBatch:
         """Make a batch of what was taken out of a lane. The messages were checked when they were handed in."""
@@ -277,9 +280,10 @@ class Dispatcher:
                 else:
                     item.future.set_exception(error)
 
-        messages = [item.message for item in pending]
+        records = BatchBuilder(self._options.max_body_bytes)
+        records.add([item.message for item in pending])
         born_ms = [item.born_ms for item in pending]
-        return self._encode(messages, born_ms, lane.queue, sum(item.size for item in pending), complete)
+        return self._encode(lane.topic, lane.queue, records, born_ms, sum(item.size for item in pending), complete)
 
     def _launch(self, outgoing: OutgoingBatch, queue: MessageQueue, address: str) -> None:
         now = time.monotonic()

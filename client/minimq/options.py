@@ -39,7 +39,7 @@ class ProducerOptions:
     send_timeout_s: float = 3.0
     max_tries: int = 3
     max_body_bytes: int = 4 << 20
-    batch_messages: int = 8192
+    batch_messages: int = 4096
     batch_bytes: int = 1 << 20
     buffer_bytes: int = 64 << 20
     window: int = 8

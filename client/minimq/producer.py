@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from itertools import islice, repeat
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from minimq.broker_link import BrokerLinks
+from minimq.bulk_send import OVERHEAD_BYTES, BulkSend
 from minimq.dispatcher import Dispatcher
 from minimq.options import DEFAULT_NAMESERVER, ProducerOptions, nameserver_addresses
-from minimq.receipt import BatchReceipt, SendReceipt
+from minimq.receipt import SendReceipt
 from minimq.routing import RouteCache
-from minimq_common import batch
+from minimq_common.batch_builder import encode
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import check_topic
@@ -24,9 +23,6 @@ from minimq_common.names import check_topic
 SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
 #: Chooses the queue for a message among all that are writable.
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-
-#: What a message takes of the buffer beside its body.
-_OVERHEAD_BYTES = 64
 
 
 class Producer:
@@ -131,25 +127,12 @@ class Producer:
             SendFailed: some messages were not acknowledged; the text says how many were.
             Closed: the producer was closed.
         """
-        parts = _Parts()
+        bulk = BulkSend(self._dispatcher, self._routes, queue, self._options)
         try:
-            for chunk in _chunks(iter(messages), self._options):
-                self._send_part(chunk, queue, parts)
+            bulk.send(iter(messages))
         finally:
-            parts.wait()
-        return parts.receipts()
-
-    def _send_part(self, chunk: _Chunk, queue: MessageQueue | None, parts: _Parts) -> None:
-        topic = chunk.messages[0].topic
-        if self._routes.known(topic) is None:
-            self._routes.route(check_topic(topic))
-        self._dispatcher.reserve(len(chunk.messages), chunk.size, block=True)
-        complete = parts.expect(chunk.slots)
-        try:
-            self._dispatcher.send_batch(chunk.messages, queue, chunk.size, complete)
-        except MiniMQError as error:
-            complete(None, error)
-            raise
+            bulk.wait()
+        return bulk.receipts()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything handed in is on disk or has failed.
@@ -186,8 +169,8 @@ class Producer:
     def _check(self, message: Message) -> int:
         """Check a single message as its batch will be, so that it cannot spoil others. Returns its size."""
         check_topic(message.topic)
-        batch.encode([message], 0, 0, 0, self._options.max_body_bytes)
-        return len(message.body) + _OVERHEAD_BYTES
+        encode([message], 0, 0, 0, self._options.max_body_bytes)
+        return len(message.body) + OVERHEAD_BYTES
 
 
 def _with_changes(options: ProducerOptions, changes: dict[str, Any]) -> ProducerOptions:
@@ -204,112 +187,3 @@ def _call_back(callback: SendCallback, future: Future[SendReceipt]) -> None:
         callback(future.result(), None)
     elif isinstance(error, MiniMQError):
         callback(None, error)
-
-
-class _Chunk(NamedTuple):
-    """Messages of one topic that make a batch.
-
-    Attributes:
-        messages: at least one.
-        size: bytes that they take of the buffer.
-        slots: their places among all messages of the call.
-    """
-
-    messages: list[Message]
-    size: int
-    slots: Sequence[int]
-
-
-def _chunks(messages: Iterator[Message], options: ProducerOptions) -> Iterator[_Chunk]:
-    """Cut messages into chunks of one topic and of the size of a batch."""
-    start = 0
-    wanted = options.batch_messages
-    while taken := list(islice(messages, wanted)):
-        total = 0
-        for part, slots in _by_topic(taken, start):
-            sizes = [len(message.body) for message in part]
-            total += sum(sizes)
-            yield from _by_size(part, slots, sizes, options.batch_bytes)
-        start += len(taken)
-        # The next chunk is as long as a batch of such messages, so that it need not be cut.
-        wanted = max(1, min(options.batch_messages, options.batch_bytes * len(taken) // max(total, 1)))
-
-
-def _by_topic(messages: list[Message], start: int) -> Iterator[tuple[list[Message], Sequence[int]]]:
-    topics = {message.topic for message in messages}
-    if len(topics) == 1:
-        yield messages, range(start, start + len(messages))
-        return
-    for topic in topics:
-        slots = [slot for slot, message in enumerate(messages, start) if message.topic == topic]
-        yield [messages[slot - start] for slot in slots], slots
-
-
-def _by_size(messages: list[Message], slots: Sequence[int], sizes: list[int], limit: int) -> Iterator[_Chunk]:
-    if sum(sizes) <= limit:
-        yield _Chunk(messages, sum(sizes) + _OVERHEAD_BYTES * len(messages), slots)
-        return
-    first = size = 0
-    for number, length in enumerate([*sizes, limit + 1]):
-        if size and size + length > limit:
-            part = messages[first:number]
-            yield _Chunk(part, size + _OVERHEAD_BYTES * len(part), slots[first:number])
-            first, size = number, 0
-        size += length
-
-
-class _Parts:
-    """The outcomes of the batches of one `send_many`."""
-
-    def __init__(self) -> None:
-        self._outcomes: list[tuple[Sequence[int], BatchReceipt | MiniMQError]] = []
-        self._expected = 0
-        #: Protects both fields above.
-        self._changed = threading.Condition()
-
-    def expect(self, slots: Sequence[int]) -> Callable[[BatchReceipt | None, MiniMQError | None], None]:
-        """Return the completion of a batch with the messages at these places."""
-        with self._changed:
-            self._expected += 1
-
-        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-            outcome = receipt or error
-            with self._changed:
-                if outcome is not None:
-                    self._outcomes.append((slots, outcome))
-                if len(self._outcomes) == self._expected:
-                    self._changed.notify_all()
-
-        return complete
-
-    def wait(self) -> None:
-        """Wait for all outcomes."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._outcomes) == self._expected)
-
-    def receipts(self) -> list[SendReceipt]:
-        """Return the receipts of all messages, in their order. Raises `SendFailed` when one has none."""
-        receipts: list[Any] = [None] * sum(len(slots) for slots, _ in self._outcomes)
-        failures: list[MiniMQError] = []
-        for slots, outcome in self._outcomes:
-            if not isinstance(outcome, BatchReceipt):
-                failures.append(outcome)
-                continue
-            part = map(SendReceipt, repeat(outcome), range(outcome.count))
-            if isinstance(slots, range):
-                receipts[slots.start : slots.stop] = part
-            else:
-                for slot, receipt in zip(slots, part, strict=True):
-                    receipts[slot] = receipt
-        if failures:
-            raise self._failed(failures)
-        return receipts
-
-    def _failed(self, failures: list[MiniMQError]) -> SendFailed:
-        first = failures[0]
-        stored = sum(outcome.count for _, outcome in self._outcomes if isinstance(outcome, BatchReceipt))
-        return SendFailed(
-            f"{len(failures)} of {len(self._outcomes)} batches failed, {stored} messages were acknowledged; "
-            f"the first failure: {first.message.splitlines()[0]}",
-            first.tries if isinstance(first, SendFailed) else (),
-        )

@@ -2,7 +2,7 @@
 
 A batch is the unit of sending, storing, replicating and reading, so that a broker never touches a message. It is::
 
-    header      fixed part (`_HEADER`), then one 32-bit hash for each distinct tag
+    header      fixed part (`HEADER`), then one 32-bit hash for each distinct tag
     directory   length of each of the sections that follow, as 32-bit integers
     sections    in the order of `Section`; a column that no record uses has length 0
     checksum    CRC-32C of everything before it
@@ -18,27 +18,25 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, pairwise
 
 import google_crc32c
 
-from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
-from minimq_common.model import NO_PROPERTIES, Message
+from minimq_common.errors import CorruptBatch, InvalidArgument
 
 VERSION = 1
 CODEC_NONE = 0
 
 #: version, codec, number of tag hashes, count, first and last born time, producer id, sequence number.
-_HEADER = struct.Struct("<BBHIqqQQ")
-HEADER_BYTES = _HEADER.size
-_CRC_BYTES = 4
+HEADER = struct.Struct("<BBHIqqQQ")
+HEADER_BYTES = HEADER.size
+CRC_BYTES = 4
 #: The CRC-32C of any bytes followed by their own CRC-32C: so a batch is verified whole, without a copy of a part.
 _CRC_RESIDUE = 0x48674BC7
 #: Written instead of the number of hashes when a batch has more distinct tags than are worth listing.
-_TOO_MANY_TAGS = 0xFFFF
+TOO_MANY_TAGS = 0xFFFF
 MAX_TAG_HASHES = 64
 
 #: Joins the keys of one record, and the tags of the dictionary.
@@ -66,7 +64,7 @@ class Section(IntEnum):
     BODIES = 11
 
 
-_DIRECTORY = struct.Struct(f"<{len(Section)}I")
+DIRECTORY = struct.Struct(f"<{len(Section)}I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +94,16 @@ def tag_hash(tag: str | None) -> int:
 
 def read_header(data: bytes | memoryview) -> Header:
     """Return the header of a batch. Raises `CorruptBatch` when it cannot be one, `InvalidArgument` when it is newer."""
-    if len(data) < HEADER_BYTES + _DIRECTORY.size + _CRC_BYTES:
+    if len(data) < HEADER_BYTES + DIRECTORY.size + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
-    version, codec, hashes, count, first, last, producer, sequence = _HEADER.unpack_from(data)
+    version, codec, hashes, count, first, last, producer, sequence = HEADER.unpack_from(data)
     if version != VERSION:
         raise InvalidArgument(f"batch format {version} is not known here (this is {VERSION}): upgrade this side")
     if count == 0:
         raise CorruptBatch("a batch without records")
     tags = None
-    if hashes != _TOO_MANY_TAGS:
-        if len(data) < HEADER_BYTES + 4 * hashes + _DIRECTORY.size + _CRC_BYTES:
+    if hashes != TOO_MANY_TAGS:
+        if len(data) < HEADER_BYTES + 4 * hashes + DIRECTORY.size + CRC_BYTES:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
         tags = struct.unpack_from(f"<{hashes}I", data, HEADER_BYTES)
     return Header(version, codec, count, first, last, producer, sequence, tags)
@@ -115,147 +113,6 @@ def verify(data: bytes) -> None:
     """Raise `CorruptBatch` unless the bytes of the batch match its checksum."""
     if google_crc32c.value(data) != _CRC_RESIDUE:
         raise CorruptBatch(f"a batch of {len(data)} bytes does not match its CRC-32C")
-
-
-def encode(
-    messages: Sequence[Message],
-    born_ms: int | Sequence[int],
-    producer_id: int,
-    sequence: int,
-    max_body_bytes: int,
-) -> bytes:
-    """Return the messages as one batch.
-
-    Args:
-        messages: at least one; their topic is not looked at.
-        born_ms: when they were handed in, in ms since 1970: one time for all, or one for each.
-        producer_id: 64 random bits of the producer.
-        sequence: number of the batch at that producer. Both together are the id of the batch.
-        max_body_bytes: largest body that is let through.
-
-    Raises:
-        InvalidArgument: a body is empty or not bytes, or a tag, key or property is not text or has a NUL.
-        MessageTooLarge: a body is over the limit.
-    """
-    sections = [b""] * len(Section)
-    try:
-        _encode_bodies(sections, [message.body for message in messages], max_body_bytes)
-        hashes = _encode_tags(sections, [message.tag for message in messages])
-        _encode_keys(sections, [message.keys for message in messages])
-        _encode_properties(sections, [message.properties for message in messages])
-    except (TypeError, AttributeError) as error:
-        raise InvalidArgument(f"a message has a field of a wrong type: {error}") from error
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"a message has text that is not Unicode: {error}") from error
-    first, last = _encode_born(sections, born_ms)
-    listed = 0 if hashes is None else len(hashes)
-    fixed = _HEADER.pack(
-        VERSION,
-        CODEC_NONE,
-        _TOO_MANY_TAGS if hashes is None else listed,
-        len(messages),
-        first,
-        last,
-        producer_id,
-        sequence,
-    )
-    head = fixed + struct.pack(f"<{listed}I", *(hashes or ())) + _DIRECTORY.pack(*map(len, sections))
-    crc = google_crc32c.value(head)
-    for section in sections:
-        if section:
-            crc = google_crc32c.extend(crc, section)
-    return b"".join((head, *sections, crc.to_bytes(_CRC_BYTES, "little")))
-
-
-def _offsets(lengths: Iterable[int]) -> bytes:
-    return _little(array("i", accumulate(lengths, initial=0)))
-
-
-def _little(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def _narrow(numbers: Sequence[int], largest: int) -> bytes:
-    """Return small numbers in the fewest bytes each; nothing at all when all are 0."""
-    if largest == 0:
-        return b""
-    if largest < 1 << 8:
-        return bytes(numbers)
-    return _little(array("H" if largest < 1 << 16 else "I", numbers))
-
-
-def _encode_bodies(sections: list[bytes], bodies: list[bytes], max_body_bytes: int) -> None:
-    lengths = list(map(len, bodies))
-    if min(lengths) == 0:
-        raise InvalidArgument("a message has an empty body: give it at least one byte")
-    if max(lengths) > max_body_bytes:
-        raise MessageTooLarge(
-            f"a message body has {max(lengths)} bytes, the limit is {max_body_bytes}: "
-            "send it in parts, or raise max_body_bytes of the producer and of the brokers"
-        )
-    sections[Section.BODY_OFFSETS] = _offsets(lengths)
-    sections[Section.BODIES] = b"".join(bodies)
-
-
-def _encode_tags(sections: list[bytes], tags: list[str | None]) -> list[int] | None:
-    distinct = set(tags)
-    if distinct == {None}:
-        return [0]
-    dictionary = sorted(tag or "" for tag in distinct)
-    if any(SEPARATOR in tag for tag in dictionary):
-        raise InvalidArgument("a tag has a NUL character")
-    if len(dictionary) > 1 << 16:
-        raise InvalidArgument("more than 65,536 distinct tags in one batch: put identifiers into keys, not into tags")
-    if len(dictionary) > 1:
-        codes: dict[str | None, int] = {tag: code for code, tag in enumerate(dictionary)}
-        if None in distinct:
-            codes[None] = codes[""]
-        sections[Section.TAG_CODES] = _narrow(list(map(codes.__getitem__, tags)), len(dictionary) - 1)
-    sections[Section.TAG_DICTIONARY] = SEPARATOR.join(dictionary).encode()
-    return sorted({tag_hash(tag) for tag in dictionary}) if len(dictionary) <= MAX_TAG_HASHES else None
-
-
-def _encode_keys(sections: list[bytes], keys: list[Sequence[str]]) -> None:
-    if not any(keys):
-        return
-    if str in set(map(type, keys)):
-        raise InvalidArgument("keys of a message are a list of strings; a single string was given")
-    strings = [key[0] if len(key) == 1 else SEPARATOR.join(key) for key in keys]
-    sections[Section.KEY_OFFSETS], sections[Section.KEYS] = _encode_strings(strings)
-    separators = sections[Section.KEYS].count(b"\0")
-    if separators and separators != sum(map(len, keys)) - sum(map(bool, keys)):
-        raise InvalidArgument("a key has a NUL character")
-
-
-def _encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
-    """Return offsets and bytes of a column of text."""
-    text = "".join(strings)
-    if text.isascii():
-        return _offsets(map(len, strings)), text.encode()
-    encoded = [string.encode() for string in strings]
-    return _offsets(map(len, encoded)), b"".join(encoded)
-
-
-def _encode_properties(sections: list[bytes], properties: list[Mapping[str, str]]) -> None:
-    if properties.count(NO_PROPERTIES) == len(properties):  # tells by identity, at the speed of C
-        return
-    sections[Section.PROPERTY_OFFSETS] = _offsets(map(len, properties))
-    names = [name for record in properties for name in record]
-    values = [value for record in properties for value in record.values()]
-    sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _encode_strings(names)
-    sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _encode_strings(values)
-
-
-def _encode_born(sections: list[bytes], born_ms: int | Sequence[int]) -> tuple[int, int]:
-    if isinstance(born_ms, int):
-        return born_ms, born_ms
-    first, last = min(born_ms), max(born_ms)
-    if last - first >= 1 << 32:
-        raise InvalidArgument("the messages of one batch were born more than 49 days apart")
-    sections[Section.BORN] = _narrow([born - first for born in born_ms], last - first)
-    return first, last
 
 
 class RecordBatch:
@@ -277,11 +134,11 @@ class RecordBatch:
         if header.codec != CODEC_NONE:
             raise InvalidArgument(f"codec {header.codec} of a batch is not known here: upgrade this side")
         start = header.size
-        lengths = _DIRECTORY.unpack_from(data, start)
+        lengths = DIRECTORY.unpack_from(data, start)
         self.data = data
         self.header = header
-        self._bounds = tuple(accumulate(lengths, initial=start + _DIRECTORY.size))
-        if self._bounds[-1] + _CRC_BYTES != len(data):
+        self._bounds = tuple(accumulate(lengths, initial=start + DIRECTORY.size))
+        if self._bounds[-1] + CRC_BYTES != len(data):
             raise CorruptBatch(f"the sections of a batch of {len(data)} bytes end at {self._bounds[-1]}")
         if lengths[Section.BODY_OFFSETS] != 4 * (header.count + 1):
             raise CorruptBatch(f"a batch says that it has {header.count} records, but has other columns")

@@ -30,7 +30,7 @@ class NameServerOptions:
         "'busy, try again' instead of 'no such topic', and watchers are told nothing. 0 turns it off.",
         minimum=0,
     )
-    log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")  # noqa: RUF009
+    log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")
 
     def __post_init__(self) -> None:
         check_address(self.listen)

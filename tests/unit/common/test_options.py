@@ -28,8 +28,8 @@ class Options:
     nameserver: tuple[str, ...] = option(("127.0.0.1:9876",), "Name servers.", metavar="HOST:PORT[,HOST:PORT]")
     ports: tuple[int, ...] = option((), "Further ports.")
     role: Literal["master", "slave"] = option("master", "What it is.")
-    flush: Flush = option(Flush.SYNC, "When it acknowledges.")  # noqa: RUF009
-    data_dir: Path | None = option(None, "Where it writes.")  # noqa: RUF009
+    flush: Flush = option(Flush.SYNC, "When it acknowledges.")
+    data_dir: Path | None = option(None, "Where it writes.")
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -130,7 +130,7 @@ def test_limits_hold_in_python_too() -> None:
 def test_an_unknown_type_is_a_mistake_of_the_programmer() -> None:
     @dataclass(frozen=True)
     class Odd:
-        table: dict[str, str] | None = option(None, "No flag can say this.")  # noqa: RUF009
+        table: dict[str, str] | None = option(None, "No flag can say this.")
 
     with pytest.raises(TypeError, match="no command-line type"):
         from_command_line(Odd, env_prefix="X")(lambda options: None)

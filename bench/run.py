@@ -1,0 +1,185 @@
+"""The benchmarks: real processes on this machine, one table.
+
+Rates move with the machine; CPU-seconds per million messages are the steadier figure. Compare two versions in one
+run, and mind the last column: it is what other processes of the machine took meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import click
+from processes import Meter, Workload, anonymous_bytes, run
+from rich.console import Console
+from rich.table import Table
+
+from minimq import Admin, LocalCluster
+
+MILLION = 1_000_000
+
+
+@dataclass
+class Row:
+    """One line of the table. CPU is in seconds per million messages."""
+
+    name: str
+    per_second: float
+    megabytes_per_second: float | None = None
+    client_cpu: float | None = None
+    broker_cpu: float | None = None
+    note: str = ""
+    others_cpu_s: float | None = None
+
+
+@contextmanager
+def fresh_cluster() -> Iterator[tuple[LocalCluster, str]]:
+    """One broker in an empty directory with one topic of 8 queues."""
+    with LocalCluster(brokers=1) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("bench", queues=8)
+        yield cluster, cluster.nameserver
+
+
+def produced(cluster: LocalCluster, count: int, size: int, processes: int = 1) -> Row:
+    """Produce from several processes at once."""
+    share = count // processes
+    arguments = {"nameserver": cluster.nameserver, "topic": "bench", "count": share, "size": size}
+    workloads = [Workload("produce", **arguments) for _ in range(processes)]
+    with Meter([broker.pid for broker in cluster.brokers]) as usage:
+        for workload in workloads:
+            workload.go()
+        results = [workload.result() for workload in workloads]
+    seconds = max(result["seconds"] for result in results)
+    cpu = sum(result["cpu_s"] for result in results)
+    return Row(
+        f"produce {size} B, {processes} process{'es' if processes > 1 else ''}",
+        count / seconds,
+        count * size / seconds / 1e6,
+        cpu / count * MILLION,
+        usage.server_cpu_s / count * MILLION,
+        others_cpu_s=usage.others_cpu_s - cpu,
+    )
+
+
+def consumed(cluster: LocalCluster, count: int, size: int, group: str = "reader") -> Row:
+    """Consume everything with one process."""
+    with Meter([broker.pid for broker in cluster.brokers]) as usage:
+        result = run("consume", nameserver=cluster.nameserver, topic="bench", group=group, count=count)
+    return Row(
+        f"consume {size} B",
+        count / result["seconds"],
+        result["bytes"] / result["seconds"] / 1e6,
+        result["cpu_s"] / count * MILLION,
+        usage.server_cpu_s / count * MILLION,
+        others_cpu_s=usage.others_cpu_s - result["cpu_s"],
+    )
+
+
+def throughput(size: int, count: int) -> list[Row]:
+    """Produce, then consume."""
+    with fresh_cluster() as (cluster, _):
+        return [produced(cluster, count, size), consumed(cluster, count, size)]
+
+
+def four_producers() -> list[Row]:
+    """Four producer processes on one broker."""
+    with fresh_cluster() as (cluster, _):
+        return [produced(cluster, 4 * MILLION, 100, processes=4)]
+
+
+def backlog() -> list[Row]:
+    """Rates, memory and disk with one and with five million messages stored."""
+    rows = []
+    with fresh_cluster() as (cluster, _):
+        pid, stored, memory = cluster.brokers[0].pid, 0, []
+        for wanted in (1, 5):
+            while stored < wanted * MILLION:
+                row = produced(cluster, MILLION, 100)
+                stored += MILLION
+            reader = consumed(cluster, MILLION, 100, group=f"reader-{wanted}")
+            memory.append(anonymous_bytes(pid))
+            log = Path(cluster.brokers[0].data_dir, "commitlog")
+            disk = sum(file.stat().st_blocks * 512 for file in log.glob("*.mdb"))
+            row.name, reader.name = f"produce at {wanted} M stored", f"consume at {wanted} M stored"
+            row.note = f"{memory[-1] / 1e6:.0f} MB resident, {disk / stored:.1f} B of disk per message"
+            rows += [row, reader]
+    return rows
+
+
+def single() -> list[Row]:
+    """One message at a time, and the time from send to receive."""
+    with fresh_cluster() as (cluster, nameserver):
+        with Meter([cluster.brokers[0].pid]) as usage:
+            one = run("send_one_by_one", nameserver=nameserver, topic="bench", count=5000)
+        rate = one["count"] / one["seconds"]
+        rows = [
+            Row(
+                "send, one after the other",
+                rate,
+                client_cpu=one["cpu_s"] / one["count"] * MILLION,
+                broker_cpu=usage.server_cpu_s / one["count"] * MILLION,
+                note=f"{1000 / rate:.2f} ms each",
+                others_cpu_s=usage.others_cpu_s - one["cpu_s"],
+            )
+        ]
+        with Admin(nameserver) as admin:
+            admin.create_topic("paced", queues=1)
+        receiver = Workload("receive_paced", nameserver=nameserver, topic="paced", count=2000)
+        sender = Workload("send_paced", nameserver=nameserver, topic="paced", count=2000, rate=200)
+        receiver.go()
+        sender.go()
+        sender.result()
+        paced = receiver.result()
+        note = ", ".join(f"{key[:-3]} {paced[key]:.2f} ms" for key in ("p50_ms", "p90_ms", "p99_ms", "max_ms"))
+        rows.append(Row("send to receive at 200/s", 200, note=note))
+    return rows
+
+
+BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
+    "small": lambda: throughput(100, 3 * MILLION),
+    "large": lambda: throughput(1024, 600_000),
+    "producers": four_producers,
+    "backlog": backlog,
+    "single": single,
+}
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)))
+@click.option("--runs", default=3, show_default=True, help="How often; the run with the median rate is shown.")
+@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def main(names: tuple[str, ...], runs: int, output: str) -> None:
+    """Run the benchmarks NAMES, or all of them."""
+    console = Console(stderr=output == "json")
+    rows: list[Row] = []
+    for name in names or BENCHMARKS:
+        with console.status(f"{name} ..."):
+            tries = [BENCHMARKS[name]() for _ in range(runs)]
+        for same in zip(*tries, strict=True):
+            middle = median(row.per_second for row in same) if runs % 2 else same[0].per_second
+            rows.append(next(row for row in same if row.per_second == middle))
+    if output == "json":
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    table = Table("benchmark", "messages/s", "MB/s", "client CPU", "broker CPU", "others' CPU", "")
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.per_second:,.0f}",
+            "" if row.megabytes_per_second is None else f"{row.megabytes_per_second:.0f}",
+            "" if row.client_cpu is None else f"{row.client_cpu:.2f} s/M",
+            "" if row.broker_cpu is None else f"{row.broker_cpu:.2f} s/M",
+            "" if row.others_cpu_s is None else f"{row.others_cpu_s:.1f} s",
+            row.note,
+        )
+    console.print(f"\nmedian of {runs}; data in {tempfile.gettempdir()}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

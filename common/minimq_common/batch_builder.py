@@ -1,0 +1,221 @@
+"""Making batches: see `batch.py` for the format."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+
+import google_crc32c
+
+from minimq_common.batch import (
+    CODEC_NONE,
+    CRC_BYTES,
+    DIRECTORY,
+    HEADER,
+    MAX_TAG_HASHES,
+    SEPARATOR,
+    TOO_MANY_TAGS,
+    VERSION,
+    Section,
+    tag_hash,
+)
+from minimq_common.errors import InvalidArgument, MessageTooLarge
+from minimq_common.model import NO_PROPERTIES, Message
+
+
+class BatchBuilder:
+    """Gathers the columns of a batch from messages, a few hundred at a time.
+
+    Messages are let go as soon as their columns are taken, so that they never leave the processor's cache, nor grow
+    old enough to burden the garbage collector.
+
+    Args:
+        max_body_bytes: largest body that is let through.
+    """
+
+    def __init__(self, max_body_bytes: int) -> None:
+        self._max_body_bytes = max_body_bytes
+        #: Bytes of all bodies.
+        self.size = 0
+        self._bodies: list[bytes] = []
+        self._lengths: list[int] = []
+        self._tags: list[str | None] = []
+        #: The joined keys of each record; shorter than the other columns as long as no record has any.
+        self._keys: list[str] = []
+        self._separators = 0
+        self._properties: list[Mapping[str, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Take messages in; their topic is not looked at. After an error the builder must not be used.
+
+        Raises:
+            InvalidArgument: a body is empty or not bytes, or a tag, key or property is not text or has a NUL.
+            MessageTooLarge: a body is over the limit.
+        """
+        bodies = [message.body for message in messages]
+        lengths = list(map(len, bodies))
+        if min(lengths) == 0:
+            raise InvalidArgument("a message has an empty body: give it at least one byte")
+        if max(lengths) > self._max_body_bytes:
+            raise MessageTooLarge(
+                f"a message body has {max(lengths)} bytes, the limit is {self._max_body_bytes}: "
+                "send it in parts, or raise max_body_bytes of the producer and of the brokers"
+            )
+        self._add_keys([message.keys for message in messages])
+        self._add_properties([message.properties for message in messages])
+        self._tags += [message.tag for message in messages]
+        self._bodies += bodies
+        self._lengths += lengths
+        self.size += sum(lengths)
+
+    def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int) -> bytes:
+        """Return the batch.
+
+        Args:
+            born_ms: when the messages were handed in, in ms since 1970: one time for all, or one for each.
+            producer_id: 64 random bits of the producer.
+            sequence: number of the batch at that producer. Both together are the id of the batch.
+
+        Raises:
+            InvalidArgument: a tag, key or property is not text, or has a NUL.
+        """
+        sections = [b""] * len(Section)
+        sections[Section.BODY_OFFSETS] = _offsets(self._lengths)
+        try:
+            sections[Section.BODIES] = b"".join(self._bodies)
+            hashes = _encode_tags(sections, self._tags)
+            self._encode_keys(sections)
+            self._encode_properties(sections)
+        except (TypeError, AttributeError) as error:
+            raise InvalidArgument(
+                f"a body that is not bytes, or a tag, key or property that is not text: {error}"
+            ) from None
+        return _assemble(sections, len(self), hashes, _encode_born(sections, born_ms), producer_id, sequence)
+
+    def _add_keys(self, keys: list[Sequence[str]]) -> None:
+        if not any(keys) and not self._keys:
+            return
+        if str in set(map(type, keys)):
+            raise InvalidArgument("keys of a message are a list of strings; a single string was given")
+        try:
+            joined = [key[0] if len(key) == 1 else SEPARATOR.join(key) for key in keys]
+        except TypeError as error:
+            raise InvalidArgument(f"a key of a message is not text: {error}") from None
+        self._keys += [""] * (len(self) - len(self._keys))
+        self._keys += joined
+        self._separators += sum([len(key) - 1 for key in keys if len(key) > 1])
+
+    def _encode_keys(self, sections: list[bytes]) -> None:
+        if self._keys:
+            sections[Section.KEY_OFFSETS], sections[Section.KEYS] = _encode_strings(self._keys)
+            if sections[Section.KEYS].count(b"\0") != self._separators:
+                raise InvalidArgument("a key has a NUL character")
+
+    def _add_properties(self, properties: list[Mapping[str, str]]) -> None:
+        if properties.count(NO_PROPERTIES) == len(properties) and not self._properties:
+            return  # told by identity, at the speed of C
+        self._properties += [NO_PROPERTIES] * (len(self) - len(self._properties))
+        self._properties += properties
+
+    def _encode_properties(self, sections: list[bytes]) -> None:
+        if not any(self._properties):
+            return
+        sections[Section.PROPERTY_OFFSETS] = _offsets(map(len, self._properties))
+        names = [name for record in self._properties for name in record]
+        values = [value for record in self._properties for value in record.values()]
+        sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _encode_strings(names)
+        sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _encode_strings(values)
+
+
+def encode(
+    messages: Sequence[Message],
+    born_ms: int | Sequence[int],
+    producer_id: int,
+    sequence: int,
+    max_body_bytes: int,
+) -> bytes:
+    """Return messages, at least one, as one batch; see `BatchBuilder` for arguments and errors."""
+    builder = BatchBuilder(max_body_bytes)
+    builder.add(messages)
+    return builder.build(born_ms, producer_id, sequence)
+
+
+def _assemble(
+    sections: list[bytes],
+    count: int,
+    hashes: list[int] | None,
+    born: tuple[int, int],
+    producer_id: int,
+    sequence: int,
+) -> bytes:
+    listed = 0 if hashes is None else len(hashes)
+    number = TOO_MANY_TAGS if hashes is None else listed
+    fixed = HEADER.pack(VERSION, CODEC_NONE, number, count, *born, producer_id, sequence)
+    head = fixed + struct.pack(f"<{listed}I", *(hashes or ())) + DIRECTORY.pack(*map(len, sections))
+    crc = google_crc32c.value(head)
+    for section in sections:
+        if section:
+            crc = google_crc32c.extend(crc, section)
+    return b"".join((head, *sections, crc.to_bytes(CRC_BYTES, "little")))
+
+
+def _offsets(lengths: Iterable[int]) -> bytes:
+    return _little(array("i", accumulate(lengths, initial=0)))
+
+
+def _little(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _narrow(numbers: Sequence[int], largest: int) -> bytes:
+    """Return small numbers in the fewest bytes each; nothing at all when all are 0."""
+    if largest == 0:
+        return b""
+    if largest < 1 << 8:
+        return bytes(numbers)
+    return _little(array("H" if largest < 1 << 16 else "I", numbers))
+
+
+def _encode_tags(sections: list[bytes], tags: list[str | None]) -> list[int] | None:
+    distinct = set(tags)
+    if distinct == {None}:
+        return [0]
+    dictionary = sorted(tag or "" for tag in distinct)
+    if any(SEPARATOR in tag for tag in dictionary):
+        raise InvalidArgument("a tag has a NUL character")
+    if len(dictionary) > 1 << 16:
+        raise InvalidArgument("more than 65,536 distinct tags in one batch: put identifiers into keys, not into tags")
+    if len(dictionary) > 1:
+        codes: dict[str | None, int] = {tag: code for code, tag in enumerate(dictionary)}
+        if None in distinct:
+            codes[None] = codes[""]
+        sections[Section.TAG_CODES] = _narrow(list(map(codes.__getitem__, tags)), len(dictionary) - 1)
+    sections[Section.TAG_DICTIONARY] = SEPARATOR.join(dictionary).encode()
+    return sorted({tag_hash(tag) for tag in dictionary}) if len(dictionary) <= MAX_TAG_HASHES else None
+
+
+def _encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
+    """Return offsets and bytes of a column of text."""
+    text = "".join(strings)
+    if text.isascii():
+        return _offsets(map(len, strings)), text.encode()
+    encoded = [string.encode() for string in strings]
+    return _offsets(map(len, encoded)), b"".join(encoded)
+
+
+def _encode_born(sections: list[bytes], born_ms: int | Sequence[int]) -> tuple[int, int]:
+    if isinstance(born_ms, int):
+        return born_ms, born_ms
+    first, last = min(born_ms), max(born_ms)
+    if last - first >= 1 << 32:
+        raise InvalidArgument("the messages of one batch were born more than 49 days apart")
+    sections[Section.BORN] = _narrow([born - first for born in born_ms], last - first)
+    return first, last
