@@ -202,7 +202,11 @@ class Admin:
 
     def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
-        return [route.topic for route in self._routes.topics()]
+        return [route.topic for route in self.routes()]
+
+    def routes(self) -> list[TopicRoute]:
+        """Return the routes of all topics, sorted. Raises `Unavailable` when no name server answers."""
+        return self._routes.topics()
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Return the settings of a topic and where its queues begin and end.

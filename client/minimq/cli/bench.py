@@ -1,0 +1,238 @@
+"""`minimq bench`: how fast this cluster is, as seen from this machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from minimq.cli.base import Row, option, output_option, show
+from minimq_common.errors import DeadlineExceeded
+from minimq_common.model import Message
+
+if TYPE_CHECKING:
+    from minimq.pull_consumer import PullConsumer
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_POLL_S = 1.0
+#: Without a message for so long, something is wrong.
+_PATIENCE_S = 30.0
+
+_topic_option = option("--topic", metavar="TOPIC", help="An existing topic; unless given, a new one that is deleted.")
+_queues_option = option(
+    "--queues", type=int, default=4, show_default=True, help="Queues on each broker of a new topic."
+)
+_size_option = option(
+    "--size", type=click.IntRange(min=1), default=100, show_default=True, metavar="BYTES", help="Size of a body."
+)
+_batch_option = option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=4096,
+    show_default=True,
+    metavar="N",
+    help="Most messages in a batch.",
+)
+
+
+def _count_option(default: int) -> Callable[[F], F]:
+    return option(
+        "--count",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help="How many messages.",
+    )
+
+
+@click.group()
+def bench() -> None:
+    """Measure throughput and latency; CPU time is that of the client process alone."""
+
+
+@bench.command("produce")
+@_count_option(1_000_000)
+@_size_option
+@_batch_option
+@_queues_option
+@_topic_option
+@output_option
+@click.pass_obj
+def bench_produce(
+    nameserver: str, count: int, size: int, batch: int, queues: int, topic: str | None, output: str
+) -> None:
+    """Send messages in batches, each acknowledged when it is on disk.
+
+    Example: minimq bench produce --count 1000000 --size 100
+    """
+    with _topic(nameserver, topic, queues) as name:
+        _show_rate(output, "produce", count, size, *_fill(nameserver, name, count, size, batch))
+
+
+@bench.command("consume")
+@_count_option(1_000_000)
+@_size_option
+@_batch_option
+@_queues_option
+@_topic_option
+@output_option
+@click.pass_obj
+def bench_consume(
+    nameserver: str, count: int, size: int, batch: int, queues: int, topic: str | None, output: str
+) -> None:
+    """Read messages: those of --topic, or as many as are sent to a new topic first, which is not measured.
+
+    Example: minimq bench consume --count 1000000 --batch 4096
+    """
+    from minimq.admin import Admin
+    from minimq.pull_consumer import PullConsumer
+
+    with _topic(nameserver, topic, queues) as name:
+        if topic is None:
+            _fill(nameserver, name, count, size, batch)
+        with Admin(nameserver) as admin:
+            description = admin.describe_topic(name)
+        count = min(count, description.messages)
+        with PullConsumer(nameserver, group="minimq-bench", auto_commit=False) as consumer:
+            began, cpu = time.monotonic(), time.process_time()
+            consumer.assign([item.queue for item in description.queues])
+            for item in description.queues:
+                consumer.seek(item.queue, item.min_offset)
+            received = read_bytes = 0
+            heard_at = began
+            while received < count:
+                messages = consumer.poll(_POLL_S, min(100_000, count - received))
+                received += len(messages)
+                read_bytes += sum(len(message.body) for message in messages)
+                heard_at = _patient(heard_at, f"{received:,} of {count:,}", news=bool(messages))
+            seconds, cpu = time.monotonic() - began, time.process_time() - cpu
+        _show_rate(output, "consume", received, read_bytes / max(received, 1), seconds, cpu)
+
+
+@bench.command("latency")
+@_count_option(1_000)
+@_size_option
+@_queues_option
+@_topic_option
+@output_option
+@click.pass_obj
+def bench_latency(nameserver: str, count: int, size: int, queues: int, topic: str | None, output: str) -> None:
+    """Send one message after the other: time until it is acknowledged, and until a waiting consumer has it as well.
+
+    Example: minimq bench latency --count 2000
+    """
+    from minimq.admin import Admin
+    from minimq.producer import Producer
+    from minimq.pull_consumer import PullConsumer
+
+    acknowledged: list[float] = []
+    delivered: list[float] = []
+    with (
+        _topic(nameserver, topic, queues) as name,
+        Producer(nameserver) as producer,
+        PullConsumer(nameserver, group="minimq-bench", start="latest", auto_commit=False) as consumer,
+        Admin(nameserver) as admin,
+    ):
+        ends = {item.queue: item.max_offset for item in admin.describe_topic(name).queues}
+        consumer.assign(ends)
+        for queue, offset in ends.items():
+            consumer.seek(queue, offset)
+        message = Message(name, bytes(size))
+        producer.send(message)  # connected, and the route is known
+        _receive(consumer, "the first message")
+        for number in range(count):
+            began = time.perf_counter()
+            producer.send(message)
+            acknowledged.append(time.perf_counter() - began)
+            _receive(consumer, f"{number:,} of {count:,}")
+            delivered.append(time.perf_counter() - began)
+    rows = [_percentiles("acknowledged", acknowledged), _percentiles("delivered", delivered)]
+    headings = {"what": "Milliseconds until", "mean": "Mean", "p50": "p50", "p90": "p90", "p99": "p99", "max": "Max"}
+    show(output, rows, headings)
+
+
+@contextmanager
+def _topic(nameserver: str, given: str | None, queues: int) -> Iterator[str]:
+    """Provide the given topic, or a new one for the time of the block."""
+    from secrets import token_hex
+
+    from minimq.admin import Admin
+
+    if given is not None:
+        yield given
+        return
+    name = f"minimq-bench-{token_hex(4)}"
+    with Admin(nameserver) as admin:
+        admin.create_topic(name, queues)
+        try:
+            yield name
+        finally:
+            admin.delete_topic(name)
+
+
+def _receive(consumer: PullConsumer, progress: str) -> None:
+    """Wait for one message."""
+    heard_at = time.monotonic()
+    while not consumer.poll(_POLL_S):
+        _patient(heard_at, progress, news=False)
+
+
+def _fill(nameserver: str, topic: str, count: int, size: int, batch: int) -> tuple[float, float]:
+    """Send messages, and return the seconds and the CPU seconds that it took."""
+    from minimq.producer import Producer
+
+    message = Message(topic, bytes(size))
+    with Producer(nameserver, batch_messages=batch) as producer:
+        producer.send(message)  # connected, and the route is known
+        began, cpu = time.monotonic(), time.process_time()
+        producer.send_many(repeat(message, count))
+        return time.monotonic() - began, time.process_time() - cpu
+
+
+def _show_rate(output: str, what: str, count: int, size: float, seconds: float, cpu: float) -> None:
+    row: Row = {
+        "what": what,
+        "messages": count,
+        "body_bytes": round(size),
+        "seconds": round(seconds, 3),
+        "messages_per_s": round(count / seconds),
+        "mb_per_s": round(count * size / seconds / 1e6, 1),
+        "cpu_s_per_million": round(cpu / max(count, 1) * 1e6, 3),
+    }
+    headings = {
+        "what": "What",
+        "messages": "Messages",
+        "body_bytes": "Body bytes",
+        "seconds": "Seconds",
+        "messages_per_s": "Messages/s",
+        "mb_per_s": "MB/s",
+        "cpu_s_per_million": "CPU s per million",
+    }
+    show(output, [row], headings)
+
+
+def _percentiles(what: str, seconds: list[float]) -> Row:
+    ordered = sorted(item * 1000 for item in seconds)
+
+    def at(share: float) -> float:
+        return round(ordered[min(int(share * len(ordered)), len(ordered) - 1)], 3)
+
+    mean = round(statistics.fmean(ordered), 3)
+    return {"what": what, "mean": mean, "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1)}
+
+
+def _patient(heard_at: float, progress: str, *, news: bool) -> float:
+    """Return when the last message came. Raises `DeadlineExceeded` when that is too long ago."""
+    now = time.monotonic()
+    if news:
+        return now
+    if now - heard_at > _PATIENCE_S:
+        raise DeadlineExceeded(f"no message came for {_PATIENCE_S} s, after {progress}")
+    return heard_at

@@ -1,0 +1,76 @@
+"""`minimq local`: a whole cluster on this machine."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from minimq.cli.base import option, stop_on_signal
+from minimq_common.errors import MiniMQError, Unavailable
+
+if TYPE_CHECKING:
+    from minimq.local_cluster import LocalCluster
+
+_LOOK_S = 0.5
+_DEFAULT_PORT = 9876
+
+
+@click.command()
+@option("--brokers", type=int, default=2, show_default=True, metavar="N", help="How many brokers.")
+@option("--slaves", type=int, default=0, show_default=True, metavar="N", help="How many slaves each of them has.")
+@option(
+    "--port",
+    type=int,
+    default=_DEFAULT_PORT,
+    show_default=True,
+    metavar="PORT",
+    help="Port of the name server; with 0 a free one is taken.",
+)
+@option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where data and logs are kept; without it they are removed at the end.",
+)
+def local(brokers: int, slaves: int, port: int, data_dir: Path | None) -> None:
+    """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
+
+    Example: minimq local --brokers 3 --data-dir ./minimq-data
+    """
+    from minimq.local_cluster import LocalCluster
+
+    with stop_on_signal() as told, LocalCluster(brokers, slaves, port, data_dir) as cluster:
+        _introduce(cluster, is_kept=data_dir is not None)
+        _watch(cluster, told)
+        click.echo("stopping")
+
+
+def _introduce(cluster: LocalCluster, *, is_kept: bool) -> None:
+    for server in (*cluster.nameservers, *cluster.brokers):
+        click.echo(f"{server.name:14}{server.address:22}pid {server.pid}")
+    click.echo(f"{'data':14}{cluster.data_dir}{'' if is_kept else ' (removed at the end; --data-dir keeps it)'}")
+    click.echo("\nIn another terminal:")
+    if cluster.nameserver != f"127.0.0.1:{_DEFAULT_PORT}":
+        click.echo(f"  export MINIMQ_NAMESERVER={cluster.nameserver}")
+    click.echo("  minimq topic create orders")
+    click.echo("  echo hello | minimq produce orders")
+    click.echo("  minimq consume orders --group audit --exit-at-end")
+    click.echo("\nCtrl-C ends the cluster.")
+
+
+def _watch(cluster: LocalCluster, told: threading.Event) -> None:
+    """Return when told to; say so when a server ends by itself. Raises `Unavailable` when none is left."""
+    left = [*cluster.nameservers, *cluster.brokers]
+    failure: MiniMQError | None = None
+    while not told.wait(_LOOK_S):
+        for server in [server for server in left if not server.running]:
+            if told.is_set():
+                return
+            left.remove(server)
+            failure = Unavailable(f"{server.name} has ended by itself; the end of its log:\n{server.log_tail()}")
+            click.echo(f"error: {failure.message}", err=True)
+        if failure is not None and not left:
+            raise Unavailable("no server is left")

@@ -1,0 +1,83 @@
+"""The command `minimq` itself."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from minimq.cli.base import option
+from minimq_common.daemon import version
+from minimq_common.errors import InvalidArgument, MiniMQError
+
+#: Every command, in the order of the help, and where it is.
+_COMMANDS = {
+    "local": "minimq.cli.local:local",
+    "topic": "minimq.cli.topic:topic",
+    "route": "minimq.cli.route:route",
+    "cluster": "minimq.cli.cluster:cluster",
+    "produce": "minimq.cli.produce:produce",
+    "consume": "minimq.cli.consume:consume",
+    "bench": "minimq.cli.bench:bench",
+}
+
+
+class _Main(click.Group):
+    """Loads commands when they are needed, and turns errors of minimq into a line and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
+        try:
+            return super().invoke(ctx)
+        except MiniMQError as error:
+            click.echo(f"error: {error.message}", err=True)
+            # A name or number that breaks a rule is wrong usage, whoever noticed it.
+            sys.exit(2 if isinstance(error, InvalidArgument) else 1)
+
+
+@click.group(
+    cls=_Main,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "auto_envvar_prefix": "MINIMQ",
+    },
+)
+@click.version_option(version(), prog_name="minimq")
+@option(
+    "-n",
+    "--nameserver",
+    default="127.0.0.1:9876",
+    show_default=True,
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="Name servers of the cluster.",
+)
+@click.pass_context
+def main(context: click.Context, nameserver: str) -> None:
+    """Talk to a minimq cluster, or run one on this machine.
+
+    \b
+    minimq local                                       a cluster, until Ctrl-C; then, in another terminal:
+    minimq topic create orders
+    echo hello | minimq produce orders
+    minimq consume orders --group audit --exit-at-end
+
+    Each option may be given as a variable as well: --queues of `topic create` is MINIMQ_TOPIC_CREATE_QUEUES. The exit
+    status is 0 when it is done, 1 when it failed, and 2 when it was called wrongly.
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    context.obj = nameserver
+
+
+if __name__ == "__main__":
+    main()

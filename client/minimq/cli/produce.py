@@ -1,0 +1,192 @@
+"""`minimq produce`: lines of a file or of stdin become messages."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+import msgspec
+
+from minimq.cli.base import option
+from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.model import Message
+
+if TYPE_CHECKING:
+    from minimq.producer import Producer
+
+#: Bytes that are read before they are sent. All that waits in memory is this, and one line.
+_BLOCK_BYTES = 4 << 20
+_READ_BYTES = 1 << 20
+_MAX_LINE_BYTES = 64 << 20
+
+#: Called with the bytes that were sent.
+Advance = Callable[[int], None]
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.File("rb", lazy=False), default="-")
+@option("--key-field", metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's key.")
+@option("--tag-field", metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's tag.")
+@option("--tag", metavar="TAG", help="Tag of all messages.")
+@click.pass_obj
+def produce(
+    nameserver: str, topic: str, file: BinaryIO, key_field: str | None, tag_field: str | None, tag: str | None
+) -> None:
+    """Send each line of FILE, or of stdin, as a message; empty lines are left out.
+
+    What has arrived is sent at once, so that a slow pipe is no slower than it has to be. When it fails, it says how
+    many messages were acknowledged: these are stored, from the first line on.
+
+    \b
+    Examples:
+      tail -f app.log | minimq produce logs
+      minimq produce orders orders.jsonl --key-field id --tag-field status
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from minimq.producer import Producer
+
+    if tag and tag_field:
+        raise click.UsageError("--tag and --tag-field exclude each other")
+    parse = _Parser(topic, key_field, tag_field, tag)
+    began = time.monotonic()
+    sent = size = 0
+    try:
+        with Producer(nameserver) as producer, _progress(file) as advance:
+            for block in _blocks(file.fileno()):
+                messages = parse.messages(block)
+                _send(producer, messages)
+                sent += len(messages)
+                size += sum(len(message.body) for message in messages)
+                advance(len(block))
+    except MiniMQError as error:
+        raise type(error)(f"{error.message}\n{sent:,} messages were acknowledged before") from None
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: {sent:,} messages were acknowledged before", err=True)
+        raise
+    seconds = max(time.monotonic() - began, 1e-9)
+    click.echo(
+        f"sent {sent:,} messages ({size / 1e6:,.1f} MB) to {topic} in {seconds:.2f} s: "
+        f"{sent / seconds:,.0f} messages/s, {size / 1e6 / seconds:,.1f} MB/s"
+    )
+
+
+def _send(producer: Producer, messages: list[Message]) -> None:
+    if len(messages) == 1:
+        producer.send(messages[0])
+    elif messages:
+        producer.send_many(messages)
+
+
+class _Parser:
+    """Makes messages of lines, and counts the lines for errors."""
+
+    def __init__(self, topic: str, key_field: str | None, tag_field: str | None, tag: str | None) -> None:
+        self._topic = topic
+        self._key_field = key_field
+        self._tag_field = tag_field
+        self._tag = tag
+        self._line = 0
+
+    def messages(self, block: bytes) -> list[Message]:
+        """Return the messages of whole lines. Raises `InvalidArgument` with the number of the line."""
+        lines = block.split(b"\n")
+        if not lines[-1]:
+            lines.pop()  # a line ends with \n; it does not begin another one
+        first, self._line = self._line + 1, self._line + len(lines)
+        bodies = (line.removesuffix(b"\r") for line in lines)
+        if self._key_field is None and self._tag_field is None:
+            return [Message(self._topic, body, self._tag) for body in bodies if body]
+        return [self._from_json(body, number) for number, body in enumerate(bodies, first) if body]
+
+    def _from_json(self, body: bytes, number: int) -> Message:
+        try:
+            fields = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"line {number} is not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise InvalidArgument(f"line {number} is no JSON object, so it has no fields")
+        key = _text(fields, self._key_field, number)
+        tag = _text(fields, self._tag_field, number) or self._tag
+        return Message(self._topic, body, tag, () if key is None else (key,))
+
+
+def _text(fields: dict[str, Any], field: str | None, number: int) -> str | None:
+    """Return a field as text; None when it is not asked for, absent, null or empty."""
+    value = None if field is None else fields.get(field)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidArgument(f"line {number}: field {field!r} is neither text nor a number")
+
+
+def _blocks(fd: int) -> Iterator[bytes]:
+    """Yield whole lines, as many as have arrived but not more than about a block; the last one may lack its end."""
+    rest: list[bytes] = []
+    rest_bytes = 0
+    while True:
+        data, ended = _available(fd)
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            yield b"".join((*rest, data[:cut]))
+            rest, rest_bytes, data = [], 0, data[cut:]
+        if data:
+            rest.append(data)
+            rest_bytes += len(data)
+        if ended:
+            break
+        if rest_bytes > _MAX_LINE_BYTES:
+            raise InvalidArgument(f"a line has more than {_MAX_LINE_BYTES:,} bytes: no message can be that large")
+    if rest:
+        yield b"".join(rest)
+
+
+def _available(fd: int) -> tuple[bytes, bool]:
+    """Wait for data, and return what there is up to the size of a block, and whether that was the end."""
+    parts: list[bytes] = []
+    size = 0
+    while size < _BLOCK_BYTES:
+        data = os.read(fd, _READ_BYTES)
+        if not data:
+            return b"".join(parts), True
+        parts.append(data)
+        size += len(data)
+        if not select.select([fd], [], [], 0)[0]:
+            break
+    return b"".join(parts), False
+
+
+def _progress(file: BinaryIO) -> AbstractContextManager[Advance]:
+    """Return a progress bar on stderr if that is a terminal, and otherwise nothing to see."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return nullcontext(lambda _: None)
+    return _bar(console, file)
+
+
+def _bar(console: Any, file: BinaryIO) -> AbstractContextManager[Advance]:  # noqa: ANN401 - rich is imported late
+    from contextlib import contextmanager
+
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    about = os.fstat(file.fileno())
+    total = about.st_size if stat.S_ISREG(about.st_mode) else None
+
+    @contextmanager
+    def showing() -> Iterator[Advance]:
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task("sending", total=total)
+            yield lambda size: progress.advance(task, size)
+
+    return showing()
