@@ -12,7 +12,7 @@ from minimq.options import ProducerOptions
 from minimq.outgoing import Completion
 from minimq.receipt import BatchReceipt, SendReceipt
 from minimq.routing import RouteCache
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch_builder import BatchBuilder, bytes_of_bodies
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import check_topic
@@ -70,7 +70,7 @@ class BulkSend:
         """Send all messages. Raises `InvalidArgument`, `TopicNotFound`, `Unavailable` or `Closed` where it stops."""
         wanted = _FIRST_PART
         while part := list(islice(messages, wanted)):
-            size = sum([len(message.body) for message in part])
+            size = bytes_of_bodies(part)
             for piece in self._pieces(part, size):
                 self._add(piece)
             average = max(size // len(part), 1)

@@ -58,21 +58,10 @@ class BatchBuilder:
             InvalidArgument: a body is empty or not bytes, or a tag, key or property is not text or has a NUL.
             MessageTooLarge: a body is over the limit.
         """
-        bodies = [message.body for message in messages]
-        lengths = list(map(len, bodies))
-        if min(lengths) == 0:
-            raise InvalidArgument("a message has an empty body: give it at least one byte")
-        if max(lengths) > self._max_body_bytes:
-            raise MessageTooLarge(
-                f"a message body has {max(lengths)} bytes, the limit is {self._max_body_bytes}: "
-                "send it in parts, or raise max_body_bytes of the producer and of the brokers"
-            )
-        self._add_keys([message.keys for message in messages])
-        self._add_properties([message.properties for message in messages])
-        self._tags += [message.tag for message in messages]
-        self._bodies += bodies
-        self._lengths += lengths
-        self.size += sum(lengths)
+        try:
+            self._add(messages)
+        except (TypeError, AttributeError) as error:
+            raise InvalidArgument(f"a message has a field of a wrong type: {error}") from None
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int) -> bytes:
         """Return the batch.
@@ -92,21 +81,37 @@ class BatchBuilder:
             hashes = _encode_tags(sections, self._tags)
             self._encode_keys(sections)
             self._encode_properties(sections)
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, UnicodeEncodeError) as error:
             raise InvalidArgument(
                 f"a body that is not bytes, or a tag, key or property that is not text: {error}"
             ) from None
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"a tag, key or property that is not Unicode: {error}") from None
         return _assemble(sections, len(self), hashes, _encode_born(sections, born_ms), producer_id, sequence)
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        bodies = [message.body for message in messages]
+        lengths = list(map(len, bodies))
+        if min(lengths) == 0:
+            raise InvalidArgument("a message has an empty body: give it at least one byte")
+        if max(lengths) > self._max_body_bytes:
+            raise MessageTooLarge(
+                f"a message body has {max(lengths)} bytes, the limit is {self._max_body_bytes}: "
+                "send it in parts, or raise max_body_bytes of the producer and of the brokers"
+            )
+        self._add_keys([message.keys for message in messages])
+        self._add_properties([message.properties for message in messages])
+        self._tags += [message.tag for message in messages]
+        self._bodies += bodies
+        self._lengths += lengths
+        self.size += sum(lengths)
 
     def _add_keys(self, keys: list[Sequence[str]]) -> None:
         if not any(keys) and not self._keys:
             return
         if str in set(map(type, keys)):
             raise InvalidArgument("keys of a message are a list of strings; a single string was given")
-        try:
-            joined = [key[0] if len(key) == 1 else SEPARATOR.join(key) for key in keys]
-        except TypeError as error:
-            raise InvalidArgument(f"a key of a message is not text: {error}") from None
+        joined = [key[0] if len(key) == 1 else SEPARATOR.join(key) for key in keys]
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
         self._separators += sum([len(key) - 1 for key in keys if len(key) > 1])
@@ -131,6 +136,14 @@ class BatchBuilder:
         values = [value for record in self._properties for value in record.values()]
         sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _encode_strings(names)
         sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _encode_strings(values)
+
+
+def bytes_of_bodies(messages: Sequence[Message]) -> int:
+    """Return how large the bodies are together. Raises `InvalidArgument` when one is not bytes."""
+    try:
+        return sum([len(message.body) for message in messages])
+    except (TypeError, AttributeError) as error:
+        raise InvalidArgument(f"a message has a body that is not bytes, or is no message: {error}") from None
 
 
 def encode(
