@@ -1,1 +1,9 @@
-"""The Spark data source of minimq."""
+"""The Spark data source of minimq: `spark.read.format("minimq")`.
+
+Spark imports every top-level module called `pyspark_*` when it looks for data sources, also for queries that have
+nothing to do with minimq. So this imports nothing but the class; everything else is imported when it is used.
+"""
+
+from pyspark_minimq.source import MinimqDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,277 @@
+"""From batches as they are stored to Arrow record batches. Bodies, keys and properties are not copied.
+
+A stored batch has Arrow's own layout for everything of variable length: 32-bit offsets, and the bytes one after the
+other. So a column takes a few calls for a whole batch, whatever its size. What is in the buffers comes from some
+producer and is checked before Spark gets it: a false offset would let it read outside of the batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from minimq import errors
+from minimq.range_reader import ReceivedBatch, RecordBatch, Section
+from minimq.received import ReceivedMessage
+
+if sys.byteorder != "little":  # pragma: no cover
+    raise ImportError("the numbers in a batch are taken as they are, which is right on little-endian machines only")
+
+#: Batches with fewer records than this are put together: on its own, each would cost as much as one of hundreds.
+SMALL_BATCH: Final = 32
+#: How many records, and how many bytes of bodies, are put together at most.
+MERGED_RECORDS: Final = 4096
+MERGED_BYTES: Final = 1 << 20
+
+#: Stands between the keys of one record, and between the tags of the dictionary.
+_SEPARATOR: Final = "\0"
+_ID_LENGTH: Final = 40
+_INDEX_DIGITS: Final = 8  # of the index, at the end of a message id
+_UNSIGNED: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
+
+#: Takes a batch and the type of the column, which may differ in what is nullable inside of it.
+_Column = Callable[[ReceivedBatch, pa.DataType], pa.Array]
+
+
+class ArrowColumns:
+    """Makes Arrow record batches with chosen columns. One object serves many batches; not thread-safe.
+
+    Args:
+        schema: the columns, names and types as in `pyspark_minimq.schema`.
+    """
+
+    def __init__(self, schema: StructType) -> None:
+        # Spark compares what it is given with the outcome of this very call.
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._columns = [(_COLUMNS[field.name.lower()], field.type) for field in self.schema]
+        self._rows = [(_ROW_VALUES[field.name.lower()], field.type) for field in self.schema]
+
+    def convert(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the records with offsets from `start` up to but not including `end`, in order.
+
+        Args:
+            batches: of one queue; the first and the last may hold records outside of the range.
+            start: first offset.
+            end: the offset after the last one.
+
+        Raises:
+            CorruptBatch: a column contradicts itself.
+        """
+        small: list[ReceivedMessage] = []
+        size = 0
+        for batch in batches:
+            if len(batch.records) < SMALL_BATCH:
+                small += [m for m in _messages(batch, start) if m.queue_offset < end]
+                size += len(batch.records.data)
+                if len(small) < MERGED_RECORDS and size < MERGED_BYTES:
+                    continue
+            if small:
+                yield self.from_messages(small)
+                small, size = [], 0
+            if len(batch.records) >= SMALL_BATCH:
+                yield self._cut(batch, start, end)
+        if small:
+            yield self.from_messages(small)
+
+    def from_batch(self, batch: ReceivedBatch) -> pa.RecordBatch:
+        """Return all records of a batch. Raises `CorruptBatch`."""
+        try:
+            arrays = [column(batch, kind) for column, kind in self._columns]
+            for array in arrays:
+                array.validate(full=True)
+            return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise _corrupt(batch, error) from None
+
+    def from_messages(self, messages: list[ReceivedMessage]) -> pa.RecordBatch:
+        """Return messages that were decoded one by one: the cheaper way when there are few in a batch."""
+        arrays = [pa.array(list(map(value, messages)), kind) for value, kind in self._rows]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _cut(self, batch: ReceivedBatch, start: int, end: int) -> pa.RecordBatch:
+        first = max(start - batch.base_offset, 0)
+        last = min(end - batch.base_offset, len(batch.records))
+        return self.from_batch(batch).slice(first, last - first)
+
+
+def _corrupt(batch: ReceivedBatch, error: Exception) -> errors.CorruptBatch:
+    reason = str(error).splitlines()[0]
+    return errors.CorruptBatch(f"the batch at offset {batch.base_offset} of queue {batch.queue} is malformed: {reason}")
+
+
+# ---- Record by record ----------------------------------------------------------------------------
+
+
+def _messages(batch: ReceivedBatch, start: int) -> list[ReceivedMessage]:
+    try:
+        return batch.messages(start)
+    except ValueError as error:
+        raise _corrupt(batch, error) from None
+
+
+_ROW_VALUES: dict[str, Callable[[ReceivedMessage], object]] = {
+    "topic": lambda message: message.topic,
+    "broker_name": lambda message: message.queue.broker_name,
+    "queue_id": lambda message: message.queue.queue_id,
+    "offset": lambda message: message.queue_offset,
+    "body": lambda message: message.body,
+    "tag": lambda message: message.tag,
+    "keys": lambda message: message.keys,
+    "properties": lambda message: list(message.properties.items()),
+    "born_timestamp": lambda message: message.batch.records.born_ms(message.index) * 1000,
+    "store_timestamp": lambda message: message.batch.stored_ms * 1000,
+    "message_id": lambda message: message.message_id,
+}
+
+
+# ---- Column by column ----------------------------------------------------------------------------
+
+
+def _topic(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    return _repeated(batch.queue.topic, kind, _capacity(batch))[: len(batch.records)]
+
+
+def _broker_name(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    return _repeated(batch.queue.broker_name, kind, _capacity(batch))[: len(batch.records)]
+
+
+def _queue_id(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    return _repeated(batch.queue.queue_id, kind, _capacity(batch))[: len(batch.records)]
+
+
+def _offset(batch: ReceivedBatch, _: pa.DataType) -> pa.Array:
+    return pc.add(_counting(_capacity(batch), 1)[: len(batch.records)], batch.base_offset)
+
+
+def _body(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    return _variable(batch.records, kind, len(batch.records), Section.BODY_OFFSETS, Section.BODIES)
+
+
+def _tag(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    records = batch.records
+    if not records.has(Section.TAG_DICTIONARY):
+        return pa.nulls(len(records), kind)
+    tags = str(records.section(Section.TAG_DICTIONARY), "utf-8").split(_SEPARATOR)
+    dictionary = pa.array([tag or None for tag in tags], kind)
+    codes = _numbers(records, Section.TAG_CODES)
+    if codes is None:
+        return pa.repeat(dictionary[0], len(records))
+    return dictionary.take(codes)
+
+
+def _keys(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    records, count = batch.records, len(batch.records)
+    if not records.has(Section.KEY_OFFSETS):
+        return pa.repeat(pa.scalar([], kind), count)
+    joined = _variable(records, pa.string(), count, Section.KEY_OFFSETS, Section.KEYS)
+    joined.validate(full=True)  # the functions below trust what they are given
+    present = pc.not_equal(pc.binary_length(joined), 0)
+    if bytes(records.section(Section.KEYS)).find(_SEPARATOR.encode()) < 0 and pc.all(present).as_py():
+        return pa.ListArray.from_arrays(_counting(_capacity(batch) + 1, 1).cast(pa.int32())[: count + 1], joined, kind)
+    split = pc.split_pattern(joined, _SEPARATOR)  # a record without keys gets one part here, the empty text
+    lengths = pc.if_else(present, pc.list_value_length(split), pa.scalar(0, pa.int32()))
+    parts = pc.list_flatten(split).filter(present.take(pc.list_parent_indices(split)))
+    ends = pc.cumulative_sum(lengths)
+    return pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), ends]), parts, kind)
+
+
+def _properties(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    records, count = batch.records, len(batch.records)
+    if not records.has(Section.PROPERTY_OFFSETS):
+        return pa.repeat(pa.scalar([], kind), count)
+    total = len(records.section(Section.NAME_OFFSETS)) // 4 - 1
+    offsets = _fixed(records, pa.int32(), count + 1, Section.PROPERTY_OFFSETS)
+    names = _variable(records, pa.string(), total, Section.NAME_OFFSETS, Section.NAMES)
+    values = _variable(records, pa.string(), total, Section.VALUE_OFFSETS, Section.VALUES)
+    return pa.MapArray.from_arrays(offsets, names, values, kind)
+
+
+def _born_timestamp(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    first_ms = batch.records.header.born_first_ms
+    later_ms = _numbers(batch.records, Section.BORN)
+    if later_ms is None:
+        return pa.repeat(first_ms * 1000, len(batch.records)).view(kind)
+    return pc.multiply(pc.add(later_ms.cast(pa.int64()), first_ms), 1000).view(kind)
+
+
+def _store_timestamp(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(batch.stored_ms * 1000, len(batch.records)).view(kind)
+
+
+def _message_id(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
+    count = len(batch.records)
+    batch_id = batch.records.message_id(0)[:-_INDEX_DIGITS].encode()
+    # All ids are of one length: the offsets are always the same, and a join makes the rest.
+    offsets = _counting(_capacity(batch) + 1, _ID_LENGTH).cast(pa.int32())
+    ids = batch_id.join((b"", *_indices(_capacity(batch))[:count]))
+    return pa.Array.from_buffers(kind, count, [None, offsets.buffers()[1], pa.py_buffer(ids)])
+
+
+_COLUMNS: dict[str, _Column] = {
+    "topic": _topic,
+    "broker_name": _broker_name,
+    "queue_id": _queue_id,
+    "offset": _offset,
+    "body": _body,
+    "tag": _tag,
+    "keys": _keys,
+    "properties": _properties,
+    "born_timestamp": _born_timestamp,
+    "store_timestamp": _store_timestamp,
+    "message_id": _message_id,
+}
+
+
+def _variable(records: RecordBatch, kind: pa.DataType, count: int, offsets: Section, values: Section) -> pa.Array:
+    """Return a column of text or bytes as it stands in the batch."""
+    buffers = [None, pa.py_buffer(records.section(offsets)), pa.py_buffer(records.section(values))]
+    return pa.Array.from_buffers(kind, count, buffers)
+
+
+def _fixed(records: RecordBatch, kind: pa.DataType, count: int, section: Section) -> pa.Array:
+    """Return a column of numbers as it stands in the batch."""
+    array = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(records.section(section))])
+    array.validate()
+    return array
+
+
+def _numbers(records: RecordBatch, section: Section) -> pa.Array | None:
+    """Return a column of small numbers, or None when all are 0."""
+    if not records.has(section):
+        return None
+    width = len(records.section(section)) // len(records)
+    if width not in _UNSIGNED:
+        raise ValueError(f"{section.name} has {width} bytes for each record")
+    return _fixed(records, _UNSIGNED[width], len(records), section)
+
+
+# ---- What is the same in many batches --------------------------------------------------------------
+# Made for the next power of two, of which batches take as much as they need.
+
+
+def _capacity(batch: ReceivedBatch) -> int:
+    return 1 << (len(batch.records) - 1).bit_length()
+
+
+@lru_cache(maxsize=16)
+def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+@lru_cache(maxsize=16)
+def _counting(count: int, step: int) -> pa.Array:
+    """Return 0, step, 2 * step and so on as 64-bit numbers."""
+    return pa.array(range(0, count * step, step), pa.int64())
+
+
+@lru_cache(maxsize=4)
+def _indices(count: int) -> tuple[bytes, ...]:
+    """Return the ends of message ids."""
+    return tuple(f"{index:08x}".encode() for index in range(count))

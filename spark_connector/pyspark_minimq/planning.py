@@ -1,0 +1,139 @@
+"""From the bounds of the queues and the user's wishes to the ranges that tasks read. Decides only, asks nobody."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from pyspark_minimq.errors import MinimqSourceError
+
+#: What stands for an offset in the JSON of the options, as in Spark's Kafka source.
+EARLIEST = -2
+LATEST = -1
+
+
+class QueueName(NamedTuple):
+    """A queue of a topic."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker_name}/{self.queue_id}"
+
+
+class Bounds(NamedTuple):
+    """The first offset that is stored, and the one that the next message gets."""
+
+    first: int
+    end: int
+
+
+class OffsetRange(NamedTuple):
+    """The offsets of a queue from `start` up to but not including `end`."""
+
+    queue: QueueName
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+#: One offset for all queues (`EARLIEST` or `LATEST`), or one for each.
+Offsets = int | Mapping[QueueName, int]
+
+
+def plan_ranges(
+    bounds: Mapping[QueueName, Bounds],
+    starting: Offsets,
+    ending: Offsets,
+    *,
+    fail_on_data_loss: bool,
+) -> list[OffsetRange]:
+    """Return what is to be read of each queue, sorted; queues of which nothing is are left out.
+
+    Args:
+        bounds: of every queue of the topics.
+        starting: first offsets to read.
+        ending: offsets up to which to read.
+        fail_on_data_loss: refuse offsets that are not stored, instead of reading those of them that are.
+
+    Raises:
+        MinimqSourceError: an offset is missing, belongs to no queue, or is not stored.
+    """
+    starts = _resolve("startingOffsets", starting, bounds, fail_on_data_loss)
+    ends = _resolve("endingOffsets", ending, bounds, fail_on_data_loss)
+    for queue, start in starts.items():
+        if start > ends[queue] and not isinstance(starting, int) and not isinstance(ending, int):
+            raise MinimqSourceError(f"queue {queue} would be read from offset {start} to {ends[queue]}, backwards")
+    ranges = [OffsetRange(queue, starts[queue], ends[queue]) for queue in sorted(bounds)]
+    return [part for part in ranges if part.start < part.end]
+
+
+def _resolve(
+    option: str, offsets: Offsets, bounds: Mapping[QueueName, Bounds], fail_on_data_loss: bool
+) -> dict[QueueName, int]:
+    if isinstance(offsets, int):
+        offsets = dict.fromkeys(bounds, offsets)
+    missing = sorted(bounds.keys() - offsets.keys())
+    if missing:
+        raise MinimqSourceError(
+            f"{option} has no offset for {_some(missing)}: name every queue of the topic, with -2 for the earliest "
+            "offset and -1 for the latest"
+        )
+    unknown = sorted(offsets.keys() - bounds.keys())
+    if unknown:
+        raise MinimqSourceError(f"{option} names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
+    resolved = {}
+    for queue, offset in offsets.items():
+        first, end = bounds[queue]
+        if offset < 0:
+            resolved[queue] = first if offset == EARLIEST else end
+        elif first <= offset <= end or not fail_on_data_loss:
+            resolved[queue] = min(max(offset, first), end)
+        else:
+            raise MinimqSourceError(
+                f"{option} has offset {offset} for queue {queue}, which has {first} to {end}: correct it, or read "
+                "what is there with failOnDataLoss=false"
+            )
+    return resolved
+
+
+def _some(queues: Iterable[QueueName]) -> str:
+    names = [f"queue {queue}" for queue in sorted(queues)]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def split_ranges(
+    ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
+) -> list[OffsetRange]:
+    """Cut ranges into partitions of about the same size, at least one for each range.
+
+    Neighbours in the result are of different brokers where that can be: Spark runs neighbours at the same time.
+
+    Args:
+        ranges: not empty, each of another queue.
+        min_partitions: how many there are to be at least, as far as there are that many offsets.
+        max_records: most offsets in one partition.
+    """
+    ordered = sorted(ranges, key=lambda part: (part.queue.topic, part.queue.queue_id, part.queue.broker_name))
+    counts = [-(-len(part) // max_records) if max_records else 1 for part in ordered]
+    # Always cuts the range whose partitions are the largest: so they end up as equal as whole cuts allow.
+    largest = [(-len(part) / count, index) for index, (part, count) in enumerate(zip(ordered, counts, strict=True))]
+    heapq.heapify(largest)
+    for _ in range((min_partitions or 0) - sum(counts)):
+        if not largest or largest[0][0] >= -1:
+            break
+        index = largest[0][1]
+        counts[index] += 1
+        heapq.heapreplace(largest, (-len(ordered[index]) / counts[index], index))
+    return [cut for part, count in zip(ordered, counts, strict=True) for cut in _cut(part, count)]
+
+
+def _cut(part: OffsetRange, count: int) -> Iterable[OffsetRange]:
+    edges = [part.start + len(part) * number // count for number in range(count + 1)]
+    return (OffsetRange(part.queue, start, end) for start, end in pairwise(edges))
