@@ -224,7 +224,7 @@ class GroupMember:
         broker.greeted = True
         match told.WhichOneof("event"):
             case "members":
-                if told.members.version != broker.version:
+                if told.members.version > broker.version:
                     broker.members = tuple(told.members.client_ids)
                     broker.version = told.members.version
                     self._rebalance_at = 0.0

@@ -52,9 +52,7 @@ class Engine:
         topics_changed: called when topics were created, changed or deleted.
     """
 
-    def __init__(
-        self, path: Path, options: StoreOptions, limits: Limits, topics_changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, path: Path, options: StoreOptions, limits: Limits, topics_changed: Callable[[], None]) -> None:
         self.limits = limits
         self.counters = Counters()
         self._loop = asyncio.get_running_loop()
@@ -64,9 +62,8 @@ class Engine:
         self._room = asyncio.Event()
         self._room.set()
         self.store = MessageStore(path, self._hand_over, options, now_ms)
-        term = self.store.state.term + 1  # the one that the store has just begun to record
-        self.groups = GroupTable(term << 32)
-        self.leases = LeaseTable(term)
+        self.groups = GroupTable(self.store.term << 32)
+        self.leases = LeaseTable(self.store.term)
 
     @property
     def state(self) -> State:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import struct
 from collections.abc import AsyncIterator
 
 import grpc.aio
+import lmdb
 
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
-from minimq_common.errors import InvalidArgument, MiniMQError, NoPermission, OffsetOutOfRange, SystemBusy
+from minimq_common.errors import (
+    CorruptEntry,
+    InvalidArgument,
+    MiniMQError,
+    NoPermission,
+    OffsetOutOfRange,
+    SystemBusy,
+)
 from minimq_common.model import Permission
 from minimq_common.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
 
 Context = grpc.aio.ServicerContext[broker_pb2.PullRequest, broker_pb2.PullFrame]
+
+log = logging.getLogger(__name__)
 
 #: A frame is about this large. Smaller ones cost a multiple per byte, larger ones gain nothing.
 FRAME_BYTES = 1 << 20
@@ -86,6 +98,11 @@ class _Pull:
                 pass
         except MiniMQError as error:
             await self._write(broker_pb2.PullFrame(end=True, failure=to_failure(error)))
+        except (lmdb.Error, struct.error) as error:
+            where = f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
+            log.error("pull: cannot read %s error=%s", where, error)
+            reason = CorruptEntry(f"{where} cannot be read ({error}): stop the broker and run minimq-broker check")
+            await self._write(broker_pb2.PullFrame(end=True, failure=to_failure(reason)))
 
     def _check(self) -> None:
         request = self._request

@@ -121,7 +121,9 @@ class SessionService:
 
     async def _bury(self, session: _Session) -> None:
         """Take a dead client out of its groups."""
-        self._sessions.pop(session.client_id, None)
+        if self._sessions.get(session.client_id) is not session:
+            return  # it came back at the last moment
+        del self._sessions[session.client_id]
         for group in self._engine.groups.groups_of(session.client_id):
             log.info("session: member lost group=%s client=%s", group, session.client_id)
             await self._leave(group, session.client_id)
@@ -164,7 +166,8 @@ class SessionService:
         if changed is None:
             session.tell(_members_event(self._engine.groups.members(group)))
         else:
-            self._broadcast(changed)
+            # Not `changed`: others may have come while the start was recorded.
+            self._broadcast(self._engine.groups.members(group))
 
     def _decide_start(self, group: str, name: str, start: broker_pb2.StartPosition, state: State) -> Fact | None:
         topic = state.topics.get(name)

@@ -29,9 +29,7 @@ class TopicService:
 
         def decide(state: State) -> Fact | None:
             present = state.topics.get(wanted.topic)
-            topic = Topic(
-                wanted.topic, state.position, wanted.read_queues, wanted.write_queues, permission, created_ms
-            )
+            topic = Topic(wanted.topic, state.position, wanted.read_queues, wanted.write_queues, permission, created_ms)
             if present is None:
                 return TopicSet(topic)
             same = (present.read_queues, present.write_queues, present.permission) == (

@@ -89,8 +89,10 @@ class MessageStore:
             clock_ms=clock_ms,
         )
         self._closed = False
+        #: Number of this run; larger than that of any run before.
+        self.term = self.state.term + 1
         self._writer.start()
-        self.submit(FactJob(lambda state: TermBegun(state.term + 1), lambda job: None))
+        self.submit(FactJob(lambda _: TermBegun(self.term), lambda job: None))
 
     def submit(self, job: AnyJob) -> None:
         """Hand a job to the writer; it comes back through `notify`."""

@@ -15,11 +15,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import lmdb
 
 from minimq_broker.core.state import QueueKey
+from minimq_common.errors import CorruptEntry, StoreError
 
 _POSITION = struct.Struct(">Q")
 _ROW_KEY = struct.Struct(">QIQ")
@@ -92,6 +92,12 @@ class Segment:
         self._log = self._env.open_db(b"log", create=not readonly)
         self._rows = self._env.open_db(b"consumequeue", create=not readonly)
         self._page_bytes = self._env.stat()["psize"]
+        if 0 < size < self.used_bytes:  # a read beyond the end of the file would kill the process
+            used = self.used_bytes
+            self._env.close()
+            raise StoreError(
+                f"{path} is cut off after {size} of {used} bytes: restore the data directory from a copy of it"
+            )
         #: First offset of each queue here, looked up when first needed; kept only once the segment is sealed.
         self._first: dict[QueueKey, int | None] = {}
         self.sealed = False
@@ -157,7 +163,12 @@ class Segment:
         found: list[tuple[Row, bytes]] = []
         with self._env.begin(buffers=True) as txn:
             for row in self._rows_from(txn, queue, offset):
-                entry = cast(memoryview, txn.get(_POSITION.pack(row.position), db=self._log))  # no row without entry
+                entry = txn.get(_POSITION.pack(row.position), db=self._log)
+                if entry is None:
+                    raise CorruptEntry(
+                        f"{self.path.name}: queue {queue} offset {row.last_offset} points at position {row.position}, "
+                        "where no entry begins: stop the broker and run minimq-broker check"
+                    )
                 found.append((row, bytes(entry)))
                 max_bytes -= row.size
                 max_messages -= row.last_offset + 1 - max(offset, row.base_offset)

@@ -23,7 +23,7 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import batch_entry, fact_entry
 from minimq_broker.store.segment import Row
 from minimq_common.batch import Header
-from minimq_common.errors import InternalError, MiniMQError, NoPermission, QueueNotFound, StoreFull
+from minimq_common.errors import InternalError, MiniMQError, NoPermission, QueueNotFound, StoreError, StoreFull
 from minimq_common.model import Permission
 
 log = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class Writer:
                     group.add_fact(job)
             except MiniMQError as error:
                 job.error = error
-            except Exception as error:  # noqa: BLE001 - a fault in one decision is no fault of the disk
+            except Exception as error:  # a fault in one decision is no fault of the disk
                 log.exception("store: a job failed")
                 job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
         if not self._sync:
@@ -273,6 +273,8 @@ class Writer:
         reason: MiniMQError
         if isinstance(error, lmdb.DiskError) or (isinstance(error, OSError) and error.errno == 28):
             reason = StoreFull(f"the disk of the broker is full ({error}): free space, then send again")
+        elif isinstance(error, lmdb.MapFullError):  # even of an empty segment, and nothing was written
+            reason = StoreError(f"one group of entries does not fit into a segment ({error}): send smaller batches")
         elif isinstance(error, MiniMQError):
             reason = error
         else:
