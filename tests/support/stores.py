@@ -1,0 +1,151 @@
+"""A store for tests: jobs handed in as plain calls, a clock that is set by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence, Set
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
+from minimq_broker.store.writer import AnyJob, AppendJob, FactJob
+from minimq_common import batch, batch_builder
+from minimq_common.batch import RecordBatch
+from minimq_common.model import Message, Permission
+
+PATIENCE_S = 20.0
+#: No checkpoint by time, so that a test decides when there is one.
+QUIET = StoreOptions(checkpoint_interval_s=3600.0)
+
+_sequence = itertools.count()
+
+
+class Clock:
+    """The time of day in ms, which goes on only when told to."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def make_batch(bodies: Sequence[bytes], tag: str | None = None) -> bytes:
+    """Return a batch whose records have these bodies."""
+    messages = [Message("", body, tag) for body in bodies]
+    return batch_builder.encode(messages, 1_600_000_000_000, 1, next(_sequence), 32 << 20)
+
+
+class OpenStore:
+    """A message store, open. Every call waits for the disk unless it says otherwise."""
+
+    def __init__(self, path: Path, options: StoreOptions, clock: Clock) -> None:
+        self.path = path
+        self.options = options
+        self.clock = clock
+        self.grown: list[QueueKey] = []
+        self.store = MessageStore(path, self._notify, options, clock)
+
+    def _notify(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
+        self.grown += grown
+        for job in jobs:
+            if isinstance(job, AppendJob):
+                job.done(job)
+            else:
+                job.done(job)
+
+    @property
+    def state(self) -> State:
+        return self.store.state
+
+    def close(self) -> None:
+        self.store.close()
+
+    # ---- writing ------------------------------------------------------------------------------------
+
+    def submit(self, topic: str, queue_id: int, data: bytes) -> Future[AppendJob]:
+        """Hand a batch in without waiting."""
+        future: Future[AppendJob] = Future()
+
+        def done(job: AppendJob) -> None:
+            if job.error is None:
+                future.set_result(job)
+            else:
+                future.set_exception(job.error)
+
+        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), done))
+        return future
+
+    def append(self, topic: str, queue_id: int, *bodies: bytes) -> int:
+        """Append a batch and return the offset of its first record."""
+        return self.submit(topic, queue_id, make_batch(bodies)).result(PATIENCE_S).base_offset
+
+    def record(self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True) -> Fact | None:
+        """Record a fact, or what is decided; return it."""
+        return self.submit_fact(decide, alone=alone).result(PATIENCE_S)
+
+    def submit_fact(
+        self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True
+    ) -> Future[Fact | None]:
+        """Hand a fact in without waiting."""
+        future: Future[Fact | None] = Future()
+
+        def done(job: FactJob) -> None:
+            if job.error is None:
+                future.set_result(job.fact)
+            else:
+                future.set_exception(job.error)
+
+        self.store.submit(FactJob(decide if callable(decide) else lambda _: decide, done, alone))
+        return future
+
+    def create_topic(self, name: str, queues: int = 1, permission: Permission = Permission.READ_WRITE) -> None:
+        self.record(lambda state: TopicSet(Topic(name, state.position, queues, queues, permission)))
+
+    def delete_topic(self, name: str) -> None:
+        self.record(TopicDeleted(name))
+
+    # ---- reading ------------------------------------------------------------------------------------
+
+    def key(self, topic: str, queue_id: int) -> QueueKey:
+        return self.state.queue(topic, queue_id)
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 1 << 40, max_bytes: int = 1 << 40
+    ) -> list[StoredBatch]:
+        return self.store.read(self.key(topic, queue_id), offset, max_messages, max_bytes)
+
+    def bodies(self, topic: str, queue_id: int, offset: int = 0) -> list[bytes]:
+        """Return the bodies of a queue from an offset on."""
+        return [
+            body
+            for stored in self.read(topic, queue_id, offset)
+            for body in RecordBatch(stored.data).bodies(max(offset - stored.base_offset, 0))
+        ]
+
+
+class Stores:
+    """Opens stores; all are closed and checked at the end of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        #: Directories that a test has damaged on purpose.
+        self.damaged: set[Path] = set()
+        self._opened: list[OpenStore] = []
+
+    def open(self, name: str = "data", **options: Any) -> OpenStore:  # noqa: ANN401 - the fields of StoreOptions
+        opened = OpenStore(self.folder / name, dataclasses.replace(QUIET, **options), self.clock)
+        self._opened.append(opened)
+        return opened
+
+    def close(self) -> None:
+        for opened in self._opened:
+            opened.close()
+        for path in {opened.path for opened in self._opened} - self.damaged:
+            assert check_directory(path).findings == []
