@@ -85,8 +85,6 @@ class BatchBuilder:
             raise InvalidArgument(
                 f"a body that is not bytes, or a tag, key or property that is not text: {error}"
             ) from None
-        except UnicodeEncodeError as error:
-            raise InvalidArgument(f"a tag, key or property that is not Unicode: {error}") from None
         return _assemble(sections, len(self), hashes, _encode_born(sections, born_ms), producer_id, sequence)
 
     def _add(self, messages: Sequence[Message]) -> None:
