@@ -52,7 +52,7 @@ def _count_option(default: int) -> Callable[[F], F]:
     )
 
 
-@click.group()
+@click.group(short_help="Measure throughput and latency.")
 def bench() -> None:
     """Measure throughput and latency; CPU time is that of the client process alone."""
 

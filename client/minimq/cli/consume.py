@@ -28,7 +28,7 @@ _POLL_MESSAGES = 4096
 _LOOK_S = 0.5
 
 
-@click.command()
+@click.command(short_help="Write the messages of a topic to stdout.")
 @click.argument("topic")
 @option("--group", required=True, metavar="GROUP", help="Consumer group, whose offsets the brokers keep.")
 @option(

@@ -80,4 +80,4 @@ def main(context: click.Context, nameserver: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="minimq")

@@ -16,6 +16,7 @@ import msgspec
 from minimq.cli.base import option
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Message
+from minimq_common.names import check_topic
 
 if TYPE_CHECKING:
     from minimq.producer import Producer
@@ -29,7 +30,7 @@ _MAX_LINE_BYTES = 64 << 20
 Advance = Callable[[int], None]
 
 
-@click.command()
+@click.command(short_help="Send the lines of a file or of stdin as messages.")
 @click.argument("topic")
 @click.argument("file", type=click.File("rb", lazy=False), default="-")
 @option("--key-field", metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's key.")
@@ -42,7 +43,7 @@ def produce(
     """Send each line of FILE, or of stdin, as a message; empty lines are left out.
 
     What has arrived is sent at once, so that a slow pipe is no slower than it has to be. When it fails, it says how
-    many messages were acknowledged: these are stored, from the first line on.
+    many messages were acknowledged: all up to there are stored, and of the part that failed some may be.
 
     \b
     Examples:
@@ -53,7 +54,7 @@ def produce(
 
     if tag and tag_field:
         raise click.UsageError("--tag and --tag-field exclude each other")
-    parse = _Parser(topic, key_field, tag_field, tag)
+    parse = _Parser(check_topic(topic), key_field, tag_field, tag)
     began = time.monotonic()
     sent = size = 0
     try:
@@ -65,9 +66,10 @@ def produce(
                 size += sum(len(message.body) for message in messages)
                 advance(len(block))
     except MiniMQError as error:
-        raise type(error)(f"{error.message}\n{sent:,} messages were acknowledged before") from None
+        # Of the base class: whatever it was, it lies in the lines or in the cluster and not in the usage.
+        raise MiniMQError(f"{error.message}\n{sent:,} messages of the lines before these were acknowledged") from None
     except KeyboardInterrupt:
-        click.echo(f"interrupted: {sent:,} messages were acknowledged before", err=True)
+        click.echo(f"interrupted: {sent:,} messages of the lines before these were acknowledged", err=True)
         raise
     seconds = max(time.monotonic() - began, 1e-9)
     click.echo(

@@ -1,0 +1,353 @@
+"""The command `minimq`, as a process of its own, against real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from minimq.admin import Admin
+from minimq.cli.main import main
+from minimq.cli.produce import _blocks
+from minimq.local_cluster import LocalCluster
+from minimq.server_process import free_port
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+COMMAND = [sys.executable, "-m", "minimq.cli.main"]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MINIMQ_")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+
+
+class Minimq:
+    """Runs the command against one name server."""
+
+    def __init__(self, nameserver: str) -> None:
+        self.nameserver = nameserver
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> str:
+        """Return what it wrote to stdout, or to stderr when another exit status is expected."""
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            env=environment(MINIMQ_NAMESERVER=self.nameserver),
+            input=stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status, (done.stdout[-2000:], done.stderr[-2000:])
+        return (done.stderr if status else done.stdout).decode()
+
+    def json(self, *arguments: str) -> Any:  # noqa: ANN401 - as json has it
+        return json.loads(self(*arguments, "--output", "json"))
+
+    def start(self, *arguments: str, **pipes: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            env=environment(MINIMQ_NAMESERVER=self.nameserver),
+            stdout=subprocess.PIPE,
+            stdin=pipes.get("stdin"),
+            stderr=pipes.get("stderr"),
+        )
+
+
+@pytest.fixture(scope="session")
+def minimq(cluster: LocalCluster) -> Minimq:
+    return Minimq(cluster.nameserver)
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+# ---- Help and usage -----------------------------------------------------------------------------
+
+
+def all_commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    with click.Context(command) as context:
+        children = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+    return [
+        (path, command),
+        *(leaf for name, child in children if child for leaf in all_commands(child, (*path, name))),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), [pytest.param(*item, id=" ".join(("minimq", *item[0]))) for item in all_commands(main)]
+)
+def test_every_command_has_help_and_every_leaf_an_example(path: tuple[str, ...], command: click.Command) -> None:
+    result = CliRunner().invoke(main, [*path, "-h"])
+    assert result.exit_code == 0
+    if not isinstance(command, click.Group):
+        assert f"minimq {' '.join(path)}" in result.output
+        assert re.search(r"Examples?:", result.output)
+        for parameter in command.params:
+            assert not isinstance(parameter, click.Option) or parameter.help
+
+
+def test_every_option_can_be_given_as_the_variable_that_its_help_names() -> None:
+    for path, command in all_commands(main):
+        for parameter in command.params:
+            flag = parameter.opts[-1].removeprefix("--")
+            if not isinstance(parameter, click.Option) or flag == "help" or parameter.is_eager:
+                continue
+            variable = "_".join(("MINIMQ", *path, flag)).replace("-", "_").upper()
+            help_text = "".join(CliRunner().invoke(main, [*path, "--help"]).output.split())
+            assert variable in help_text, (path, flag)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["topic", "create"], ["nothing"], ["consume", "orders"], ["topic", "list", "--output", "xml"]]
+)
+def test_wrong_usage_ends_with_status_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(main, arguments).exit_code == 2
+
+
+def test_a_name_that_breaks_a_rule_is_wrong_usage(minimq: Minimq) -> None:
+    assert minimq("topic", "create", "a b", status=2).startswith("error: illegal topic name 'a b'")
+    assert "1 to 1024" in minimq("topic", "create", "x", "--queues", "0", status=2)
+    assert minimq("-n", "nowhere", "topic", "list", status=2).startswith("error: 'nowhere' is not an address")
+
+
+def test_a_failure_is_one_line_and_status_1(minimq: Minimq) -> None:
+    text = minimq("-n", "127.0.0.1:1", "topic", "list", status=1)
+    assert text.startswith("error: no name server listening at 127.0.0.1:1: start one with")
+    assert text.count("\n") == 1
+
+
+# ---- Topics and brokers -------------------------------------------------------------------------
+
+
+def test_a_topic_from_its_creation_to_its_end(minimq: Minimq, new_name: Callable[[], str]) -> None:
+    name = new_name()
+    assert f"topic {name} created\n  broker-a: 3 write queues" in minimq("topic", "create", name, "--queues", "3")
+    assert "minimq topic update" in minimq("topic", "create", name, status=1)
+    minimq("topic", "create", name, "--queues", "3", "--if-not-exists")
+    [row] = [row for row in minimq.json("topic", "list") if row["topic"] == name]
+    assert row == {
+        "topic": name,
+        "brokers": ["broker-a", "broker-b"],
+        "read_queues": 6,
+        "write_queues": 6,
+        "permission": "read-write",
+    }
+    minimq("topic", "update", name, "--write-queues", "1", "--permission", "read")
+    assert [(row["write_queues"], row["permission"]) for row in minimq.json("route", name)] == [(1, "read")] * 2
+    assert minimq("topic", "update", name, status=2).startswith("error: nothing is to be changed")
+    assert "deleted" in minimq("topic", "delete", name)
+    assert f"minimq topic create {name}" in minimq("topic", "describe", name, status=1)
+    minimq("topic", "delete", name, status=1)
+    minimq("topic", "delete", name, "--if-exists")
+
+
+def test_tables_hold_what_json_holds(minimq: Minimq, topic: str, cluster: LocalCluster) -> None:
+    description = minimq.json("topic", "describe", topic)
+    assert description["messages"] == 0
+    assert len(description["queues"]) == 8
+    assert description["queues"][0]["last_stored_at"] is None
+    assert "Min offset" in minimq("topic", "describe", topic)
+    status = minimq.json("cluster", "status")
+    assert [(row["broker"], row["state"]) for row in status] == [("broker-a", "up"), ("broker-b", "up")]
+    table = minimq("cluster", "status")
+    for broker in cluster.brokers:
+        assert re.search(rf"{broker.name} .*{broker.address} .*up", table)
+    assert re.search(rf"broker-a .*{cluster.brokers[0].address}", minimq("route", topic))
+
+
+# ---- Produce ------------------------------------------------------------------------------------
+
+
+def test_lines_go_in_and_come_out_once(minimq: Minimq, topic: str, group: str) -> None:
+    lines = [f"line {number}" for number in range(20_000)]
+    said = minimq("produce", topic, stdin="\n".join(lines).encode())
+    assert re.match(rf"sent 20,000 messages \(0\.2 MB\) to {topic} in [\d.]+ s: [\d,]+ messages/s", said)
+    assert Counter(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == Counter(lines)
+    assert minimq("consume", topic, "--group", group, "--exit-at-end") == ""
+    minimq("produce", topic, stdin=b"one more\n")
+    assert minimq("consume", topic, "--group", group, "--exit-at-end") == "one more\n"
+
+
+def test_fields_of_json_lines_become_key_and_tag(minimq: Minimq, topic: str, group: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text('{"id": "o-1", "status": "paid"}\r\n\n{"id": 17, "status": "sent"}\n{"other": 1}')
+    assert minimq("produce", topic, str(file), "--key-field", "id", "--tag-field", "status").startswith("sent 3 ")
+    arguments = ("consume", topic, "--group", group, "--exit-at-end", "--format", "json")
+    found = [json.loads(line) for line in minimq(*arguments).splitlines()]
+    assert sorted((item["keys"], item["tag"], item["body"]) for item in found if item["tag"]) == [
+        (["17"], "sent", '{"id": 17, "status": "sent"}'),
+        (["o-1"], "paid", '{"id": "o-1", "status": "paid"}'),
+    ]
+    assert [(item["keys"], item["body"]) for item in found if item["tag"] is None] == [([], '{"other": 1}')]
+    paid = minimq("consume", topic, "--group", f"{group}-paid", "--exit-at-end", "--tags", "paid || lost")
+    assert paid == '{"id": "o-1", "status": "paid"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [(b"{", "line 2 is not JSON"), (b"[1]", "line 2 is no JSON object"), (b'{"id": {}}', "line 2: field 'id'")],
+)
+def test_a_line_that_is_wrong_is_named(minimq: Minimq, topic: str, line: bytes, text: str) -> None:
+    said = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": 1}\n' + line + b"\n", status=1)
+    assert text in said
+    assert "0 messages of the lines before" in said
+
+
+def test_a_topic_that_is_not_there_or_a_file(minimq: Minimq, topic: str) -> None:
+    assert "minimq topic create nope" in minimq("produce", "nope", stdin=b"x", status=1)
+    assert "minimq topic create nope" in minimq("consume", "nope", "--group", "g", "--exit-at-end", status=1)
+    assert "illegal topic name" in minimq("produce", "a b", stdin=b"x", status=2)
+    assert "No such file" in minimq("produce", topic, "/no/such/file", status=2)
+    assert minimq("produce", topic, stdin=b"\n\n").startswith("sent 0 messages")
+
+
+def test_a_slow_pipe_is_sent_as_it_arrives(minimq: Minimq, topic: str, admin: Admin) -> None:
+    producing = minimq.start("produce", topic, stdin=subprocess.PIPE)
+    assert producing.stdin is not None
+    for count in (1, 2):
+        producing.stdin.write(b"a line\n")
+        producing.stdin.flush()
+        wait_until(lambda count=count: admin.describe_topic(topic).messages == count, 20, what="the line")  # type: ignore[misc]
+    output, _ = producing.communicate(timeout=20)
+    assert output.startswith(b"sent 2 messages")
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n"])
+def test_blocks_are_whole_lines_whatever_the_pipe_cuts(ending: bytes, tmp_path: Path) -> None:
+    random.seed(7)
+    text = b"\n".join(b"x" * random.choice((1, 10, 1000, 3_000_000)) for _ in range(40)) + ending
+    file = tmp_path / "lines"
+    file.write_bytes(text)
+    with file.open("rb") as opened:
+        blocks = list(_blocks(opened.fileno()))
+    assert b"".join(blocks) == text
+    assert all(block.endswith(b"\n") for block in blocks[:-1])
+    assert max(map(len, blocks)) < 9 << 20
+
+
+# ---- Consume ------------------------------------------------------------------------------------
+
+
+def test_max_ends_in_the_middle_and_the_next_run_goes_on(minimq: Minimq, topic: str, group: str) -> None:
+    minimq("produce", topic, stdin="\n".join(map(str, range(1000))).encode())
+    first = minimq("consume", topic, "--group", group, "--max", "300").splitlines()
+    assert len(first) == 300
+    rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
+    assert sorted(map(int, first + rest)) == list(range(1000))
+
+
+def test_a_new_group_begins_where_it_is_told(minimq: Minimq, topic: str, group: str) -> None:
+    minimq("produce", topic, stdin=b"old\n")
+    assert minimq("consume", topic, "--group", f"{group}-1", "--exit-at-end", "--from", "latest") == ""
+    assert minimq("consume", topic, "--group", f"{group}-2", "--exit-at-end", "--from", "2020-01-01") == "old\n"
+    assert minimq("consume", topic, "--group", f"{group}-3", "--exit-at-end", "--from", "2099-01-01T00:00Z") == ""
+    assert "neither 'earliest'" in minimq("consume", topic, "--group", group, "--from", "soon", status=2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_commits_and_leaves(minimq: Minimq, topic: str, group: str, number: signal.Signals) -> None:
+    minimq("produce", topic, stdin=b"one\n")
+    consuming = minimq.start("consume", topic, "--group", group, stderr=subprocess.PIPE)
+    assert consuming.stdout is not None
+    assert consuming.stdout.readline() == b"one\n"
+    consuming.send_signal(number)
+    output, said = consuming.communicate(timeout=20)
+    assert (output, said, consuming.returncode) == (b"", b"", 0)
+    assert minimq("consume", topic, "--group", group, "--exit-at-end") == ""
+
+
+def test_a_reader_that_leaves_is_no_error_and_loses_nothing(minimq: Minimq, topic: str, group: str) -> None:
+    minimq("produce", topic, stdin="\n".join(map(str, range(200_000))).encode())
+    consuming = minimq.start("consume", topic, "--group", group, stderr=subprocess.PIPE)
+    assert consuming.stdout is not None
+    first = consuming.stdout.readline()
+    assert first
+    consuming.stdout.close()
+    assert consuming.wait(30) == 0
+    assert consuming.stderr is not None
+    with consuming.stderr as stderr:
+        assert stderr.read() == b""
+    # What was in the pipe counts as read; what could not be written comes again.
+    rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
+    assert len(rest) == len(set(rest))
+    assert 200_000 - 2 * 4096 <= len(rest) < 200_000
+
+
+def test_the_end_is_reached_together_with_another_member(minimq: Minimq, topic: str, group: str) -> None:
+    other = minimq.start("consume", topic, "--group", group)
+    lines = [str(number) for number in range(5000)]
+    minimq("produce", topic, stdin="\n".join(lines).encode())
+    mine = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
+    other.send_signal(signal.SIGINT)
+    output, _ = other.communicate(timeout=30)
+    assert Counter(mine + output.decode().splitlines()) == Counter(lines)
+
+
+def test_bytes_that_are_no_text_are_shown_as_base64(minimq: Minimq, topic: str, group: str) -> None:
+    minimq("produce", topic, stdin=b"\xff\x00\n")
+    [line] = minimq("consume", topic, "--group", group, "--exit-at-end", "--format", "json").splitlines()
+    assert json.loads(line)["body_base64"] == "/wA="
+    assert "body" not in json.loads(line)
+
+
+# ---- Local and bench ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_local_cluster_says_how_to_use_it_and_ends_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    minimq = Minimq(address)
+    arguments = ("local", "--brokers", "1", "--port", address.rpartition(":")[2], "--data-dir", str(tmp_path))
+    running = minimq.start(*arguments, stderr=subprocess.PIPE)
+    assert running.stdout is not None
+    said = b""
+    while b"Ctrl-C" not in said:
+        line = running.stdout.readline()
+        assert line, running.stderr and running.stderr.read()
+        said += line
+    assert f"export MINIMQ_NAMESERVER={address}" in said.decode()
+    [broker] = minimq.json("cluster", "status")
+    assert f"broker-a      {broker['address']}" in said.decode()
+    assert "cannot listen at" in minimq("local", "--port", address.rpartition(":")[2], status=1)
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=20)
+    assert (errors, running.returncode) == (b"", 0)
+    assert (tmp_path / "broker-a").is_dir()
+
+
+def test_a_local_cluster_cannot_have_slaves_yet(minimq: Minimq) -> None:
+    assert "do not replicate yet" in minimq("local", "--slaves", "1", status=2)
+
+
+@pytest.mark.parametrize("what", ["produce", "consume"])
+def test_throughput_is_measured_and_the_topic_removed(minimq: Minimq, admin: Admin, what: str) -> None:
+    [row] = minimq.json("bench", what, "--count", "20000", "--size", "50", "--batch", "1000")
+    assert (row["what"], row["messages"], row["body_bytes"]) == (what, 20_000, 50)
+    assert min(row["messages_per_s"], row["mb_per_s"], row["cpu_s_per_million"]) > 0
+    assert not [name for name in admin.list_topics() if name.startswith("minimq-bench")]
+
+
+def test_latency_is_measured_on_a_topic_that_stays(minimq: Minimq, topic: str, admin: Admin) -> None:
+    rows = minimq.json("bench", "latency", "--count", "30", "--topic", topic)
+    assert [row["what"] for row in rows] == ["acknowledged", "delivered"]
+    for row in rows:
+        assert 0 < row["p50"] <= row["p90"] <= row["p99"] <= row["max"]
+    assert topic in admin.list_topics()
