@@ -13,7 +13,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test bench lint format proto proto-check lock compose-up compose-down clean
+.PHONY: help setup java demo test test-fault bench docs lint format proto proto-check lock compose-up compose-down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo: setup ## Run the demonstration: a cluster on this machine, real data, a re
 
 test: setup ## Run the tests; one of them: make test ARGS="tests/unit -k batch"
 	$(VENV)/bin/pytest $(ARGS)
+
+test-fault: setup ## Kill brokers and members many times; takes several minutes
+	MINIMQ_TEST_ROUNDS=20 $(VENV)/bin/pytest tests/fault $(ARGS)
 
 bench: setup ## Measure throughput and latency on this machine
 	$(VENV)/bin/python bench/run.py $(ARGS)
@@ -46,6 +49,9 @@ proto: $(PROTO_VENV)/.done ## Generate the code of the wire protocol from proto/
 
 proto-check: $(PROTO_VENV)/.done ## Check that the generated code belongs to the .proto files
 	scripts/generate-proto.sh --check
+
+docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code
+	$(VENV)/bin/python scripts/document_options.py
 
 lock: ## Write constraints.txt anew, with the newest versions that fit (use the oldest supported Python)
 	PYTHON=$(PYTHON) scripts/lock.sh

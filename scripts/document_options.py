@@ -1,0 +1,73 @@
+"""Write docs/configuration.md from the options classes: `python scripts/document_options.py [--check]`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minimq import ConsumerOptions, ProducerOptions
+from minimq_broker.__main__ import main as broker
+from minimq_nameserver.__main__ import main as nameserver
+
+TARGET = Path(__file__).parent.parent / "docs" / "configuration.md"
+
+INTRODUCTION = """# Every option
+
+This page is written by `make docs` from the code.
+
+Durations are in seconds, sizes in bytes. An option of a command can be given as a flag or as an environment variable; a
+flag wins. Options of producers and consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or together,
+`Producer(nameserver, ProducerOptions(send_timeout_s=5.0))`.
+"""
+
+
+def command_table(command: click.Command) -> Iterator[str]:
+    """Yield the lines of the table of a command's flags."""
+    context = click.Context(command)
+    yield "| flag | variable | default | |"
+    yield "|---|---|---|---|"
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.envvar:
+            default = parameter.get_default(context)
+            shown = "" if default in (None, "") else f"`{default}`"
+            yield f"| `{parameter.opts[0]}` | `{parameter.envvar}` | {shown} | {parameter.help} |"
+
+
+def class_table(options: Any) -> Iterator[str]:  # noqa: ANN401 - a dataclass
+    """Yield the lines of the table of an options class, whose sentences stand in its docstring."""
+    text = inspect.getdoc(options) or ""
+    described = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", text, re.MULTILINE))
+    yield "| option | default | |"
+    yield "|---|---|---|"
+    for field in dataclasses.fields(options):
+        sentence = " ".join(described[field.name].split())
+        yield f"| `{field.name}` | `{field.default}` | {sentence[0].upper()}{sentence[1:]} |"
+
+
+def page() -> str:
+    """Return the whole page."""
+    sections = (
+        ("minimq-nameserver", command_table(nameserver)),
+        ("minimq-broker", command_table(broker)),
+        ("Producer", class_table(ProducerOptions)),
+        ("PullConsumer and PushConsumer", class_table(ConsumerOptions)),
+    )
+    parts = [INTRODUCTION]
+    for title, lines in sections:
+        parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        if TARGET.read_text() != page():
+            sys.exit(f"{TARGET.name} is out of date: make docs")
+    else:
+        TARGET.write_text(page())

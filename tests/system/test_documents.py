@@ -1,0 +1,63 @@
+"""What the documents show runs as it is printed, and what they list is what the code has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import minimq
+from minimq import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def test_the_ten_lines_of_the_readme_run_as_printed(tmp_path: Path) -> None:
+    program = tmp_path / "ten_lines.py"
+    program.write_text(blocks("README.md", "python")[0])
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert re.fullmatch(r"orders/broker-[ab]/[0-7] 0", first)
+    assert second == "[b'espresso']"
+
+
+def test_the_commands_of_the_readme_run_as_printed(tmp_path: Path) -> None:
+    commands = blocks("README.md", "sh")[1].splitlines()
+    with LocalCluster(brokers=2) as cluster:
+        printed = {}
+        for line in commands:
+            command = line.partition("#")[0].strip()
+            if command.startswith(("source ", "minimq local")):
+                continue  # the cluster runs already, at another port
+            command = command.replace("minimq ", f"{sys.executable} -m minimq.cli.main -n {cluster.nameserver} ")
+            done = subprocess.run(
+                ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+            )
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+            printed[line.split("#")[0].strip()] = done.stdout
+    consumed = next(text for command, text in printed.items() if command.startswith("minimq consume"))
+    assert sorted(consumed.splitlines()) == ["one", "three", "two"]
+
+
+def test_the_list_of_options_is_current() -> None:
+    script = ROOT / "scripts" / "document_options.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} leads to {target}"
+
+
+def test_the_public_face_is_small_and_documented() -> None:
+    assert len(minimq.__all__) <= 30
+    for name in minimq.__all__:
+        assert getattr(minimq, name).__doc__, name
