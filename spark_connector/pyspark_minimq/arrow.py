@@ -7,6 +7,7 @@ producer and is checked before Spark gets it: a false offset would let it read o
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -35,6 +36,9 @@ _SEPARATOR: Final = "\0"
 _ID_LENGTH: Final = 40
 _INDEX_DIGITS: Final = 8  # of the index, at the end of a message id
 _UNSIGNED: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
+
+#: What decoding raises when the sections of a batch contradict each other.
+_MALFORMED: Final = (pa.ArrowException, ValueError, LookupError, struct.error)
 
 #: Takes a batch and the type of the column, which may differ in what is nullable inside of it.
 _Column = Callable[[ReceivedBatch, pa.DataType], pa.Array]
@@ -87,13 +91,20 @@ class ArrowColumns:
             for array in arrays:
                 array.validate(full=True)
             return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        except (pa.ArrowException, ValueError) as error:
+        except _MALFORMED as error:
             raise _corrupt(batch, error) from None
 
     def from_messages(self, messages: list[ReceivedMessage]) -> pa.RecordBatch:
-        """Return messages that were decoded one by one: the cheaper way when there are few in a batch."""
-        arrays = [pa.array(list(map(value, messages)), kind) for value, kind in self._rows]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        """Return messages that are decoded one by one: the cheaper way when there are few in a batch.
+
+        Raises:
+            CorruptBatch: a message cannot be decoded; the text names the batch of the first one.
+        """
+        try:
+            arrays = [pa.array(list(map(value, messages)), kind) for value, kind in self._rows]
+            return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        except _MALFORMED as error:
+            raise _corrupt(messages[0].batch, error) from None
 
     def _cut(self, batch: ReceivedBatch, start: int, end: int) -> pa.RecordBatch:
         first = max(start - batch.base_offset, 0)
@@ -112,7 +123,7 @@ def _corrupt(batch: ReceivedBatch, error: Exception) -> errors.CorruptBatch:
 def _messages(batch: ReceivedBatch, start: int) -> list[ReceivedMessage]:
     try:
         return batch.messages(start)
-    except ValueError as error:
+    except _MALFORMED as error:
         raise _corrupt(batch, error) from None
 
 

@@ -1,0 +1,30 @@
+"""One Spark session for all tests that need one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    # Spark starts Python workers by itself: the same interpreter, and the packages from the same places as here.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("minimq-tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.memory", "1g")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.log.level", "ERROR")
+            .getOrCreate()
+        )
+        yield session
+        session.stop()

@@ -1,0 +1,254 @@
+"""`spark.read.format("minimq")` on real clusters."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import DataFrame, SparkSession
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
+from pyspark_minimq.schema import MESSAGE_SCHEMA
+
+pytestmark = pytest.mark.spark
+
+Load = Callable[..., DataFrame]
+Send = Callable[..., list[SendReceipt]]
+
+
+@pytest.fixture
+def load(spark: SparkSession, cluster: LocalCluster, topic: str) -> Load:
+    """Make a data frame of the test's topic; options by name, the columns as `schema`."""
+
+    def loading(schema: str | None = None, **options: str) -> DataFrame:
+        reader = spark.read.format("minimq").options(**{"nameserver": cluster.nameserver, "topic": topic, **options})
+        return (reader.schema(schema) if schema else reader).load()
+
+    return loading
+
+
+@pytest.fixture
+def send(cluster: LocalCluster) -> Send:
+    """Send messages, in one batch where there is room, and return their receipts."""
+
+    def sending(messages: Iterable[Message], queue: MessageQueue | None = None) -> list[SendReceipt]:
+        with Producer(cluster.nameserver) as producer:
+            return producer.send_many(messages, queue=queue)
+
+    return sending
+
+
+def numbered(topic: str, numbers: Iterable[int]) -> list[Message]:
+    return [Message(topic, b"%d" % number) for number in numbers]
+
+
+def offsets_of(frame: DataFrame) -> dict[tuple[str, int], list[int]]:
+    """Return the offsets that were read by queue."""
+    read: dict[tuple[str, int], list[int]] = {}
+    for row in frame.select("broker_name", "queue_id", "offset").collect():
+        read.setdefault((row.broker_name, row.queue_id), []).append(row.offset)
+    return read
+
+
+def refusal(frame: Callable[[], DataFrame]) -> str:
+    with pytest.raises((AnalysisException, PythonException)) as caught:
+        frame().collect()
+    return str(caught.value)
+
+
+# ---- What is read -------------------------------------------------------------------------------
+
+
+def test_every_message_comes_with_all_that_was_sent(load: Load, send: Send, topic: str) -> None:
+    sent = [
+        Message(
+            topic,
+            b"body %d" % number,
+            tag=("paid", "größer", None)[number % 3],
+            keys=[f"k{key}-ü" for key in range(number % 4)],
+            properties={"region": "eu", "n": str(number)} if number % 2 else {},
+        )
+        for number in range(1000)
+    ]
+    before = datetime.now(UTC)
+    receipts = send(sent)
+
+    frame = load()
+    rows = {row.message_id: row for row in frame.collect()}
+
+    assert frame.schema == MESSAGE_SCHEMA
+    assert len(rows) == len(sent)
+    for message, receipt in zip(sent, receipts, strict=True):
+        row = rows[receipt.message_id]
+        queue = MessageQueue(row.topic, row.broker_name, row.queue_id)
+        assert (queue, row.offset) == (receipt.queue, receipt.queue_offset)
+        assert (bytes(row.body), row.tag) == (message.body, message.tag)
+        assert (row["keys"], row.properties) == (list(message.keys), dict(message.properties))
+    times = load("born_timestamp timestamp, store_timestamp timestamp")
+    [(lowest, highest)] = times.selectExpr(
+        "unix_millis(min(born_timestamp))", "unix_millis(max(store_timestamp))"
+    ).collect()
+    assert before.timestamp() * 1000 - 1 <= lowest <= highest <= time.time() * 1000
+
+
+def test_each_queue_is_read_in_order_and_without_holes(load: Load, send: Send, topic: str) -> None:
+    send(numbered(topic, range(2000)))
+    read = offsets_of(load("broker_name string, queue_id int, offset bigint", minPartitions="20"))
+    assert sum(map(len, read.values())) == 2000
+    assert all(sorted(offsets) == list(range(len(offsets))) for offsets in read.values())
+
+
+def test_columns_can_be_chosen_in_any_order(load: Load, send: Send, topic: str) -> None:
+    send(numbered(topic, [7]))
+    frame = load("body binary, topic string")
+    assert frame.columns == ["body", "topic"]
+    assert [(bytes(row.body), row.topic) for row in frame.collect()] == [(b"7", topic)]
+
+
+def test_a_topic_without_messages_has_no_rows(load: Load) -> None:
+    assert load().count() == 0
+    assert load("tag string", minPartitions="4").collect() == []
+
+
+def test_several_topics_are_read_together(
+    load: Load, send: Send, topic: str, admin: Admin, new_name: Callable[[], str], cluster: LocalCluster
+) -> None:
+    other = new_name()
+    admin.create_topic(other, queues=1)
+    send(numbered(topic, range(10)) + numbered(other, range(5)))
+    rows = load(topic=f"{topic},{other}").groupBy("topic").count().collect()
+    assert {row.topic: row["count"] for row in rows} == {topic: 10, other: 5}
+
+
+def test_sql_reads_through_a_view(spark: SparkSession, cluster: LocalCluster, send: Send, topic: str) -> None:
+    send(numbered(topic, range(100)))
+    spark.sql(
+        f"create or replace temporary view v using minimq options (nameserver '{cluster.nameserver}', topic '{topic}')"
+    )
+    query = "select count(*) n, sum(int(string(body))) s from v"
+    assert spark.sql(query).first() == (100, sum(range(100)))
+
+
+def test_a_frame_reads_the_same_messages_every_time(load: Load, send: Send, topic: str) -> None:
+    send(numbered(topic, range(10)))
+    frame = load()
+    assert frame.count() == 10
+    send(numbered(topic, range(10)))
+    assert frame.count() == 10
+    assert load().count() == 20
+
+
+def test_a_limit_ends_early(load: Load, send: Send, topic: str) -> None:
+    send(Message(topic, bytes(1000)) for _ in range(50_000))
+    assert len(load("body binary").limit(3).collect()) == 3
+
+
+# ---- From where to where ------------------------------------------------------------------------
+
+
+def test_ranges_by_offset(load: Load, send: Send, topic: str) -> None:
+    queues = [MessageQueue(topic, broker, queue) for broker in ("broker-a", "broker-b") for queue in range(4)]
+    for queue in queues:
+        for first in range(0, 200, 50):
+            send(numbered(topic, range(first, first + 50)), queue)
+
+    def all_at(offset: int) -> str:
+        return json.dumps({topic: {b: dict.fromkeys(map(str, range(4)), offset) for b in ("broker-a", "broker-b")}})
+
+    # Batches hold 50 messages, so the range begins and ends within one.
+    read = offsets_of(load(startingOffsets=all_at(60), endingOffsets=all_at(177)))
+    assert read == {(queue.broker_name, queue.queue_id): list(range(60, 177)) for queue in queues}
+    assert load(startingOffsets=all_at(-2), endingOffsets=all_at(-1)).count() == 1600
+
+
+def test_ranges_by_time(load: Load, send: Send, topic: str) -> None:
+    send(numbered(topic, range(100)))
+    last = load().selectExpr("unix_millis(max(store_timestamp)) at").first()
+    assert last is not None
+    while time.time() * 1000 <= last.at + 1:
+        time.sleep(0.001)
+    middle = datetime.now(UTC)
+    send(numbered(topic, range(100, 250)))
+
+    assert load(startingTimestamp=middle.isoformat()).count() == 150
+    assert load(endingTimestamp=str(round(middle.timestamp() * 1000))).count() == 100
+    assert load(startingTimestamp="1", endingTimestamp="4102444800000").count() == 250
+    assert load(startingTimestamp="4102444800000").count() == 0
+
+
+def test_queues_are_cut_into_partitions(load: Load, send: Send, topic: str) -> None:
+    send(numbered(topic, range(1000)), MessageQueue(topic, "broker-b", 2))
+    assert load().rdd.getNumPartitions() == 1
+    assert load(minPartitions="5").rdd.getNumPartitions() == 5
+    small = load("offset bigint", maxRecordsPerPartition="300").selectExpr("spark_partition_id() part", "offset")
+    assert Counter(row.part for row in small.collect()) == {0: 250, 1: 250, 2: 250, 3: 250}
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"topic": ""}, "no topic is given"),
+        ({"topc": "x"}, "unknown option 'topc'"),
+        ({"topic": "nowhere"}, "topic nowhere is on no broker: create it with `minimq topic create nowhere`"),
+        ({"nameserver": "127.0.0.1:1"}, "no name server listening at 127.0.0.1:1"),
+        ({"nameserver": "here"}, "'here' is not an address"),
+        ({"startingOffsets": '{"nowhere": {}}'}, "startingOffsets has no offset for queue"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(load: Load, options: dict[str, str], reason: str) -> None:
+    # The traceback around it may quote the code that raises.
+    *_, line = [line for line in refusal(lambda: load(**options)).splitlines() if reason in line]
+    assert line.startswith(("pyspark_minimq.errors.", "minimq_common.errors."))
+
+
+def test_a_column_that_is_not_there_is_refused(load: Load) -> None:
+    assert "there is no column 'value'" in refusal(lambda: load("value binary"))
+
+
+def test_offsets_out_of_range_are_refused_or_left_out(load: Load, send: Send, topic: str) -> None:
+    send(numbered(topic, range(10)), MessageQueue(topic, "broker-a", 0))
+    wanted = {b: dict.fromkeys(map(str, range(4)), 0) for b in ("broker-a", "broker-b")}
+    wanted["broker-a"]["0"] = 11
+    text = json.dumps({topic: wanted})
+    reason = f"startingOffsets has offset 11 for queue {topic}/broker-a/0, which has 0 to 10"
+    assert reason in refusal(lambda: load(startingOffsets=text))
+    assert load(endingOffsets=text, failOnDataLoss="false").count() == 10
+
+
+def test_messages_that_go_after_planning_fail_the_query_or_are_left_out(
+    load: Load, send: Send, topic: str, admin: Admin
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    send(numbered(topic, range(100)), queue)
+    strict, lenient = load("offset bigint"), load("offset bigint", failOnDataLoss="false")
+    assert strict.count() == lenient.count() == 100
+
+    admin.delete_topic(topic)
+    admin.create_topic(topic, queues=4)
+    send(numbered(topic, range(40)), queue)
+
+    reason = f"offsets 40 to 99 of queue {queue} cannot be read: stored are 0 to 39"
+    assert reason in refusal(lambda: strict)
+    assert lenient.count() == 40
+
+
+@pytest.mark.fault
+def test_a_task_outlives_a_restart_of_its_broker(spark: SparkSession) -> None:
+    with LocalCluster(brokers=1) as own:
+        with Admin(own.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        with Producer(own.nameserver) as producer:
+            producer.send_many(numbered("t", range(1000)))
+        frame = spark.read.format("minimq").option("nameserver", own.nameserver).option("topic", "t").load()
+        assert frame.count() == 1000
+        own.brokers[0].kill()
+        own.brokers[0].start()
+        assert frame.count() == 1000

@@ -1,0 +1,37 @@
+"""Executors that are processes of their own, as in a real Spark cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from minimq import LocalCluster, Message, Producer
+
+JOB = Path(__file__).with_name("local_cluster_job.py")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_executors_read_on_their_own(cluster: LocalCluster, topic: str) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many(Message(topic, b"%d" % number) for number in range(20_000))
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    }
+    done = subprocess.run(
+        [sys.executable, JOB, cluster.nameserver, topic],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert f"RESULT 20000 20000 {sum(range(20_000))}" in done.stdout, done.stderr[-3000:]

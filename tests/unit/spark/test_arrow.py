@@ -1,0 +1,168 @@
+"""Both ways from stored batches to Arrow give what plain decoding gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
+
+from minimq import Message, MessageQueue
+from minimq.range_reader import ReceivedBatch, Section
+from minimq_common import batch_builder
+from minimq_common.errors import CorruptBatch
+from minimq_proto.v1 import broker_pb2
+from pyspark_minimq.arrow import SMALL_BATCH, ArrowColumns
+from pyspark_minimq.schema import MESSAGE_SCHEMA
+
+QUEUE = MessageQueue("orders", "broker-ä", 3)
+BORN_MS, STORED_MS = 1_700_000_000_123, 1_700_000_000_999
+PRODUCER, SEQUENCE = 0xFEDCBA9876543210, 7
+
+text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
+name = text.filter(bool)
+messages = st.builds(
+    Message,
+    topic=st.just("orders"),
+    body=st.binary(min_size=1, max_size=40),
+    tag=st.none() | name,
+    keys=st.lists(name, max_size=3),
+    properties=st.dictionaries(name, text, max_size=3),
+)
+
+
+def stored(sent: Sequence[Message], born_ms: int | Sequence[int] = BORN_MS, base_offset: int = 1000) -> ReceivedBatch:
+    data = batch_builder.encode(sent, born_ms, PRODUCER, SEQUENCE, 1 << 20)
+    batch = broker_pb2.StoredBatch(
+        base_offset=base_offset, store_timestamp_ms=STORED_MS, batch=data, count=len(sent), position=0
+    )
+    return ReceivedBatch(QUEUE, batch)
+
+
+def moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
+
+
+def expected(batch: ReceivedBatch) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": message.topic,
+            "broker_name": message.queue.broker_name,
+            "queue_id": message.queue.queue_id,
+            "offset": message.queue_offset,
+            "body": message.body,
+            "tag": message.tag,
+            "keys": list(message.keys),
+            "properties": list(message.properties.items()),
+            "born_timestamp": moment(batch.records.born_ms(message.index)),
+            "store_timestamp": moment(STORED_MS),
+            "message_id": message.message_id,
+        }
+        for message in batch.messages(0)
+    ]
+
+
+@given(sent=st.lists(st.tuples(messages, st.integers(0, 70_000)), min_size=1, max_size=40))
+@example(sent=[(Message("orders", b"x"), 0)])
+@example(sent=[(Message("orders", b"x", keys=["a"]), 0), (Message("orders", b"y", keys=["b"]), 300)])
+@example(sent=[(Message("orders", b"x", keys=[]), 0), (Message("orders", b"y", keys=["b", "é"]), 1)])
+@example(sent=[(Message("orders", b"x", tag=f"tag-{n}"), 0) for n in range(300)])
+def test_columns_and_rows_equal_plain_decoding(sent: list[tuple[Message, int]]) -> None:
+    batch = stored([message for message, _ in sent], [BORN_MS + later for _, later in sent])
+    columns = ArrowColumns(MESSAGE_SCHEMA)
+
+    by_column, by_row = columns.from_batch(batch), columns.from_messages(batch.messages(0))
+
+    by_column.validate(full=True)
+    assert by_column.schema == by_row.schema == columns.schema
+    assert by_column.to_pylist() == by_row.to_pylist() == expected(batch)
+    plain = [(m.body, m.tag, list(m.keys), list(m.properties.items())) for m, _ in sent]
+    assert [(r["body"], r["tag"], r["keys"], r["properties"]) for r in by_column.to_pylist()] == plain
+
+
+def test_bodies_are_not_copied() -> None:
+    batch = stored([Message("orders", bytes([n]) * 100) for n in range(50)])
+    array = ArrowColumns(StructType([MESSAGE_SCHEMA["body"]])).from_batch(batch).column(0)
+    assert array.buffers()[2].address == pa.py_buffer(batch.records.section(Section.BODIES)).address
+
+
+@given(
+    sizes=st.lists(st.integers(1, 3 * SMALL_BATCH), min_size=1, max_size=8),
+    cut=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_a_range_is_cut_out_of_batches_of_all_sizes(sizes: list[int], cut: tuple[float, float]) -> None:
+    total = sum(sizes)
+    start, end = sorted(1000 + round(part * total) for part in cut)
+    assume(start < end)
+    batches, offset = [], 1000
+    for size in sizes:
+        if offset < end and offset + size > start:
+            batches.append(stored([Message("orders", b"%d" % (offset + n)) for n in range(size)], base_offset=offset))
+        offset += size
+
+    made = list(ArrowColumns(MESSAGE_SCHEMA).convert(batches, start, end))
+
+    rows = [row for part in made for row in part.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(start, end))
+    assert [row["body"] for row in rows] == [b"%d" % offset for offset in range(start, end)]
+    assert all(part.num_rows for part in made)
+
+
+def test_columns_come_as_they_were_chosen() -> None:
+    chosen = StructType(
+        [
+            StructField("Message_ID", StringType(), nullable=False),
+            StructField("keys", ArrayType(StringType(), containsNull=False)),
+            StructField("properties", MapType(StringType(), StringType(), valueContainsNull=False)),
+        ]
+    )
+    batch = stored([Message("orders", b"x", keys=["a"] * (n % 3), properties={"n": str(n)}) for n in range(40)])
+    columns = ArrowColumns(chosen)
+    for made in (columns.from_batch(batch), columns.from_messages(batch.messages(0))):
+        assert made.schema.equals(columns.schema)
+        assert made.schema.names == ["Message_ID", "keys", "properties"]
+        assert made.num_rows == 40
+
+
+class Forged(ReceivedBatch):
+    """A batch whose checksum is right and whose sections are not."""
+
+    def __init__(self, honest: ReceivedBatch, section: Section, content: bytes) -> None:
+        self.queue, self.base_offset, self.stored_ms = honest.queue, honest.base_offset, honest.stored_ms
+        self.records = _ForgedRecords(honest.records.data, section, content)
+
+
+class _ForgedRecords(type(stored([Message("t", b"x")]).records)):  # type: ignore[misc]
+    def __init__(self, data: bytes, section: Section, content: bytes) -> None:
+        super().__init__(data)
+        self._forged = {section: content}
+
+    def section(self, which: Section) -> memoryview:
+        return memoryview(self._forged[which]) if which in self._forged else super().section(which)
+
+
+@pytest.mark.parametrize(
+    ("section", "content"),
+    [
+        (Section.BODY_OFFSETS, b"\xff\xff\xff\x7f" * 41),
+        (Section.BODY_OFFSETS, b""),
+        (Section.BODIES, b"x"),
+        (Section.KEYS, b"\xff" * 100),
+        (Section.TAG_CODES, b"\x09" * 40),
+        (Section.TAG_DICTIONARY, b"\xff\xfe"),
+        (Section.BORN, b"\x00" * 120),
+        (Section.VALUES, b""),
+        (Section.PROPERTY_OFFSETS, b"\x00" * 8),
+        (Section.NAME_OFFSETS, b""),
+    ],
+)
+def test_a_batch_that_contradicts_itself_is_an_error_and_not_a_crash(section: Section, content: bytes) -> None:
+    sent = [Message("orders", b"body", tag="ab"[n % 2], keys=["key"], properties={"a": "b"}) for n in range(40)]
+    honest = stored(sent, [BORN_MS + n for n in range(40)])
+    with pytest.raises(CorruptBatch, match="the batch at offset 1000 of queue orders/broker-ä/3 is malformed"):
+        ArrowColumns(MESSAGE_SCHEMA).from_batch(Forged(honest, section, content))

@@ -1,0 +1,162 @@
+"""The options of a read, the columns, and that docs/spark.md says the same."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
+
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.options import READ_OPTIONS, ReadOptions, parse_read_options
+from pyspark_minimq.planning import EARLIEST, LATEST, QueueName
+from pyspark_minimq.schema import MESSAGE_SCHEMA, checked_projection
+
+DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+
+
+def refusal(**options: str) -> str:
+    with pytest.raises(MinimqSourceError) as caught:
+        parse_read_options({"topic": "t", **options})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults() -> None:
+    assert parse_read_options({"topic": "t"}) == ReadOptions(
+        nameserver="127.0.0.1:9876",
+        topics=("t",),
+        starting=EARLIEST,
+        ending=LATEST,
+        min_partitions=None,
+        max_records_per_partition=None,
+        fail_on_data_loss=True,
+    )
+
+
+def test_names_are_taken_in_any_case_and_topics_once() -> None:
+    options = parse_read_options(
+        {"TOPIC": "a, b,a", "minpartitions": "4", "maxRecordsPerPartition": "10", "FAILONDATALOSS": "False"}
+    )
+    assert options.topics == ("a", "b")
+    assert (options.min_partitions, options.max_records_per_partition, options.fail_on_data_loss) == (4, 10, False)
+
+
+def test_offsets_of_each_queue() -> None:
+    options = parse_read_options(
+        {
+            "topic": "t",
+            "startingOffsets": '{"t": {"a": {"0": -2, "1": 7}}}',
+            "endingOffsets": '{"t":{"a":{"0":-1,"1":9}}}',
+        }
+    )
+    assert options.starting == {QueueName("t", "a", 0): EARLIEST, QueueName("t", "a", 1): 7}
+    assert options.ending == {QueueName("t", "a", 0): LATEST, QueueName("t", "a", 1): 9}
+
+
+@pytest.mark.parametrize("text", ["1700000000000", "2023-11-14T22:13:20Z", "2023-11-15T00:13:20+02:00"])
+def test_a_moment_goes_before_offsets(text: str) -> None:
+    options = parse_read_options({"topic": "t", "startingTimestamp": text, "startingOffsets": "earliest"})
+    assert options.starting == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+
+
+def test_an_unknown_option_is_refused_with_those_there_are() -> None:
+    text = refusal(startingOffset="earliest")
+    assert "unknown option 'startingoffset'" in text
+    assert all(name in text for name in READ_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"topic": " , "}, "no topic is given"),
+        ({"startingOffsets": "soon"}, "neither earliest nor latest nor JSON"),
+        ({"startingOffsets": '{"t": {"a": {"0": 1]}}'}, "delimiter at character 20 of"),
+        ({"startingOffsets": '{"t": 5}'}, "t holds 5, not an object"),
+        ({"startingOffsets": '{"t": {"a": {"x": 1}}}'}, "queue 'x' of t/a is not a number"),
+        ({"startingOffsets": '{"t": {"a": {"0": "1"}}}'}, "offset '1' of queue t/a/0 is not a whole number"),
+        ({"startingOffsets": '{"t": {"a": {"0": -3}}}'}, "offset -3 of queue t/a/0"),
+        ({"startingOffsets": "latest"}, "startingOffsets is latest"),
+        ({"endingOffsets": '{"t": {"a": {"0": -2}}}'}, "endingOffsets is earliest"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday': write milliseconds"),
+        ({"endingTimestamp": "2026-01-31T08:00:00"}, "has no time zone"),
+        ({"minPartitions": "0"}, "minPartitions is '0': write a whole number above 0"),
+        ({"maxRecordsPerPartition": "1e6"}, "maxRecordsPerPartition is '1e6'"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no': write true or false"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, str], reason: str) -> None:
+    assert reason in refusal(**options)
+
+
+# ---- Columns ------------------------------------------------------------------------------------
+
+
+def columns(*fields: StructField) -> StructType:
+    return StructType(list(fields))
+
+
+def test_any_columns_in_any_order_can_be_chosen() -> None:
+    chosen = columns(
+        StructField("Body", BinaryType(), nullable=False),
+        StructField("offset", LongType()),
+        StructField("keys", ArrayType(StringType(), containsNull=False)),
+    )
+    assert checked_projection(chosen) is chosen
+    assert checked_projection(MESSAGE_SCHEMA) is MESSAGE_SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (columns(), "the schema has no column"),
+        (columns(StructField("value", BinaryType())), "there is no column 'value': choose some of topic, broker_name"),
+        (columns(StructField("offset", IntegerType())), "column 'offset' is of type bigint, not int"),
+        (columns(StructField("born_timestamp", TimestampNTZType())), "is of type timestamp, not timestamp_ntz"),
+        (columns(StructField("tag", StringType(), nullable=False)), "column 'tag' may be null"),
+        (columns(StructField("tag", StringType()), StructField("TAG", StringType())), "stands twice"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(schema: StructType, reason: str) -> None:
+    with pytest.raises(MinimqSourceError, match=re.escape(reason)):
+        checked_projection(schema)
+
+
+# ---- Importing and documentation ------------------------------------------------------------------
+
+
+def test_discovery_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, pyspark_minimq; assert pyspark_minimq.DefaultSource.name() == 'minimq'; "
+        "print(sorted({'grpc', 'minimq', 'pyarrow'} & sys.modules.keys()))"
+    )
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) == "[]\n"
+
+
+def rows_of_table(heading: str) -> list[list[str]]:
+    section = DOCS.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip().strip("`") for cell in row] for row in rows]
+
+
+def test_the_documentation_has_every_option_with_its_default() -> None:
+    assert {row[0]: row[1] for row in rows_of_table("Options of a read")} == READ_OPTIONS
+
+
+def test_the_documentation_has_every_column_with_its_type() -> None:
+    documented = [(row[0], row[1]) for row in rows_of_table("Columns")]
+    assert documented == [(field.name, field.dataType.simpleString()) for field in MESSAGE_SCHEMA]

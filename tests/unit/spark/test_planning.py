@@ -1,0 +1,136 @@
+"""From bounds and wishes to partitions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.planning import (
+    EARLIEST,
+    LATEST,
+    Bounds,
+    OffsetRange,
+    Offsets,
+    QueueName,
+    plan_ranges,
+    split_ranges,
+)
+
+A0, A1, B0 = QueueName("t", "a", 0), QueueName("t", "a", 1), QueueName("t", "b", 0)
+BOUNDS = {A0: Bounds(10, 20), A1: Bounds(0, 0), B0: Bounds(0, 5)}
+
+
+def plan(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool = True) -> list[OffsetRange]:
+    return plan_ranges(BOUNDS, starting, ending, fail_on_data_loss=strict)
+
+
+def refusal(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool = True) -> str:
+    with pytest.raises(MinimqSourceError) as caught:
+        plan(starting, ending, strict=strict)
+    return str(caught.value)
+
+
+# ---- Ranges -------------------------------------------------------------------------------------
+
+
+def test_everything_is_read_by_default_and_empty_queues_are_left_out() -> None:
+    assert plan() == [OffsetRange(A0, 10, 20), OffsetRange(B0, 0, 5)]
+
+
+def test_each_queue_has_its_own_start_and_end() -> None:
+    assert plan({A0: 15, A1: EARLIEST, B0: LATEST}, {A0: 18, A1: LATEST, B0: LATEST}) == [OffsetRange(A0, 15, 18)]
+
+
+def test_a_queue_without_an_offset_is_named() -> None:
+    assert "startingOffsets has no offset for queue t/a/1, queue t/b/0: name every queue" in refusal({A0: 10})
+
+
+def test_a_queue_that_does_not_exist_is_named() -> None:
+    wanted = {A0: 10, A1: 0, B0: 0, QueueName("t", "c", 7): 3}
+    assert "startingOffsets names queue t/c/7, which does not exist: there are queue t/a/0" in refusal(wanted)
+
+
+@pytest.mark.parametrize("offset", [9, 21])
+def test_an_offset_that_is_not_stored_is_refused_with_those_that_are(offset: int) -> None:
+    text = refusal({A0: offset, A1: 0, B0: 0})
+    assert text.startswith(f"startingOffsets has offset {offset} for queue t/a/0, which has 10 to 20:")
+    assert text.count("\n") == 0
+
+
+def test_what_is_there_is_read_when_loss_is_no_failure() -> None:
+    wide = plan({A0: 0, A1: 0, B0: 3}, {A0: 100, A1: 7, B0: 100}, strict=False)
+    assert wide == [OffsetRange(A0, 10, 20), OffsetRange(B0, 3, 5)]
+    assert plan({A0: 0, A1: 0, B0: 0}, {A0: 5, A1: 0, B0: 5}, strict=False) == [OffsetRange(B0, 0, 5)]
+
+
+def test_a_range_that_runs_backwards_is_refused() -> None:
+    text = refusal({A0: 18, A1: 0, B0: 0}, {A0: 12, A1: 0, B0: 5})
+    assert text == "queue t/a/0 would be read from offset 18 to 12, backwards"
+
+
+# ---- Partitions ---------------------------------------------------------------------------------
+
+
+def test_a_range_is_one_partition_unless_more_are_asked_for() -> None:
+    assert split_ranges([OffsetRange(A0, 0, 1000), OffsetRange(B0, 5, 6)]) == [
+        OffsetRange(A0, 0, 1000),
+        OffsetRange(B0, 5, 6),
+    ]
+
+
+def test_neighbours_are_of_different_brokers() -> None:
+    ranges = [OffsetRange(QueueName("t", broker, queue), 0, 1) for broker in "ab" for queue in range(3)]
+    assert [str(part.queue) for part in split_ranges(ranges)] == ["t/a/0", "t/b/0", "t/a/1", "t/b/1", "t/a/2", "t/b/2"]
+
+
+def test_the_largest_ranges_are_cut_first() -> None:
+    parts = split_ranges([OffsetRange(A0, 0, 900), OffsetRange(B0, 0, 100)], min_partitions=4)
+    assert parts == [
+        OffsetRange(A0, 0, 300),
+        OffsetRange(A0, 300, 600),
+        OffsetRange(A0, 600, 900),
+        OffsetRange(B0, 0, 100),
+    ]
+
+
+def test_nothing_gives_no_partitions() -> None:
+    assert split_ranges([], min_partitions=5, max_records=3) == []
+
+
+ranges_of_queues = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 10**12), st.integers(1, 500)),
+    unique_by=lambda item: item[0],
+).map(lambda items: [OffsetRange(QueueName("t", "ab"[n % 2], n), at, at + size) for n, at, size in items])
+
+
+@given(
+    ranges=ranges_of_queues,
+    min_partitions=st.none() | st.integers(1, 300),
+    max_records=st.none() | st.integers(1, 600),
+)
+def test_partitions_cover_every_offset_once_within_the_limits(
+    ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None
+) -> None:
+    parts = split_ranges(ranges, min_partitions, max_records)
+
+    by_queue = defaultdict(list)
+    for part in parts:
+        assert part.start < part.end
+        assert max_records is None or len(part) <= max_records
+        by_queue[part.queue].append(part)
+    for whole in ranges:
+        cuts = by_queue.pop(whole.queue)
+        assert [cut.start for cut in cuts] + [whole.end] == [whole.start] + [cut.end for cut in cuts]
+        assert max(map(len, cuts)) - min(map(len, cuts)) <= 1
+    assert not by_queue
+    if ranges:
+        assert len(parts) >= min(min_partitions or 1, sum(map(len, ranges)))
+
+
+@given(ranges=ranges_of_queues, min_partitions=st.integers(1, 300))
+def test_no_more_is_cut_than_asked_for(ranges: list[OffsetRange], min_partitions: int) -> None:
+    assert len(split_ranges(ranges, min_partitions)) <= max(len(ranges), min_partitions)
