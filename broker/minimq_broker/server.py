@@ -18,8 +18,8 @@ from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2
 
 log = logging.getLogger(__name__)
 
-#: Time that calls under way get when the broker stops. Streams that idle end with it.
-_DRAIN_S = 0.5
+#: Time that calls under way get when the broker stops: enough for a commit that is on its way to the disk.
+_DRAIN_S = 5.0
 
 
 class Broker:
@@ -69,6 +69,8 @@ class Broker:
             await registration.stop()
         server, self._server = self._server, None
         if server is not None:
+            if self._engine is not None:
+                self._engine.end_streams()
             await server.stop(_DRAIN_S)
         engine, self._engine = self._engine, None
         if engine is not None:

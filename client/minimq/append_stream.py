@@ -47,9 +47,7 @@ class AppendStream:
             answer(None, end)
         else:
             self._stream.send(
-                broker_pb2.AppendRequest(
-                    request_id=request_id, topic=queue.topic, queue_id=queue.queue_id, batch=data
-                )
+                broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id, batch=data)
             )
         return request_id
 

@@ -29,9 +29,7 @@ class BrokerLink:
         self._channel = open_channel(address)
         self.stub = broker_pb2_grpc.BrokerStub(self._channel)
 
-    def call(
-        self, method: Callable[..., Response], request: Request, timeout_s: float
-    ) -> Response:
+    def call(self, method: Callable[..., Response], request: Request, timeout_s: float) -> Response:
         """Return the answer to one call, for example `link.call(link.stub.GetStatus, request, 3.0)`.
 
         Raises:

@@ -177,9 +177,7 @@ class ConsumerCore:
                 fetcher = self._fetchers.get(queue)
                 epoch = fetcher.epoch if fetcher else 0
                 leased = leased or epoch > 0
-                item = broker_pb2.QueueOffset(
-                    topic=queue.topic, queue_id=queue.queue_id, offset=offset, epoch=epoch
-                )
+                item = broker_pb2.QueueOffset(topic=queue.topic, queue_id=queue.queue_id, offset=offset, epoch=epoch)
                 by_broker[self._address(queue)].append(item)
         for address, items in by_broker.items():
             link = self._links.to(address)
@@ -247,6 +245,7 @@ class ConsumerCore:
             request.lease.group = self._group
             request.lease.client_id = self._client_id
             request.lease.epoch = fetcher.epoch
+
         def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
             self._receive(fetcher, generation, frame, error)
 

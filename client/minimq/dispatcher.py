@@ -37,6 +37,8 @@ from minimq_common.errors import (
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_proto.v1 import broker_pb2
 
+#: Each try gets a share of the time that is left, so that one hung broker does not eat all of it.
+_TRIES_TO_FIT = 3
 #: A try is given at least this long, however little of the budget is left.
 _SHORTEST_TRY_S = 0.2
 #: Waits before the second, third, ... try: the first goes elsewhere at once.
@@ -289,7 +291,7 @@ class Dispatcher:
         now = time.monotonic()
         if outgoing.deadline is None:
             outgoing.deadline = now + self._options.send_timeout_s
-        tries_left = max(self._options.max_tries - len(outgoing.tries), 1)
+        tries_left = max(_TRIES_TO_FIT - len(outgoing.tries), 1)
         patience = max((outgoing.deadline - now) / tries_left, _SHORTEST_TRY_S)
         outgoing.last_broker = queue.broker_name
         flight = _Flight(outgoing, queue, address, now, now + patience)
@@ -344,7 +346,7 @@ class Dispatcher:
         number = min(max(len(outgoing.tries), 1), len(_BACKOFF_S)) - 1
         delay = max(_BACKOFF_S[number] if outgoing.tries else _TICK_S, error.retry_after_s)
         hopeless = not (error.retriable or elsewhere)
-        if hopeless or len(outgoing.tries) >= self._options.max_tries or now + delay >= outgoing.deadline:
+        if hopeless or now + delay >= outgoing.deadline:
             if len(outgoing.tries) > 1 or not hopeless:
                 error = SendFailed(
                     f"{outgoing.count} messages for topic {outgoing.topic!r} were not acknowledged: {error.message}",

@@ -26,8 +26,8 @@ class ProducerOptions:
     """How a producer sends.
 
     Attributes:
-        send_timeout_s: seconds for all tries of a message together, from the first try on.
-        max_tries: tries before a send fails, each at another broker where there is one.
+        send_timeout_s: seconds for all tries of a message together, from the first try on; each goes to another broker
+            where there is one.
         max_body_bytes: largest body in bytes; brokers have a limit of their own.
         batch_messages: most messages in one batch.
         batch_bytes: size in bytes of bodies at which a batch is full.
@@ -37,7 +37,6 @@ class ProducerOptions:
     """
 
     send_timeout_s: float = 3.0
-    max_tries: int = 3
     max_body_bytes: int = 4 << 20
     batch_messages: int = 4096
     batch_bytes: int = 1 << 20

@@ -233,9 +233,7 @@ class PullConsumer(Consumer):
         committed = link.call(
             link.stub.GetCommitted, broker_pb2.GetCommittedRequest(group=self.group, topic=queue.topic), timeout_s
         )
-        described = link.call(
-            link.stub.DescribeTopic, broker_pb2.DescribeTopicRequest(topic=queue.topic), timeout_s
-        )
+        described = link.call(link.stub.DescribeTopic, broker_pb2.DescribeTopicRequest(topic=queue.topic), timeout_s)
         if not 0 <= queue.queue_id < len(described.queues):
             raise InvalidArgument(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
         for item in committed.offsets:

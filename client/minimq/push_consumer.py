@@ -57,7 +57,7 @@ class PushConsumer(Consumer):
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name
         self,
         nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
@@ -239,9 +239,7 @@ class PushConsumer(Consumer):
     def _commit(self, queues: Sequence[MessageQueue] | None = None) -> None:
         with self._finished:
             positions = {
-                queue: work.commit_position
-                for queue, work in self._work.items()
-                if queues is None or queue in queues
+                queue: work.commit_position for queue, work in self._work.items() if queues is None or queue in queues
             }
         changed = {queue: offset for queue, offset in positions.items() if self._committed.get(queue) != offset}
         if changed:

@@ -17,9 +17,7 @@ class RoundRobin:
     def __init__(self, start: int) -> None:
         self._next = start
 
-    def select(
-        self, queues: Sequence[MessageQueue], usable: Callable[[MessageQueue], bool]
-    ) -> MessageQueue | None:
+    def select(self, queues: Sequence[MessageQueue], usable: Callable[[MessageQueue], bool]) -> MessageQueue | None:
         """Return the next usable queue in turn, None when no queue is."""
         for step in range(len(queues)):
             queue = queues[(self._next + step) % len(queues)]

@@ -47,9 +47,7 @@ class ReceivedBatch:
         """Return the messages from an offset on."""
         first = max(offset - self.base_offset, 0)
         indices = range(first, len(self.records))
-        return list(
-            map(ReceivedMessage, repeat(self), indices, self.records.bodies(first), self.records.tags(first))
-        )
+        return list(map(ReceivedMessage, repeat(self), indices, self.records.bodies(first), self.records.tags(first)))
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):

@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 1.0
 
-_NOTHING_LISTENS = "nothing listens there"
-
 
 class RouteCache:
     """Routes by topic, as the name servers tell them.
@@ -357,11 +355,7 @@ def _why_silent(failure: grpc.RpcError, waited_s: float) -> str:
     code, details = rpc.status_of(failure)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"no answer within {waited_s:.1f} s"
-    if "Connection refused" in details:
-        return _NOTHING_LISTENS
-    if "DNS" in details or "resol" in details:
-        return "the host is not found"
-    return details.rpartition("last error: ")[2]
+    return rpc.why_unreached(details)
 
 
 def _nobody_answers(silent: Mapping[str, str]) -> Unavailable:
@@ -371,6 +365,6 @@ def _nobody_answers(silent: Mapping[str, str]) -> Unavailable:
         tried = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
         return Unavailable(f"none of {len(silent)} name servers answers ({tried}): {start}")
     [(address, reason)] = silent.items()
-    if reason == _NOTHING_LISTENS:
+    if reason == rpc.NOTHING_LISTENS:
         return Unavailable(f"no name server listening at {address}: {start}")
     return Unavailable(f"the name server at {address} does not answer ({reason}): {start}")

@@ -17,6 +17,9 @@ from minimq_proto.v1 import errors_pb2
 #: A frame carries a whole batch: the largest body (4 MiB by default, 32 MiB at most) and its columns.
 MAX_FRAME_BYTES = 64 << 20
 
+#: Why a peer is not reached on whose host no process has the port.
+NOTHING_LISTENS = "nothing listens there"
+
 _CODE_KEY = "minimq-code"
 _RETRY_KEY = "minimq-retry-after-ms"
 
@@ -166,8 +169,17 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
         return _make(str(metadata[_CODE_KEY]), details, int(metadata.get(_RETRY_KEY) or 0))
     cls = _ERROR_BY_STATUS.get(error.code(), errors.InternalError)
     if cls is errors.Unavailable:
-        return cls(f"{peer} is not reached: is it running, and is the address right? ({details})")
+        return cls(f"{peer} is not reached: {why_unreached(details)}")
     return cls(f"{peer}: {error.code().name.lower()}: {details}")
+
+
+def why_unreached(details: str) -> str:
+    """Return what gRPC says of a peer that is not reached, in words for people."""
+    if "Connection refused" in details:
+        return NOTHING_LISTENS
+    if "DNS" in details or "resol" in details:
+        return "the host is not found"
+    return details.rpartition("last error: ")[2]
 
 
 def _make(code: str, message: str, retry_after_ms: int) -> MiniMQError:

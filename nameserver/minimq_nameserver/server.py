@@ -18,6 +18,10 @@ from minimq_proto.v1 import nameserver_pb2_grpc
 log = logging.getLogger(__name__)
 
 
+#: Time that calls under way get when the name server stops; none of them takes long.
+_DRAIN_S = 1.0
+
+
 class NameServer:
     """A registry of routes, held in memory; its peers know nothing of it.
 
@@ -53,7 +57,7 @@ class NameServer:
         self._tasks.append(asyncio.create_task(self._expire(), name="nameserver-expire"))
 
     async def stop(self) -> None:
-        """Stop serving at once: no call takes long, and the streams would never end by themselves."""
+        """Stop serving: streams end at once, calls under way are answered."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -62,7 +66,8 @@ class NameServer:
                 await task
         server, self._server = self._server, None
         if server is not None:
-            await server.stop(None)
+            self._service.end_streams()
+            await server.stop(_DRAIN_S)
 
     async def _settle(self) -> None:
         await asyncio.sleep(self._options.start_grace_s)

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 #: What a client is asked to wait before it asks again while brokers are coming back.
 _BUSY_RETRY_S = 0.1
+_STOPPING = "the name server stops"
 
 
 class NameServerService(nameserver_pb2_grpc.NameServerServicer):
@@ -41,6 +42,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._session_ids = itertools.count(1)
         self._streams: dict[int, asyncio.Task[object]] = {}
         self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
+        self._watches: set[asyncio.Task[object]] = set()
+        self._stopping = False
 
     def settle(self) -> None:
         """From now on, what is not in the table does not exist."""
@@ -50,6 +53,15 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
     def expire(self) -> None:
         """Remove the brokers that have been silent for too long, and end their streams."""
         self._carry_out(self._table.expire(self._clock()))
+
+    def end_streams(self) -> None:
+        """Tell every stream that this name server stops; nobody is told of the brokers that leave by it."""
+        self._stopping = True
+        for session, task in self._streams.items():
+            self._reasons[session] = _STOPPING
+            task.cancel()
+        for task in self._watches:
+            task.cancel()
 
     # ---- Brokers ---------------------------------------------------------------------------------
 
@@ -103,7 +115,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._carry_out(self._table.unregister(session))
 
     def _carry_out(self, change: Change) -> None:
-        self._watchers.publish(change.topics)
+        if not self._stopping:
+            self._watchers.publish(change.topics)
         for session, reason in change.ended:
             log.warning("broker removed reason=%r", reason)
             if session in self._streams:
@@ -166,6 +179,9 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         """Send the route of each watched topic, and again whenever it has changed, until the client ends its side."""
         watcher = Watcher()
         self._watchers.add(watcher)
+        task = asyncio.current_task()
+        assert task is not None
+        self._watches.add(task)
         following = asyncio.create_task(self._follow(watcher, request_iterator), name="nameserver-watch-requests")
         telling = asyncio.create_task(self._tell(watcher, context), name="nameserver-watch-events")
         try:
@@ -174,7 +190,12 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
                 task.result()
         except MiniMQError as error:
             await rpc.abort(context, error)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            await rpc.abort(context, Unavailable(_STOPPING))
         finally:
+            self._watches.discard(task)
             self._watchers.remove(watcher)
             following.cancel()
             telling.cancel()

@@ -26,7 +26,7 @@ class AppendService:
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
         answers = _Answers()
-        receiver = asyncio.create_task(self._receive(requests, answers), name="append-receiver")
+        receiver = self._engine.receive(self._receive(requests, answers), "append-receiver")
         try:
             while results := await answers.take():
                 await context.write(broker_pb2.AppendResponse(results=results))

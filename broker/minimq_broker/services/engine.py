@@ -7,8 +7,9 @@ All methods belong to the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Coroutine, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_broker.store.writer import AnyJob, AppendJob, FactJob
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class Engine:
         self._pending_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
+        self._receivers: set[asyncio.Task[None]] = set()
         self.store = MessageStore(path, self._hand_over, options, now_ms)
         self.groups = GroupTable(self.store.term << 32)
         self.leases = LeaseTable(self.store.term)
@@ -73,6 +77,25 @@ class Engine:
     def close(self) -> None:
         """Write what was handed in and close the store."""
         self.store.close()
+
+    # ---- streams --------------------------------------------------------------------------------
+
+    def receive(self, requests: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Begin to receive the requests of a stream, until its client ends it or the broker stops."""
+        task = asyncio.create_task(requests, name=name)
+        self._receivers.add(task)
+        task.add_done_callback(self._received)
+        return task
+
+    def _received(self, task: asyncio.Task[None]) -> None:
+        self._receivers.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("stream: ended by an error name=%s error=%r", task.get_name(), task.exception())
+
+    def end_streams(self) -> None:
+        """Receive no further request: each stream answers what it has taken, and ends in good order."""
+        for task in self._receivers:
+            task.cancel()
 
     # ---- writing --------------------------------------------------------------------------------
 

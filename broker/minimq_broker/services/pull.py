@@ -25,6 +25,8 @@ from minimq_common.model import Permission
 from minimq_common.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
 
+log = logging.getLogger(__name__)
+
 Context = grpc.aio.ServicerContext[broker_pb2.PullRequest, broker_pb2.PullFrame]
 
 log = logging.getLogger(__name__)
@@ -45,21 +47,28 @@ class PullService:
     async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
         """Start and cancel pulls as the client asks, until it closes its side and the last pull has ended."""
         pulls: dict[int, asyncio.Task[None]] = {}
-        writing = asyncio.Lock()
+        receiver = self._engine.receive(self._receive(requests, context, pulls), "pull-receiver")
         try:
-            async for request in requests:
-                pull_id = request.pull_id
-                if request.cancel:
-                    if pull_id in pulls:
-                        pulls[pull_id].cancel()
-                    continue
-                pull = _Pull(self._engine, request, context, writing, refused=len(pulls) >= MAX_PULLS)
-                pulls[pull_id] = asyncio.create_task(_remove_after(pulls, pull_id, pull), name=f"pull-{pull_id}")
-            if pulls:
+            await asyncio.wait((receiver,))
+            if pulls and not receiver.cancelled():
                 await asyncio.wait(pulls.values())
         finally:
+            receiver.cancel()
             for task in pulls.values():
                 task.cancel()
+
+    async def _receive(
+        self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context, pulls: dict[int, asyncio.Task[None]]
+    ) -> None:
+        writing = asyncio.Lock()
+        async for request in requests:
+            pull_id = request.pull_id
+            if request.cancel:
+                if pull_id in pulls:
+                    pulls[pull_id].cancel()
+                continue
+            pull = _Pull(self._engine, request, context, writing, refused=len(pulls) >= MAX_PULLS)
+            pulls[pull_id] = asyncio.create_task(_remove_after(pulls, pull_id, pull), name=f"pull-{pull_id}")
 
 
 async def _remove_after(pulls: dict[int, asyncio.Task[None]], pull_id: int, pull: _Pull) -> None:
@@ -96,7 +105,9 @@ class _Pull:
             self._check()
             while not await self._step():
                 pass
-        except MiniMQError as error:
+        except Exception as error:
+            if not isinstance(error, MiniMQError):
+                log.exception("pull: failed queue=%s/%d", self._request.topic, self._request.queue_id)
             await self._write(broker_pb2.PullFrame(end=True, failure=to_failure(error)))
         except (lmdb.Error, struct.error) as error:
             where = f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"

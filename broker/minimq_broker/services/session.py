@@ -76,20 +76,30 @@ class SessionService:
         if first is None:
             return
         session = self._open(first.client_id)
-        sender = asyncio.create_task(_send(session, context), name=f"session-sender-{session.client_id}")
+        name = f"session-{session.client_id}"
+        sender = asyncio.create_task(_send(session, context), name=f"{name}-sender")
+        receiver = self._engine.receive(self._receive(session, first, incoming), f"{name}-receiver")
         try:
-            await self._handle(session, first)
-            while True:
-                async with asyncio.timeout(self._options.timeout_s):
-                    request = await anext(incoming, None)
-                if request is None:
-                    break
-                await self._handle(session, request)
-        except TimeoutError:
-            log.warning("session: no heartbeat client=%s seconds=%s", session.client_id, self._options.timeout_s)
+            await asyncio.wait((receiver,))
         finally:
+            receiver.cancel()
             sender.cancel()
             self._disconnected(session)
+
+    async def _receive(
+        self,
+        session: _Session,
+        first: broker_pb2.SessionRequest,
+        incoming: AsyncIterator[broker_pb2.SessionRequest],
+    ) -> None:
+        try:
+            request: broker_pb2.SessionRequest | None = first
+            while request is not None:
+                await self._handle(session, request)
+                async with asyncio.timeout(self._options.timeout_s):
+                    request = await anext(incoming, None)
+        except TimeoutError:
+            log.warning("session: no heartbeat client=%s seconds=%s", session.client_id, self._options.timeout_s)
 
     # ---- coming and going -----------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,10 +15,10 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header
+from minimq_broker.store.entry import HEADER_BYTES, EntryHeader, Kind, read_header
 from minimq_broker.store.segment import Row, Segment
 from minimq_common import batch
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 
 
 @dataclass
@@ -55,28 +57,31 @@ def check_directory(path: Path, *, progress: bool = False) -> Report:
     directory = DataDirectory(path, create=False)
     report = Report()
     try:
-        log = CommitLog(directory.log_path, 0, readonly=True)
-        with Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
-            task = bar.add_task("verifying", total=max(log.end - log.start, 1))
+        with (
+            closing(CommitLog(directory.log_path, 0, readonly=True)) as log,
+            Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar,
+        ):
+            task = bar.add_task("verifying", total=len(log.segments))
             walk = _Walk(report)
             for segment in log.segments:
-                walk.segment(segment)
-                bar.update(task, completed=walk.position - log.start)
-        _check_checkpoint(directory.state_path, log, report)
-        log.close()
-    except lmdb.Error as error:
-        report.findings.append(f"LMDB cannot read the directory: {error}")
+                walk.segment_or_finding(segment)
+                bar.advance(task)
+            _check_checkpoint(directory.state_path, log, report)
     finally:
         directory.close()
     return report
 
 
 def _check_checkpoint(path: Path, log: CommitLog, report: Report) -> None:
-    checkpoint = Checkpoint(path, readonly=True)
-    saved = checkpoint.load().position
-    checkpoint.close()
-    if not log.start <= saved <= log.end:
-        report.findings.append(f"checkpoint: at position {saved}, but the log holds {log.start} to {log.end}")
+    try:
+        with closing(Checkpoint(path, readonly=True)) as checkpoint:
+            saved = checkpoint.load().position
+        if not log.start <= saved <= log.end:
+            report.findings.append(f"checkpoint: at position {saved}, but the log holds {log.start} to {log.end}")
+    except StoreError as error:
+        report.findings.append(f"checkpoint: {error.message}")
+    except lmdb.Error as error:
+        report.findings.append(f"the end of the log cannot be read: {error}")
 
 
 class _Walk:
@@ -87,6 +92,13 @@ class _Walk:
         self._next_offset: dict[QueueKey, int] = {}
         self._stored_ms: dict[QueueKey, int] = {}
         self.position = -1
+
+    def segment_or_finding(self, segment: Segment) -> None:
+        """Verify a segment; one that cannot be read to its end hides nothing of the others."""
+        try:
+            self.segment(segment)
+        except (lmdb.Error, struct.error) as error:
+            self._find(segment, self.position, f"what follows cannot be read: {error}")
 
     def segment(self, segment: Segment) -> None:
         self._report.segments += 1
@@ -109,41 +121,42 @@ class _Walk:
                 self._find(segment, position, f"a gap: expected an entry at {self.position}")
             self.position = position + len(entry)
             try:
-                row = self._verified(position, entry)
+                header = read_header(entry, position)
+                if header.kind == Kind.BATCH:
+                    data = bytes(entry[HEADER_BYTES:])
+                    rows.append(self._row(position, header, data))
+                    self._verify(header, data)
             except MiniMQError as error:
                 self._find(segment, position, error.message)
-                continue
-            if row is not None:
-                rows.append(row)
         return rows
 
-    def _verified(self, position: int, entry: memoryview) -> tuple[tuple[QueueKey, int], Row] | None:
-        header = read_header(entry, position)
-        if header.kind != Kind.BATCH:
-            return None
-        data = bytes(entry[HEADER_BYTES:])
+    def _row(self, position: int, header: EntryHeader, data: bytes) -> tuple[tuple[QueueKey, int], Row]:
+        """Return the index row that a batch must have, with its key."""
         about = batch.read_header(data)
-        queue, last = header.queue, header.base_offset + about.count - 1
         self._report.messages += about.count
         row = Row(
-            last,
+            header.base_offset + about.count - 1,
             position,
-            len(entry),
+            HEADER_BYTES + len(data),
             about.count,
             header.stored_ms,
             about.born_first_ms,
             about.born_last_ms,
             about.tag_hashes,
         )
-        expected = self._next_offset.get(queue, header.base_offset)
-        self._next_offset[queue] = last + 1
-        if header.base_offset != expected:
-            raise MiniMQError(f"queue {queue} goes on at offset {header.base_offset} where {expected} was expected")
-        if header.stored_ms < self._stored_ms.get(queue, 0):
-            raise MiniMQError(f"queue {queue} offset {header.base_offset} was stored before the batch ahead of it")
+        return (header.queue, row.last_offset), row
+
+    def _verify(self, header: EntryHeader, data: bytes) -> None:
+        """Raise a `MiniMQError` unless a batch is in order and goes on where the one ahead of it ends."""
+        queue, first = header.queue, header.base_offset
+        expected, stored_ms = self._next_offset.get(queue, first), self._stored_ms.get(queue, 0)
+        self._next_offset[queue] = first + batch.read_header(data).count
         self._stored_ms[queue] = header.stored_ms
+        if first != expected:
+            raise CorruptEntry(f"queue {queue} goes on at offset {first} where {expected} was expected")
+        if header.stored_ms < stored_ms:
+            raise CorruptEntry(f"queue {queue} offset {first} was stored before the batch ahead of it")
         batch.RecordBatch(data)
-        return (queue, last), row
 
     def _find(self, segment: Segment, position: int, text: str) -> None:
         self._report.findings.append(f"{segment.path.name}: position {position}: {text}")

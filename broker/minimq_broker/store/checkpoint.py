@@ -8,37 +8,47 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import google_crc32c
 import lmdb
 import msgspec
 
 from minimq_broker.core.state import State
+from minimq_broker.store.lmdb_file import open_lmdb
+from minimq_common.errors import StoreError
 
 _POSITION_KEY = b"\0position"
 #: Address space for the map; a row takes about 60 bytes.
 _MAP_BYTES = 16 << 30
+_CRC_BYTES = 4
 
 
 class Checkpoint:
     """The saved state of one broker. Used by one thread at a time."""
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
-        self._env = lmdb.open(
-            str(path), subdir=False, map_size=_MAP_BYTES, readonly=readonly, lock=not readonly, create=not readonly
-        )
+        self._path = path
+        self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
 
     def close(self) -> None:
         """Close the file."""
         self._env.close()
 
     def load(self) -> State:
-        """Return the saved state, or an empty one when nothing was saved yet."""
+        """Return the saved state, an empty one when nothing was saved yet. Raises `StoreError` when it is damaged."""
         state = State()
-        with self._env.begin() as txn, txn.cursor() as cursor:
-            for key, value in cursor:
-                if key == _POSITION_KEY:
-                    state.position = msgspec.msgpack.decode(value)
-                else:
-                    state.load(msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
+        try:
+            with self._env.begin() as txn, txn.cursor() as cursor:
+                for key, stored in cursor:
+                    value = _unseal(key, stored)
+                    if key == _POSITION_KEY:
+                        state.position = msgspec.msgpack.decode(value)
+                    else:
+                        state.load(msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
+        except (lmdb.Error, ValueError) as error:
+            raise StoreError(
+                f"{self._path} is damaged: {error}: restore the data directory from a copy of it; "
+                "as long as the log begins at position 0 it is enough to move this file away"
+            ) from None
         return state
 
     def save(self, state: State) -> None:
@@ -50,6 +60,18 @@ class Checkpoint:
                 if value is None:
                     txn.delete(key)
                 else:
-                    txn.put(key, msgspec.msgpack.encode(value))
-            txn.put(_POSITION_KEY, msgspec.msgpack.encode(state.position))
+                    txn.put(key, _seal(key, msgspec.msgpack.encode(value)))
+            txn.put(_POSITION_KEY, _seal(_POSITION_KEY, msgspec.msgpack.encode(state.position)))
         state.saved()
+
+
+def _seal(key: bytes, value: bytes) -> bytes:
+    """Return a value as stored: behind the CRC-32C of its row."""
+    return int(google_crc32c.value(key + value)).to_bytes(_CRC_BYTES, "little") + value
+
+
+def _unseal(key: bytes, stored: bytes) -> bytes:
+    value = stored[_CRC_BYTES:]
+    if _seal(key, value) != stored:
+        raise ValueError("a row does not match its CRC-32C")
+    return value

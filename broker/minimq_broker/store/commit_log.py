@@ -12,7 +12,7 @@ from pathlib import Path
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
-from minimq_broker.store.segment import Row, Segment, total_bytes
+from minimq_broker.store.segment import Row, Segment, is_begun, total_bytes
 from minimq_common.errors import StoreError
 
 
@@ -30,10 +30,14 @@ class CommitLog:
         self._segment_bytes = segment_bytes
         #: Only ever replaced as a whole or appended to, by the writer.
         self.segments: list[Segment] = []
-        for file in sorted(path.glob("*.mdb")):
-            self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
-        if not self.segments and not readonly:
-            self._add(0)
+        try:
+            for file in _segment_files(path, readonly=readonly):
+                self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
+            if not self.segments and not readonly:
+                self._add(0)
+        except BaseException:
+            self.close()
+            raise
         for segment in self.segments[:-1]:
             segment.sealed = True
 
@@ -76,7 +80,13 @@ class CommitLog:
         sealed.sealed = True
 
     def _add(self, start: int) -> None:
-        self.segments.append(Segment(self._path / f"{start:020d}.mdb", start, self._segment_bytes))
+        file = self._path / f"{start:020d}.mdb"
+        try:
+            segment = Segment(file, start, self._segment_bytes)
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
+        self.segments.append(segment)
         sync_directory(self._path)
 
     # ---- reading ------------------------------------------------------------------------------------
@@ -124,3 +134,11 @@ class CommitLog:
             if found is not None:
                 return found
         return None
+
+
+def _segment_files(path: Path, *, readonly: bool) -> list[Path]:
+    """Return the files of all segments in order."""
+    files = sorted(path.glob("*.mdb"))
+    if readonly and files and not is_begun(files[-1]):
+        files.pop()  # its making was interrupted: the writer goes on with that, a reader finds nothing to read
+    return files

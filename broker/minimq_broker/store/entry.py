@@ -1,6 +1,7 @@
 """One entry of the CommitLog as bytes: a short header, then a batch or a fact.
 
-The CRC-32C of an entry covers its header, and the payload too when that is a fact: a batch brings its own.
+The CRC-32C of an entry covers its header and the payload, but of a batch only the fixed part of its header, which is
+all that the broker itself relies on: the batch brings a checksum of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class EntryHeader(NamedTuple):
 def batch_entry(queue: QueueKey, base_offset: int, stored_ms: int, data: bytes) -> bytes:
     """Return the entry of a batch."""
     head = _HEADER.pack(0, Kind.BATCH, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
-    return b"".join((google_crc32c.value(head).to_bytes(_CRC_BYTES, "little"), head, data))
+    crc = google_crc32c.value(head + data[: batch.HEADER_BYTES])
+    return b"".join((crc.to_bytes(_CRC_BYTES, "little"), head, data))
 
 
 def fact_entry(fact: Fact, stored_ms: int) -> bytes:
@@ -55,7 +57,7 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
     if len(entry) < HEADER_BYTES:
         raise CorruptEntry(f"the entry at position {position} is cut off after {len(entry)} bytes")
     crc, kind, _, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
-    covered = entry[_CRC_BYTES:] if kind == Kind.FACT else entry[_CRC_BYTES:HEADER_BYTES]
+    covered = entry[_CRC_BYTES:] if kind == Kind.FACT else entry[_CRC_BYTES : HEADER_BYTES + batch.HEADER_BYTES]
     if google_crc32c.value(bytes(covered)) != crc or kind not in (Kind.BATCH, Kind.FACT):
         raise CorruptEntry(f"the entry at position {position} does not match its CRC-32C")
     return EntryHeader(Kind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+
+import lmdb
 
 from minimq_broker.core.facts import decode_fact
 from minimq_broker.core.state import QueueKey, State
@@ -14,6 +18,7 @@ from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header
 from minimq_broker.store.message_store import recover
 from minimq_common import batch
+from minimq_common.errors import StoreError
 
 
 def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
@@ -29,14 +34,16 @@ def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
     """
     directory = DataDirectory(path, create=False)
     try:
-        log = CommitLog(directory.log_path, 0, readonly=True)
-        checkpoint = Checkpoint(directory.state_path, readonly=True)
-        yield from _segments(log)
-        yield from _state(recover(checkpoint, log), log)
-        if entries:
-            yield from _entries(log)
-        checkpoint.close()
-        log.close()
+        with (
+            closing(CommitLog(directory.log_path, 0, readonly=True)) as log,
+            closing(Checkpoint(directory.state_path, readonly=True)) as checkpoint,
+        ):
+            yield from _segments(log)
+            yield from _state(recover(checkpoint, log), log)
+            if entries:
+                yield from _entries(log)
+    except (lmdb.Error, struct.error) as error:
+        raise StoreError(f"{path} cannot be read: {error}: run minimq-broker check {path}") from None
     finally:
         directory.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,17 +69,18 @@ class MessageStore:
         options: StoreOptions,
         clock_ms: Callable[[], int],
     ) -> None:
-        self._directory = DataDirectory(path, create=True)
-        try:
-            self._checkpoint = Checkpoint(self._directory.state_path)
-            self.log = CommitLog(self._directory.log_path, options.segment_bytes)
-            self.state = recover(self._checkpoint, self.log)
-        except lmdb.Error as error:
-            self._directory.close()
-            raise StoreError(f"cannot open the store in {path}: {error}: run minimq-broker check {path}") from error
-        except BaseException:
-            self._directory.close()
-            raise
+        with ExitStack() as opened:
+            self._directory = DataDirectory(path, create=True)
+            opened.callback(self._directory.close)
+            try:
+                self._checkpoint = Checkpoint(self._directory.state_path)
+                opened.callback(self._checkpoint.close)
+                self.log = CommitLog(self._directory.log_path, options.segment_bytes)
+                opened.callback(self.log.close)
+                self.state = recover(self._checkpoint, self.log)
+            except lmdb.Error as error:
+                raise StoreError(f"cannot open the store in {path}: {error}: run minimq-broker check {path}") from error
+            opened.pop_all()  # all is well: `close` closes them
         self._writer = Writer(
             self.log,
             self.state,

@@ -19,6 +19,7 @@ from pathlib import Path
 import lmdb
 
 from minimq_broker.core.state import QueueKey
+from minimq_broker.store.lmdb_file import open_lmdb
 from minimq_common.errors import CorruptEntry, StoreError
 
 _POSITION = struct.Struct(">Q")
@@ -81,23 +82,17 @@ class Segment:
         self.path = path
         self.start = start
         size = path.stat().st_size if path.exists() else 0
-        self._env = lmdb.open(
-            str(path),
-            subdir=False,
-            max_dbs=2,
-            map_size=max(segment_bytes, size) + _MAP_SLACK,
-            readonly=readonly,
-            lock=not readonly,
-        )
-        self._log = self._env.open_db(b"log", create=not readonly)
-        self._rows = self._env.open_db(b"consumequeue", create=not readonly)
-        self._page_bytes = self._env.stat()["psize"]
-        if 0 < size < self.used_bytes:  # a read beyond the end of the file would kill the process
-            used = self.used_bytes
+        map_bytes = max(segment_bytes, size) + _MAP_SLACK
+        self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=2)
+        try:
+            self._log = self._env.open_db(b"log", create=not readonly)
+            self._rows = self._env.open_db(b"consumequeue", create=not readonly)
+        except BaseException as error:
             self._env.close()
-            raise StoreError(
-                f"{path} is cut off after {size} of {used} bytes: restore the data directory from a copy of it"
-            )
+            if isinstance(error, lmdb.Error) and not isinstance(error, lmdb.DiskError):
+                raise StoreError(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
+            raise
+        self._page_bytes = self._env.stat()["psize"]
         #: First offset of each queue here, looked up when first needed; kept only once the segment is sealed.
         self._first: dict[QueueKey, int | None] = {}
         self.sealed = False
@@ -143,7 +138,7 @@ class Segment:
                     yield _POSITION.unpack(key)[0], value
 
     def rows(self) -> Iterator[tuple[QueueKey, Row]]:
-        """Yield every row, by queue and offset."""
+        """Yield every row, by queue and offset. Raises `struct.error` at one that is damaged."""
         with self._env.begin(self._rows, buffers=True) as txn, txn.cursor() as cursor:
             for key, value in cursor:
                 topic_id, queue_id, last = _ROW_KEY.unpack(key)
@@ -225,3 +220,14 @@ class Segment:
 def total_bytes(segments: Iterable[Segment]) -> int:
     """Return how much disk segments use."""
     return sum(segment.path.stat().st_size for segment in segments)
+
+
+def is_begun(path: Path) -> bool:
+    """Tell whether a file has the tables of a segment; one whose making was interrupted has not."""
+    if path.stat().st_size == 0:
+        return False
+    env = open_lmdb(path, map_bytes=_MAP_SLACK, readonly=True)
+    try:
+        return int(env.stat()["entries"]) > 0
+    finally:
+        env.close()

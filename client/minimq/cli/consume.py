@@ -117,7 +117,9 @@ class _Writer:
 
     def write(self, messages: list[ReceivedMessage]) -> None:
         """Write messages, a line each, and flush."""
-        self._file.write(b"\n".join((*map(self._line_of, messages), b"")))
+        rest = memoryview(b"\n".join((*map(self._line_of, messages), b"")))
+        while rest:  # with PYTHONUNBUFFERED, stdout writes a part only when a signal comes
+            rest = rest[self._file.write(rest) :]
         self._file.flush()
         self.count += len(messages)
 
