@@ -89,9 +89,7 @@ class OpenStore:
         """Record a fact, or what is decided; return it."""
         return self.submit_fact(decide, alone=alone).result(PATIENCE_S)
 
-    def submit_fact(
-        self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True
-    ) -> Future[Fact | None]:
+    def submit_fact(self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True) -> Future[Fact | None]:
         """Hand a fact in without waiting."""
         future: Future[Fact | None] = Future()
 

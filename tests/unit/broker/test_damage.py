@@ -1,0 +1,351 @@
+"""Damaged data directories: found, named, and survived; whatever can still be read is read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.inspect import inspect_directory
+from minimq_common.batch import RecordBatch
+from minimq_common.errors import (
+    CorruptBatch,
+    CorruptEntry,
+    DataDirectoryInUse,
+    DataDirectoryVersion,
+    MiniMQError,
+    StoreError,
+)
+from support.stores import OpenStore, Stores
+
+SEGMENT = f"{0:020d}.mdb"
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which a child process finds the packages."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def command(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run minimq-broker."""
+    return subprocess.run(
+        [sys.executable, "-m", "minimq_broker", *map(str, args)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def flip(file: Path, needle: bytes, at: int = 0) -> None:
+    """Flip a bit of some bytes, wherever a file holds them: also in pages that were copied and are free now."""
+    data = file.read_bytes()
+    assert needle in data
+    changed = bytearray(needle)
+    changed[at] ^= 0x10
+    file.write_bytes(data.replace(needle, bytes(changed)))
+
+
+@pytest.fixture
+def filled(stores: Stores) -> Path:
+    """A data directory, closed: topic "t" with offsets 0 to 9 in five batches, then one committed offset."""
+    store = stores.open()
+    store.create_topic("t", 2)
+    for number in range(5):
+        store.append("t", 0, b"first-%d" % number, b"second-%d" % number)
+    store.record(OffsetsCommitted("some-group", (CommittedOffset(*store.key("t", 0), 4),)))
+    store.close()
+    stores.damaged.add(store.path)
+    return store.path
+
+
+def positions(path: Path) -> list[int]:
+    """Return where the entries of a directory begin."""
+    return [int(line.split()[0]) for line in inspect_directory(path, entries=True) if re.match(r"\d+ ", line)]
+
+
+# ---- one bit ------------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_in_a_body_is_found_and_the_rest_is_readable(stores: Stores, filled: Path) -> None:
+    position = positions(filled)[2 + 3]  # behind the term and the topic
+    flip(filled / "commitlog" / SEGMENT, b"second-3")
+
+    [finding] = check_directory(filled).findings
+    assert finding.startswith(f"{SEGMENT}: position {position}: a batch of ")
+    store = stores.open()
+    for stored in store.read("t", 0, 0):
+        if stored.position == position:
+            with pytest.raises(CorruptBatch):
+                RecordBatch(stored.data)
+        else:
+            RecordBatch(stored.data)
+    assert store.append("t", 0, b"more") == 10
+    assert store.bodies("t", 0, 8) == [b"first-4", b"second-4", b"more"]
+
+
+def test_a_flipped_bit_in_a_fact_is_found(filled: Path) -> None:
+    flip(filled / "commitlog" / SEGMENT, b"some-group")
+    [finding] = check_directory(filled).findings
+    assert re.fullmatch(rf"{SEGMENT}: position \d+: the entry at position \d+ does not match its CRC-32C", finding)
+
+
+def test_a_damaged_fact_that_recovery_needs_is_a_named_error(stores: Stores, filled: Path) -> None:
+    (filled / "state.mdb").unlink()  # as if there never was a checkpoint
+    flip(filled / "commitlog" / SEGMENT, b"some-group")
+    with pytest.raises(CorruptEntry, match=r"position \d+ does not match its CRC-32C"):
+        stores.open()
+
+
+def test_a_lost_checkpoint_is_made_again_from_the_log(stores: Stores, filled: Path) -> None:
+    (filled / "state.mdb").unlink()
+    store = stores.open()
+    assert store.state.offset("some-group", store.key("t", 0)) == 4
+    assert len(store.bodies("t", 0)) == 10
+
+
+@pytest.mark.parametrize("name", [f"commitlog/{SEGMENT}", "state.mdb"])
+def test_a_flipped_bit_anywhere_never_ends_in_a_crash(filled: Path, name: str) -> None:
+    """Many bits, each in a process of its own, since a crash would end that one."""
+    script = """
+import os, random, sys
+from pathlib import Path
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.inspect import inspect_directory
+from minimq_common.errors import MiniMQError
+
+directory, name, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+original = (directory / name).read_bytes()
+chance = random.Random(seed)
+for _ in range(80):
+    bit = chance.randrange(8 * len(original))
+    child = os.fork()
+    if child == 0:
+        changed = bytearray(original)
+        changed[bit // 8] ^= 1 << bit % 8
+        (directory / name).write_bytes(changed)
+        status = 0
+        try:
+            check_directory(directory)
+            list(inspect_directory(directory, entries=True))
+        except MiniMQError:
+            pass
+        except BaseException as error:
+            print(f"bit {bit}: {type(error).__name__}: {error}", flush=True)
+            status = 1
+        os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        print(f"bit {bit}: killed by signal {os.WTERMSIG(status)}")
+(directory / name).write_bytes(original)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(filled), name, "1"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert run.stdout == ""
+
+
+# ---- rows and entries ---------------------------------------------------------------------------
+
+
+def edit(path: Path, table: bytes, *, drop: int | None = None, change: int | None = None) -> None:
+    """Delete or change the row of that number in a table of the first segment."""
+    environment = lmdb.open(str(path / "commitlog" / SEGMENT), subdir=False, max_dbs=2, map_size=1 << 30)
+    with environment.begin(environment.open_db(table), write=True) as txn:
+        every = list(txn.cursor())
+        if drop is not None:
+            txn.delete(every[drop][0])
+        if change is not None:
+            key, value = every[change]
+            txn.put(key, bytes([value[0] ^ 1]) + value[1:])
+    environment.close()
+
+
+def test_a_lost_index_row_is_found(filled: Path) -> None:
+    edit(filled, b"consumequeue", drop=1)
+    [finding] = check_directory(filled).findings
+    assert finding.endswith("offset 3 has no index row")
+
+
+def test_a_changed_index_row_is_found_and_reading_it_is_a_named_error(stores: Stores, filled: Path) -> None:
+    edit(filled, b"consumequeue", change=1)
+    findings = check_directory(filled).findings
+    assert any("the index row of queue" in finding and "offset 3 is wrong" in finding for finding in findings)
+    store = stores.open()
+    with pytest.raises(CorruptEntry, match="minimq-broker check"):
+        store.read("t", 0, 2)
+    assert store.bodies("t", 0, 4) == [b"first-2", b"second-2", b"first-3", b"second-3", b"first-4", b"second-4"]
+
+
+def test_a_lost_entry_is_found(filled: Path) -> None:
+    lost = positions(filled)[3]
+    edit(filled, b"log", drop=3)
+    findings = check_directory(filled).findings
+    assert any(f"expected an entry at {lost}" in finding for finding in findings)
+    assert any("goes on at offset 4 where 2 was expected" in finding for finding in findings)
+
+
+def test_a_lost_segment_is_found(stores: Stores) -> None:
+    store = stores.open(segment_bytes=96 << 10)
+    store.create_topic("t")
+    for _ in range(30):
+        store.append("t", 0, bytes(20_000))
+    store.close()
+    stores.damaged.add(store.path)
+    segments = sorted((store.path / "commitlog").glob("*.mdb"))
+    assert len(segments) > 4
+    segments[2].unlink()
+    assert any(
+        f"{segments[3].name}: " in finding and "a gap" in finding for finding in check_directory(store.path).findings
+    )
+
+
+# ---- files that are cut off, missing, mixed -----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [f"commitlog/{SEGMENT}", "state.mdb"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
+def test_a_file_that_is_cut_off_is_a_named_error(stores: Stores, filled: Path, name: str, share: float) -> None:
+    file = filled / name
+    os.truncate(file, int(file.stat().st_size * share))
+    shutil.copytree(filled, stores.folder / "copy")
+
+    checked = command("check", filled)
+    assert "Traceback" not in checked.stdout + checked.stderr
+    assert checked.returncode == 0 or re.search(f"{file.name}|checkpoint", checked.stdout + checked.stderr)
+    # The pages that are missing may be free ones: then all is in order. Otherwise there is an error, no crash.
+    script = """
+import sys
+from pathlib import Path
+from minimq_broker.store.message_store import MessageStore, StoreOptions
+from minimq_common.batch import RecordBatch
+from minimq_common.errors import MiniMQError
+
+import lmdb
+
+try:
+    store = MessageStore(Path(sys.argv[1]), lambda jobs, grown: None, StoreOptions(), lambda: 0)
+    for stored in store.read(store.state.queue("t", 0), 0, 1 << 40, 1 << 40):
+        print(*RecordBatch(stored.data).bodies())
+except (MiniMQError, lmdb.Error) as error:
+    print("error", error)
+"""
+    read = subprocess.run(
+        [sys.executable, "-c", script, str(stores.folder / "copy")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (read.returncode, read.stderr.count("Traceback")) == (0, 0)
+    every = [f"b'first-{number}' b'second-{number}'" for number in range(5)]
+    if checked.returncode == 0:
+        assert read.stdout.splitlines() == every
+    else:
+        assert read.stdout.splitlines()[-1].startswith("error ") or name == "state.mdb"
+
+
+def test_files_of_two_directories_are_a_named_error(stores: Stores, filled: Path) -> None:
+    longer = stores.open("longer")
+    longer.create_topic("t")
+    longer.append("t", 0, bytes(100_000))
+    longer.close()
+    shutil.copy(longer.path / "state.mdb", filled / "state.mdb")
+
+    with pytest.raises(StoreError, match="mixed, or some are missing; restore them together"):
+        stores.open()
+    assert any("checkpoint: at position" in finding for finding in check_directory(filled).findings)
+
+
+@pytest.mark.parametrize("text", ["2", "99", "", "one"])
+def test_another_format_is_a_named_error(stores: Stores, filled: Path, text: str) -> None:
+    (filled / "format").write_text(text)
+    for attempt in (
+        stores.open,
+        lambda: check_directory(filled),
+        lambda: list(inspect_directory(filled, entries=False)),
+    ):
+        with pytest.raises(DataDirectoryVersion, match="this release reads format 1: use the release that wrote it"):
+            attempt()
+
+
+def test_a_directory_in_use_is_a_named_error_with_the_process(stores: Stores, store: OpenStore) -> None:
+    for attempt in (stores.open, lambda: check_directory(store.path)):
+        with pytest.raises(DataDirectoryInUse, match=rf"in use by process {os.getpid()}: stop it first"):
+            attempt()
+    checked = command("check", store.path)
+    assert checked.returncode == 1
+    assert f"in use by process {os.getpid()}" in checked.stderr
+    store.append("t", 0, b"undisturbed")
+
+
+def test_what_is_no_data_directory_is_a_named_error(stores: Stores, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    for name in ("empty", "file", "absent"):
+        for attempt in (check_directory, lambda path: list(inspect_directory(path, entries=False))):
+            with pytest.raises(StoreError, match=name):
+                attempt(tmp_path / name)
+    assert list((tmp_path / "empty").iterdir()) == []
+    assert not (tmp_path / "absent").exists()
+    with pytest.raises(StoreError, match="cannot use"):
+        stores.open("file")
+
+
+# ---- the commands -------------------------------------------------------------------------------
+
+
+def test_the_check_command(filled: Path) -> None:
+    clean = command("check", filled)
+    assert (clean.returncode, clean.stdout) == (0, "clean: 1 segments, 8 entries, 10 messages\n")
+    flip(filled / "commitlog" / SEGMENT, b"first-0")
+    damaged = command("check", filled)
+    assert damaged.returncode == 1
+    assert damaged.stdout.splitlines()[-1] == "damaged: 1 findings in 1 segments, 8 entries, 10 messages"
+    absent = command("check", filled / "absent")
+    assert (absent.returncode, absent.stdout) == (1, "")
+    assert absent.stderr.startswith("Error: ")
+
+
+def test_the_inspect_command(filled: Path) -> None:
+    shown = command("inspect", filled)
+    assert shown.returncode == 0
+    lines = shown.stdout.splitlines()
+    assert re.fullmatch(r"log: positions 0 to \d+, 1 segments, \d+ bytes on disk", lines[0])
+    assert lines[2:] == [
+        "term: 1",
+        lines[3],
+        "  queue 0: offsets 0 to 10",
+        "  queue 1: offsets 0 to 0",
+        "group some-group: t/0 at 4",
+    ]
+    assert re.fullmatch(r"topic t: id \d+, 2 read and 2 write queues, permission 6", lines[3])
+    entries = command("inspect", "--entries", filled).stdout.splitlines()[len(lines) :]
+    assert len(entries) == 8
+    assert entries[2].endswith("offsets 0 to 1")
+    assert "some-group" in entries[-1]
+
+
+def test_inspecting_what_is_damaged_is_a_named_error(filled: Path) -> None:
+    (filled / "commitlog" / SEGMENT).write_bytes(b"no database" * 10_000)
+    shown = command("inspect", filled)
+    assert shown.returncode == 1
+    assert shown.stderr.startswith("Error: ")
+    with contextlib.suppress(MiniMQError):
+        check_directory(filled)
