@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -9,8 +10,10 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +60,21 @@ class Minimq:
     def json(self, *arguments: str) -> Any:  # noqa: ANN401 - as json has it
         return json.loads(self(*arguments, "--output", "json"))
 
-    def start(self, *arguments: str, **pipes: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+    @contextmanager
+    def running(self, *arguments: str, stdin: int | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run it beside the block, and end it with the block at the latest."""
+        process = subprocess.Popen(
             [*COMMAND, *arguments],
-            env=environment(MINIMQ_NAMESERVER=self.nameserver),
+            env=environment(MINIMQ_NAMESERVER=self.nameserver, **variables),
+            stdin=stdin,
             stdout=subprocess.PIPE,
-            stdin=pipes.get("stdin"),
-            stderr=pipes.get("stderr"),
+            stderr=subprocess.PIPE,
         )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 @pytest.fixture(scope="session")
@@ -220,13 +230,13 @@ def test_a_topic_that_is_not_there_or_a_file(minimq: Minimq, topic: str) -> None
 
 
 def test_a_slow_pipe_is_sent_as_it_arrives(minimq: Minimq, topic: str, admin: Admin) -> None:
-    producing = minimq.start("produce", topic, stdin=subprocess.PIPE)
-    assert producing.stdin is not None
-    for count in (1, 2):
-        producing.stdin.write(b"a line\n")
-        producing.stdin.flush()
-        wait_until(lambda count=count: admin.describe_topic(topic).messages == count, 20, what="the line")  # type: ignore[misc]
-    output, _ = producing.communicate(timeout=20)
+    with minimq.running("produce", topic, stdin=subprocess.PIPE) as producing:
+        assert producing.stdin is not None
+        for count in (1, 2):
+            producing.stdin.write(b"a line\n")
+            producing.stdin.flush()
+            wait_until(lambda count=count: admin.describe_topic(topic).messages == count, 20)  # type: ignore[misc]
+        output, _ = producing.communicate(timeout=20)
     assert output.startswith(b"sent 2 messages")
 
 
@@ -265,39 +275,66 @@ def test_a_new_group_begins_where_it_is_told(minimq: Minimq, topic: str, group: 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_commits_and_leaves(minimq: Minimq, topic: str, group: str, number: signal.Signals) -> None:
     minimq("produce", topic, stdin=b"one\n")
-    consuming = minimq.start("consume", topic, "--group", group, stderr=subprocess.PIPE)
-    assert consuming.stdout is not None
-    assert consuming.stdout.readline() == b"one\n"
-    consuming.send_signal(number)
-    output, said = consuming.communicate(timeout=20)
+    with minimq.running("consume", topic, "--group", group) as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stdout.readline() == b"one\n"
+        consuming.send_signal(number)
+        output, said = consuming.communicate(timeout=20)
     assert (output, said, consuming.returncode) == (b"", b"", 0)
     assert minimq("consume", topic, "--group", group, "--exit-at-end") == ""
 
 
 def test_a_reader_that_leaves_is_no_error_and_loses_nothing(minimq: Minimq, topic: str, group: str) -> None:
     minimq("produce", topic, stdin="\n".join(map(str, range(200_000))).encode())
-    consuming = minimq.start("consume", topic, "--group", group, stderr=subprocess.PIPE)
-    assert consuming.stdout is not None
-    first = consuming.stdout.readline()
-    assert first
-    consuming.stdout.close()
-    assert consuming.wait(30) == 0
-    assert consuming.stderr is not None
-    with consuming.stderr as stderr:
-        assert stderr.read() == b""
+    with minimq.running("consume", topic, "--group", group) as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stderr is not None
+        assert consuming.stdout.readline()
+        consuming.stdout.close()
+        assert consuming.wait(30) == 0
+        assert consuming.stderr.read() == b""
     # What was in the pipe counts as read; what could not be written comes again.
     rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
     assert len(rest) == len(set(rest))
     assert 200_000 - 2 * 4096 <= len(rest) < 200_000
 
 
-def test_the_end_is_reached_together_with_another_member(minimq: Minimq, topic: str, group: str) -> None:
-    other = minimq.start("consume", topic, "--group", group)
-    lines = [str(number) for number in range(5000)]
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("signals", "status"), [((signal.SIGINT,), 0), ((signal.SIGINT, signal.SIGTERM), 1)])
+def test_what_a_full_pipe_has_not_taken_comes_again(
+    minimq: Minimq, topic: str, group: str, unbuffered: str, signals: tuple[signal.Signals, ...], status: int
+) -> None:
+    lines = [f"{number:0100}" for number in range(20_000)]
     minimq("produce", topic, stdin="\n".join(lines).encode())
-    mine = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
-    other.send_signal(signal.SIGINT)
-    output, _ = other.communicate(timeout=30)
+    with minimq.running("consume", topic, "--group", group, PYTHONUNBUFFERED=unbuffered) as consuming:
+        assert consuming.stdout is not None
+        pipe = consuming.stdout.fileno()
+        # A page at the end of a small write may stay half empty.
+        full = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - 3 * 4096
+        wait_until(lambda: waiting_in(pipe) >= full, 20, what="a full pipe")
+        for number in signals:
+            consuming.send_signal(number)
+        first, _ = consuming.communicate(timeout=30)
+    assert consuming.returncode == status
+    whole = first.decode().split("\n")[:-1]
+    rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
+    assert set(whole) | set(rest) == set(lines)
+    if not status:  # the first signal lets it finish what is in hand
+        assert Counter(whole + rest) == Counter(lines)
+
+
+def waiting_in(pipe: int) -> int:
+    """Bytes in a pipe that nobody has read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def test_the_end_is_reached_together_with_another_member(minimq: Minimq, topic: str, group: str) -> None:
+    lines = [str(number) for number in range(5000)]
+    with minimq.running("consume", topic, "--group", group) as other:
+        minimq("produce", topic, stdin="\n".join(lines).encode())
+        mine = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
+        other.send_signal(signal.SIGINT)
+        output, _ = other.communicate(timeout=30)
     assert Counter(mine + output.decode().splitlines()) == Counter(lines)
 
 
@@ -316,19 +353,19 @@ def test_a_local_cluster_says_how_to_use_it_and_ends_cleanly(number: signal.Sign
     address = f"127.0.0.1:{free_port()}"
     minimq = Minimq(address)
     arguments = ("local", "--brokers", "1", "--port", address.rpartition(":")[2], "--data-dir", str(tmp_path))
-    running = minimq.start(*arguments, stderr=subprocess.PIPE)
-    assert running.stdout is not None
-    said = b""
-    while b"Ctrl-C" not in said:
-        line = running.stdout.readline()
-        assert line, running.stderr and running.stderr.read()
-        said += line
-    assert f"export MINIMQ_NAMESERVER={address}" in said.decode()
-    [broker] = minimq.json("cluster", "status")
-    assert f"broker-a      {broker['address']}" in said.decode()
-    assert "cannot listen at" in minimq("local", "--port", address.rpartition(":")[2], status=1)
-    running.send_signal(number)
-    _, errors = running.communicate(timeout=20)
+    with minimq.running(*arguments) as running:
+        assert running.stdout is not None
+        said = b""
+        while b"Ctrl-C" not in said:
+            line = running.stdout.readline()
+            assert line, said
+            said += line
+        assert f"export MINIMQ_NAMESERVER={address}" in said.decode()
+        [broker] = minimq.json("cluster", "status")
+        assert f"broker-a      {broker['address']}" in said.decode()
+        assert "cannot listen at" in minimq("local", "--port", address.rpartition(":")[2], status=1)
+        running.send_signal(number)
+        _, errors = running.communicate(timeout=20)
     assert (errors, running.returncode) == (b"", 0)
     assert (tmp_path / "broker-a").is_dir()
 
