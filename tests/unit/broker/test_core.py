@@ -44,13 +44,13 @@ def test_what_is_told_after_the_last_step(steps: str, events: list[LeaseEvent]) 
     """`+a`: a asks, `-a`: a gives back, `!a`: a is dropped from the group."""
     table = LeaseTable(term=7)
     told: list[LeaseEvent] = []
-    for what, client in steps.split():
-        if what == "+":
-            told = table.acquire(KEY, client)
-        elif what == "-":
-            told = table.release(KEY, client)
+    for step in steps.split():
+        if step[0] == "+":
+            told = table.acquire(KEY, step[1])
+        elif step[0] == "-":
+            told = table.release(KEY, step[1])
         else:
-            told = table.drop("g", client)
+            told = table.drop("g", step[1])
     assert told == events
 
 

@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -22,6 +23,16 @@ SMALL = 256 << 10
 
 def body(number: int) -> bytes:
     return b"body-%06d" % number
+
+
+def hold_writer(store: OpenStore) -> tuple[Future[Fact | None], threading.Event]:
+    """Let the writer wait until the event is set, so that all that is handed in meanwhile has to wait, too."""
+    go_on = threading.Event()
+
+    def decide(_: State) -> None:
+        go_on.wait(PATIENCE_S)
+
+    return store.submit_fact(decide), go_on
 
 
 def fill(store: OpenStore, sizes: list[int], topic: str = "t", queue_id: int = 0) -> list[bytes]:
@@ -93,9 +104,7 @@ def test_a_refused_append_leaves_no_trace_and_hinders_no_other(
 
 def test_many_jobs_share_few_commits_and_keep_their_order(store: OpenStore) -> None:
     before = store.store.commits
-    go_on = threading.Event()
-    # Holds the writer, so that the others have to wait.
-    holding = store.submit_fact(lambda _: go_on.wait(PATIENCE_S) and None)
+    holding, go_on = hold_writer(store)
     jobs = [store.submit("t", number % 2, make_batch([body(number)])) for number in range(2000)]
     go_on.set()
     holding.result(PATIENCE_S)
@@ -109,8 +118,7 @@ def test_offsets_that_are_committed_at_once_share_commits(store: OpenStore) -> N
     store.append("t", 0, *([b"x"] * 500))
     queue = store.key("t", 0)
     before = store.store.commits
-    go_on = threading.Event()
-    holding = store.submit_fact(lambda _: go_on.wait(PATIENCE_S) and None)
+    holding, go_on = hold_writer(store)
     jobs = [
         store.submit_fact(OffsetsCommitted(f"g{number}", (CommittedOffset(*queue, number),)), alone=False)
         for number in range(500)
