@@ -10,7 +10,7 @@ import pytest
 
 from minimq.admin import Admin
 from minimq.local_cluster import LocalCluster
-from minimq.nameserver_link import NameServerLink
+from minimq.nameserver_link import NameServerLink, NameServerLinks
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
@@ -108,6 +108,33 @@ def test_a_name_server_that_is_down_or_hangs_is_not_waited_for(pair: LocalCluste
         admin.create_topic("two")
         pair.nameservers[1].resume()
         assert admin.list_topics() == ["one", "two"]
+
+
+def test_a_name_server_that_does_not_show_the_topic_in_time_is_named(pair: LocalCluster) -> None:
+    with LocalCluster(brokers=1) as other:
+        other.brokers[0].stop()  # a name server that answers and never hears of the brokers
+        with Admin(f"{pair.nameserver},{other.nameserver}", timeout_s=0.3) as admin:
+            lag = f"{other.nameserver} lags 0.3 s behind: it does not show topic orders on broker-a"
+            with pytest.raises(DeadlineExceeded, match=lag):
+                admin.create_topic("orders")
+            with pytest.raises(DeadlineExceeded, match=lag):
+                admin.update_topic("orders", queues=2)
+            admin.update_topic("orders", queues=3, wait=False)
+            admin.create_topic("two", wait=False)
+            assert {item.write_queues for item in admin.describe_topic("orders").settings} == {3}
+            admin.delete_topic("orders")
+
+
+def test_waiting_for_a_route_ends_with_what_was_missing(cluster: LocalCluster) -> None:
+    links = NameServerLinks([cluster.nameserver])
+    answers = iter(["a", "b", None])
+    links.wait_for_route("no-such-topic", lambda _: next(answers), 5)
+    assert list(answers) == []
+    with pytest.raises(DeadlineExceeded, match="still there"):
+        links.wait_for_route("no-such-topic", lambda _: "still there", 0.1)
+    links.close()
+    with pytest.raises(Closed):
+        links.wait_for_route("no-such-topic", lambda _: None, 5)
 
 
 def test_concurrent_creations_of_one_topic_leave_it_whole(admin: Admin, new_name: Callable[[], str]) -> None:
