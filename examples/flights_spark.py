@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 def quiet_spark() -> Iterator[SparkSession]:
     """Start Spark on this machine, for as long as the block lasts."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # its workers need the packages that this interpreter has
-    session = (
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # on Ctrl-C it would log a traceback
+    builder = (
         SparkSession.builder.master("local[*]")
         .appName("minimq flights")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}")
@@ -29,17 +31,18 @@ def quiet_spark() -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
-        .getOrCreate()
     )
     try:
-        yield session
+        yield builder.getOrCreate()
     finally:
+        _stop()
+
+
+def _stop() -> None:
+    """Stop Spark, also when Ctrl-C came while it started, and wait for the end of its Java process."""
+    session = SparkSession.getActiveSession()
+    if session is not None:
         session.stop()
-        _end_java()
-
-
-def _end_java() -> None:
-    """Wait for the end of the Java process, which otherwise comes some time after that of this one."""
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()
