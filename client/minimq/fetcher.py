@@ -41,6 +41,7 @@ class Fetcher:
         self._fetch_offset = offset
         self._batches: deque[broker_pb2.StoredBatch] = deque()
         self._opened: list[ReceivedMessage] = []
+        self._handed_out = 0  # of the opened messages
         self._buffered_bytes = 0
         self._buffered_messages = 0
 
@@ -52,7 +53,8 @@ class Fetcher:
     @property
     def has_messages(self) -> bool:
         """Whether something can be handed out."""
-        return bool(self._opened or self._batches) and not (self.leaving or self.paused)
+        more = self._handed_out < len(self._opened) or self._batches
+        return bool(more) and not (self.leaving or self.paused)
 
     def room(self, max_messages: int, max_bytes: int) -> tuple[int, int]:
         """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
@@ -75,17 +77,19 @@ class Fetcher:
         Raises:
             CorruptBatch: the next batch is damaged. The fetcher stays in front of it until a seek.
         """
-        if not self._opened:
+        if self._handed_out == len(self._opened):
             stored = self._batches[0]
             try:
                 self._opened = ReceivedBatch(self.queue, stored).messages(self.position)
             except CorruptBatch as error:
                 self.error = error
                 raise
+            self._handed_out = 0
             self._batches.popleft()
             self._buffered_bytes -= len(stored.batch)
             self._buffered_messages -= stored.count
-        taken, self._opened = self._opened[:max_messages], self._opened[max_messages:]
+        taken = self._opened[self._handed_out : self._handed_out + max_messages]
+        self._handed_out += len(taken)
         self.position = taken[-1].queue_offset + 1
         return taken
 
@@ -94,6 +98,7 @@ class Fetcher:
         self.position = self._fetch_offset = offset
         self._batches.clear()
         self._opened = []
+        self._handed_out = 0
         self._buffered_bytes = self._buffered_messages = 0
         self.error = None
         self.retry_at = 0.0

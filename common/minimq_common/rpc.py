@@ -35,6 +35,9 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Despite its name, the time that one attempt to connect may take: a loaded peer needs more than a moment.
     ("grpc.min_reconnect_backoff_ms", 5_000),
+    # A peer whose machine has gone says nothing: without an answer to a ping its calls fail.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
     # Two clients of one process must not share a connection: closing one would stall the other.
     ("grpc.use_local_subchannel_pool", 1),
     # The address is the peer; a proxy in the environment is for other traffic.
@@ -44,6 +47,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Two servers on one port would each get half of the connections.
     ("grpc.so_reuseport", 0),
 )
