@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[broker_pb2.PullRequest, broker_pb2.PullFrame]
 
-log = logging.getLogger(__name__)
-
 #: A frame is about this large. Smaller ones cost a multiple per byte, larger ones gain nothing.
 FRAME_BYTES = 1 << 20
 #: Pulls that one stream may have under way: bounds what a client can make the broker hold.
@@ -105,15 +103,20 @@ class _Pull:
             self._check()
             while not await self._step():
                 pass
-        except Exception as error:
-            if not isinstance(error, MiniMQError):
-                log.exception("pull: failed queue=%s/%d", self._request.topic, self._request.queue_id)
-            await self._write(broker_pb2.PullFrame(end=True, failure=to_failure(error)))
+        except MiniMQError as error:
+            await self._fail(error)
         except (lmdb.Error, struct.error) as error:
             where = f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
             log.error("pull: cannot read %s error=%s", where, error)
-            reason = CorruptEntry(f"{where} cannot be read ({error}): stop the broker and run minimq-broker check")
-            await self._write(broker_pb2.PullFrame(end=True, failure=to_failure(reason)))
+            await self._fail(
+                CorruptEntry(f"{where} cannot be read ({error}): stop the broker and run minimq-broker check")
+            )
+        except Exception as error:
+            log.exception("pull: failed queue=%s/%d", self._request.topic, self._request.queue_id)
+            await self._fail(error)
+
+    async def _fail(self, error: Exception) -> None:
+        await self._write(broker_pb2.PullFrame(end=True, failure=to_failure(error)))
 
     def _check(self) -> None:
         request = self._request
