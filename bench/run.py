@@ -7,6 +7,7 @@ run, and mind the last column: it is what other processes of the machine took me
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -155,7 +156,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(names: tuple[str, ...], runs: int, output: str) -> None:
     """Run the benchmarks NAMES, or all of them."""
-    console = Console(stderr=output == "json")
+    console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 140)
     rows: list[Row] = []
     for name in names or BENCHMARKS:
         with console.status(f"{name} ..."):
