@@ -22,9 +22,9 @@ INTRODUCTION = """# Every option
 
 This page is written by `make docs` from the code.
 
-Durations are in seconds, sizes in bytes. An option of a command can be given as a flag or as an environment variable; a
-flag wins. Options of producers and consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or together,
-`Producer(nameserver, ProducerOptions(send_timeout_s=5.0))`.
+Durations are in seconds, sizes in bytes. An option of a command can be given as a flag or as an environment variable;
+a flag wins. Options of producers and consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or
+together, `Producer(nameserver, ProducerOptions(send_timeout_s=5.0))`.
 """
 
 
