@@ -192,4 +192,10 @@ class _Pull:
     async def _write(self, frame: broker_pb2.PullFrame) -> None:
         frame.pull_id = self._request.pull_id
         async with self._writing:
-            await self._context.write(frame)
+            # A write that is cut short breaks the stream for the other pulls: a cancelled pull ends behind it.
+            write = asyncio.ensure_future(self._context.write(frame))
+            try:
+                await asyncio.shield(write)
+            except asyncio.CancelledError:
+                await asyncio.wait((write,))
+                raise
