@@ -239,7 +239,8 @@ class ConsumerCore:
             offset=fetcher.fetch_offset,
             max_messages=max_messages,
             max_bytes=max_bytes,
-            wait_ms=round(self._options.wait_s * 1000),
+            # The first one tells where the queue ends, also when there is nothing to read.
+            wait_ms=0 if fetcher.end_offset is None else round(self._options.wait_s * 1000),
         )
         if fetcher.epoch:
             request.lease.group = self._group

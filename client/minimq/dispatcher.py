@@ -31,8 +31,10 @@ from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
     MiniMQError,
+    QueueNotFound,
     SendFailed,
     TopicNotFound,
+    Unavailable,
 )
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_proto.v1 import broker_pb2
@@ -192,9 +194,18 @@ class Dispatcher:
             what, place = work
             outgoing = what if isinstance(what, OutgoingBatch) else self._seal(what)
             if place is None:
-                self._try_later(outgoing, TopicNotFound(f"no broker takes messages for topic {outgoing.topic!r} now"))
+                self._try_later(outgoing, self._why_nowhere(outgoing.topic, outgoing.queue))
             else:
                 self._launch(outgoing, *place)
+
+    def _why_nowhere(self, topic: str, queue: MessageQueue | None) -> MiniMQError:
+        """Return why there is no place for a batch."""
+        if queue is None:
+            return TopicNotFound(f"no broker takes messages for topic {topic!r} now")
+        route = self._routes.known(topic)
+        if route is None or route.master_of(queue.broker_name) is None:
+            return Unavailable(f"no broker {queue.broker_name} is registered now, which queue {queue} belongs to")
+        return QueueNotFound(f"queue {queue} takes no messages: it does not exist, or is not writable now")
 
     def _next(self) -> tuple[OutgoingBatch | Lane, _Place | None] | None:
         """Take the next thing to send out of its line, with its place. The caller holds the lock.
@@ -225,7 +236,9 @@ class Dispatcher:
         if queue is not None:
             if queue not in queues:
                 return None
-            chosen = queue if queue not in self._ordered and self._has_room(queue) else None
+            # What was tried before is the batch on its way itself.
+            its_turn = avoid is not None or queue not in self._ordered
+            chosen = queue if its_turn and self._has_room(queue) else None
         else:
             if not queues:
                 return None
@@ -355,10 +368,15 @@ class Dispatcher:
             self._complete(outgoing, None, error)
             return
         with self._lock:
-            if delay:
+            closed = self._closed
+            if closed:
+                pass  # nobody would bring it back
+            elif delay:
                 heapq.heappush(self._delayed, (now + delay, outgoing.sequence, outgoing))
             else:
                 self._line_of(outgoing).appendleft(outgoing)
+        if closed:
+            self._complete(outgoing, None, Closed("the producer was closed before the message was acknowledged"))
 
     def _complete(self, outgoing: OutgoingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         if outgoing.queue is not None:

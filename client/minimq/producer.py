@@ -122,7 +122,7 @@ class Producer:
             The receipts, in the order of the messages.
 
         Raises:
-            InvalidArgument: a message breaks a rule; those ahead of it were sent.
+            InvalidArgument: a message breaks a rule; only some of those ahead of it were sent.
             TopicNotFound: no broker carries the topic.
             SendFailed: some messages were not acknowledged; the text says how many were.
             Closed: the producer was closed.
