@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -120,8 +120,9 @@ def _bounds(admin: Admin, topic: str) -> dict[QueueName, Bounds]:
     }
 
 
-def _offsets_at(admin: Admin, position: Position, queues: Iterable[QueueName]) -> Offsets:
+def _offsets_at(admin: Admin, position: Position, bounds: Mapping[QueueName, Bounds]) -> Offsets:
     """Turn a moment into offsets, by asking the brokers."""
     if not isinstance(position, datetime):
         return position
-    return {queue: admin.offset_at(MessageQueue(*queue), position) for queue in queues}
+    # Messages that came after the bounds were looked up are not part of the query.
+    return {queue: min(admin.offset_at(MessageQueue(*queue), position), at.end) for queue, at in bounds.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
@@ -67,6 +67,7 @@ def expected(batch: ReceivedBatch) -> list[dict[str, Any]]:
     ]
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(sent=st.lists(st.tuples(messages, st.integers(0, 70_000)), min_size=1, max_size=40))
 @example(sent=[(Message("orders", b"x"), 0)])
 @example(sent=[(Message("orders", b"x", keys=["a"]), 0), (Message("orders", b"y", keys=["b"]), 300)])
@@ -91,6 +92,7 @@ def test_bodies_are_not_copied() -> None:
     assert array.buffers()[2].address == pa.py_buffer(batch.records.section(Section.BODIES)).address
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(
     sizes=st.lists(st.integers(1, 3 * SMALL_BATCH), min_size=1, max_size=8),
     cut=st.tuples(st.floats(0, 1), st.floats(0, 1)),

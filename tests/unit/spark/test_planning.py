@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_minimq.errors import MinimqSourceError
@@ -107,6 +107,7 @@ ranges_of_queues = st.lists(
 ).map(lambda items: [OffsetRange(QueueName("t", "ab"[n % 2], n), at, at + size) for n, at, size in items])
 
 
+@settings(deadline=None)
 @given(
     ranges=ranges_of_queues,
     min_partitions=st.none() | st.integers(1, 300),
@@ -131,6 +132,7 @@ def test_partitions_cover_every_offset_once_within_the_limits(
         assert len(parts) >= min(min_partitions or 1, sum(map(len, ranges)))
 
 
+@settings(deadline=None)
 @given(ranges=ranges_of_queues, min_partitions=st.integers(1, 300))
 def test_no_more_is_cut_than_asked_for(ranges: list[OffsetRange], min_partitions: int) -> None:
     assert len(split_ranges(ranges, min_partitions)) <= max(len(ranges), min_partitions)
