@@ -13,7 +13,8 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-fault bench docs lint format proto proto-check lock compose-up compose-down clean
+.PHONY: help setup java demo test test-fault bench docs lint format proto proto-check lock clean
+.PHONY: compose-up compose-down compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,11 +57,14 @@ docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code
 lock: ## Write constraints.txt anew, with the newest versions that fit (use the oldest supported Python)
 	PYTHON=$(PYTHON) scripts/lock.sh
 
-compose-up: $(COMPOSE_FILE) ## Start a cluster in containers
+compose-up: ## Start a cluster in containers
 	$(COMPOSE) -f $(COMPOSE_FILE) up --build --detach
 
-compose-down: $(COMPOSE_FILE) ## Stop the containers
+compose-down: ## Stop the containers; the data stays in their volumes
 	$(COMPOSE) -f $(COMPOSE_FILE) down
+
+compose-test: $(VENV)/.done ## Test a cluster in containers, over a stop and a start
+	COMPOSE="$(COMPOSE)" docker/compose-test.sh
 
 clean: ## Remove the virtual environments and what the tools leave behind
 	rm -rf $(VENV) $(PROTO_VENV) dist spark-warehouse \
@@ -92,6 +96,3 @@ $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
   || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
 $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
 endef
-
-$(COMPOSE_FILE):
-	@echo "$@ does not exist" >&2; exit 1
