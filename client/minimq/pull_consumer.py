@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,9 +14,11 @@ from minimq.consumer import Consumer, Start, consumer_options
 from minimq.options import DEFAULT_NAMESERVER, ConsumerOptions
 from minimq.rebalance import AllocationStrategy
 from minimq.received import ReceivedMessage
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
 
@@ -222,7 +225,13 @@ class PullConsumer(Consumer):
                 self._member.release(leaving)
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
-            self.commit()
+            try:
+                self.commit()
+            except MiniMQError as error:
+                # The broker may be about to come back, or the queue another member's: the next commit will tell.
+                if not error.retriable and not isinstance(error, Fenced):
+                    raise
+                log.warning("consumer: not committed, trying again later group=%s reason=%s", self.group, error)
 
     def _start_offset(self, queue: MessageQueue) -> int:
         route = self._routes.route(queue.topic)

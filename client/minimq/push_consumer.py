@@ -88,6 +88,8 @@ class PushConsumer(Consumer):
         #: Protects `_work` and all that is in it; notified when a call of the listener has ended.
         self._finished = threading.Condition()
         self._work: dict[MessageQueue, ProcessQueue] = {}
+        #: Tasks of the pool that are not over; guarded like `_work`.
+        self._calls = 0
         self._committed: dict[MessageQueue, int] = {}  # used by the dispatcher, and by close after its end
         self._listener: Listener | None = None
         self._stop = threading.Event()
@@ -134,7 +136,7 @@ class PushConsumer(Consumer):
         if self._listener is not None:
             self._dispatcher.join()
         with self._finished:
-            self._finished.wait_for(lambda: all(work.idle for work in self._work.values()), timeout)
+            self._finished.wait_for(lambda: not self._calls, timeout)
         try:
             self._commit()
         except MiniMQError as error:
@@ -194,6 +196,8 @@ class PushConsumer(Consumer):
         while not self._places.acquire(timeout=_WAIT_S):
             if self._stop.is_set():
                 return
+        with self._finished:
+            self._calls += 1
         self._pool.submit(self._call, work, first, wanted)
 
     def _call(self, work: ProcessQueue, first: int, messages: list[ReceivedMessage]) -> None:
@@ -207,6 +211,7 @@ class PushConsumer(Consumer):
         finally:
             self._places.release()
             with self._finished:
+                self._calls -= 1
                 self._finished.notify_all()
 
     def _succeeds(self, messages: list[ReceivedMessage]) -> bool:
