@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -129,9 +130,13 @@ class ServerProcess:
             self._paused = False
 
     def pause(self) -> None:
-        """Stop it with SIGSTOP: it keeps its connections and answers nothing. Does nothing unless it runs."""
+        """Stop it with SIGSTOP: it keeps its connections and answers nothing. Does nothing unless it runs.
+
+        It is stopped when this returns.
+        """
         with self._lock:
             self._signal(signal.SIGSTOP)
+            self._wait_until_still()
             self._paused = self.running
 
     def resume(self) -> None:
@@ -226,6 +231,17 @@ class ServerProcess:
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
+
+    def _wait_until_still(self) -> None:
+        """Wait until the process is stopped or has ended.
+
+        Not only for the caller: were this process to die before, the kernel would find no stopped child to let go.
+        """
+        pid = self.pid
+        if pid is not None and hasattr(os, "waitid"):
+            with contextlib.suppress(ChildProcessError):  # it has ended, and another thread has noticed
+                # Without taking the news away: that the process has ended is for Popen to learn.
+                os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _close_pipe(self) -> None:
         """Close what the ready line would have come through, when nobody has read it."""

@@ -196,6 +196,7 @@ def test_a_paused_server_exists_and_is_ended_all_the_same() -> None:
             server.pause()
             assert server.paused
             assert server.running
+            assert Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
         second.stop()
         assert not second.paused
         first.resume()
@@ -259,7 +260,11 @@ def test_no_server_outlives_the_parent(end: str, status: int, tmp_path: Path) ->
     assert parent.returncode == status
     processes = [int(pid) for pid in parent.stdout.split()]
     assert len(processes) == 3
-    wait_until(lambda: not any(exists(pid) for pid in processes), 20, what="the end of the servers")
+    try:
+        wait_until(lambda: not any(exists(pid) for pid in processes), 20, what="the end of the servers")
+    finally:
+        for pid in filter(exists, processes):
+            os.kill(pid, signal.SIGKILL)
     if end == "sys.exit(4)":
         assert list(tmp_path.iterdir()) == []
 
