@@ -19,6 +19,7 @@ import click
 from processes import Meter, Workload, anonymous_bytes, run
 from rich.console import Console
 from rich.table import Table
+from spark_scan import spark_scan
 
 from minimq import Admin, LocalCluster
 
@@ -46,12 +47,17 @@ def fresh_cluster() -> Iterator[tuple[LocalCluster, str]]:
         yield cluster, cluster.nameserver
 
 
+def pids(cluster: LocalCluster) -> list[int]:
+    """Return the processes of the brokers."""
+    return [broker.pid for broker in cluster.brokers if broker.pid is not None]
+
+
 def produced(cluster: LocalCluster, count: int, size: int, processes: int = 1) -> Row:
     """Produce from several processes at once."""
     share = count // processes
     arguments = {"nameserver": cluster.nameserver, "topic": "bench", "count": share, "size": size}
     workloads = [Workload("produce", **arguments) for _ in range(processes)]
-    with Meter([broker.pid for broker in cluster.brokers]) as usage:
+    with Meter(pids(cluster)) as usage:
         for workload in workloads:
             workload.go()
         results = [workload.result() for workload in workloads]
@@ -69,7 +75,7 @@ def produced(cluster: LocalCluster, count: int, size: int, processes: int = 1) -
 
 def consumed(cluster: LocalCluster, count: int, size: int, group: str = "reader") -> Row:
     """Consume everything with one process."""
-    with Meter([broker.pid for broker in cluster.brokers]) as usage:
+    with Meter(pids(cluster)) as usage:
         result = run("consume", nameserver=cluster.nameserver, topic="bench", group=group, count=count)
     return Row(
         f"consume {size} B",
@@ -97,9 +103,10 @@ def backlog() -> list[Row]:
     """Rates, memory and disk with one and with five million messages stored."""
     rows = []
     with fresh_cluster() as (cluster, _):
-        pid, stored, memory = cluster.brokers[0].pid, 0, []
+        [pid], stored, memory = pids(cluster), 0, []
+        row = Row("", 0)
         for wanted in (1, 5):
-            while stored < wanted * MILLION:
+            for _ in range(wanted - stored // MILLION):
                 row = produced(cluster, MILLION, 100)
                 stored += MILLION
             reader = consumed(cluster, MILLION, 100, group=f"reader-{wanted}")
@@ -115,7 +122,7 @@ def backlog() -> list[Row]:
 def single() -> list[Row]:
     """One message at a time, and the time from send to receive."""
     with fresh_cluster() as (cluster, nameserver):
-        with Meter([cluster.brokers[0].pid]) as usage:
+        with Meter(pids(cluster)) as usage:
             one = run("send_one_by_one", nameserver=nameserver, topic="bench", count=5000)
         rate = one["count"] / one["seconds"]
         rows = [
@@ -141,12 +148,26 @@ def single() -> list[Row]:
     return rows
 
 
+def spark() -> list[Row]:
+    """Spark reads a filled topic; client CPU is that of the driver, Java and the Python workers."""
+    return [
+        Row(
+            f"Spark {result.query}",
+            result.rows_per_s,
+            client_cpu=result.spark_cpu_s / result.rows * MILLION,
+            broker_cpu=result.broker_cpu_s / result.rows * MILLION,
+        )
+        for result in spark_scan(runs=1)
+    ]
+
+
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "small": lambda: throughput(100, 3 * MILLION),
     "large": lambda: throughput(1024, 600_000),
     "producers": four_producers,
     "backlog": backlog,
     "single": single,
+    "spark": spark,
 }
 
 
