@@ -6,6 +6,7 @@ segment is named by the position at which it starts. Only the last one is writte
 
 from __future__ import annotations
 
+import shutil
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,11 @@ class CommitLog:
     def disk_bytes(self) -> int:
         """Disk that the segments use."""
         return total_bytes(self.segments)
+
+    @property
+    def free_bytes(self) -> int:
+        """Disk that is free for more."""
+        return shutil.disk_usage(self._path).free
 
     @property
     def active(self) -> Segment:

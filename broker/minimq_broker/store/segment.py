@@ -85,8 +85,12 @@ class Segment:
         map_bytes = max(segment_bytes, size) + _MAP_SLACK
         self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=2)
         try:
-            self._log = self._env.open_db(b"log", create=not readonly)
-            self._rows = self._env.open_db(b"consumequeue", create=not readonly)
+            if not readonly:  # both at once, so that no crash leaves one without the other
+                with self._env.begin(write=True) as txn:
+                    self._env.open_db(b"log", txn)
+                    self._env.open_db(b"consumequeue", txn)
+            self._log = self._env.open_db(b"log", create=False)
+            self._rows = self._env.open_db(b"consumequeue", create=False)
         except BaseException as error:
             self._env.close()
             if isinstance(error, lmdb.Error) and not isinstance(error, lmdb.DiskError):

@@ -7,6 +7,7 @@ the next group.
 
 from __future__ import annotations
 
+import errno
 import logging
 import queue
 import threading
@@ -271,7 +272,7 @@ class Writer:
 
     def _refuse(self, jobs: list[AnyJob], error: Exception) -> None:
         reason: MiniMQError
-        if isinstance(error, lmdb.DiskError) or (isinstance(error, OSError) and error.errno == 28):
+        if self._is_full(error):
             reason = StoreFull(f"the disk of the broker is full ({error}): free space, then send again")
         elif isinstance(error, lmdb.MapFullError):  # even of an empty segment, and nothing was written
             reason = StoreError(f"one group of entries does not fit into a segment ({error}): send smaller batches")
@@ -283,6 +284,14 @@ class Writer:
         log.error("store: group refused jobs=%d error=%s", len(jobs), error)
         for job in jobs:
             job.error = job.error or reason
+
+    def _is_full(self, error: Exception) -> bool:
+        """Tell whether a write failed for want of space."""
+        if isinstance(error, lmdb.DiskError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+            return True
+        # LMDB calls it an input/output error when only a part of a write still fits.
+        failed = isinstance(error, lmdb.Error | StoreError) and not isinstance(error, lmdb.MapFullError)
+        return failed and self._log.free_bytes < _MAX_GROUP_BYTES
 
     def _save(self) -> None:
         try:
