@@ -194,6 +194,7 @@ class Dispatcher:
             what, place = work
             outgoing = what if isinstance(what, OutgoingBatch) else self._seal(what)
             if place is None:
+                outgoing.last_broker = outgoing.queue.broker_name if outgoing.queue else None
                 self._try_later(outgoing, self._why_nowhere(outgoing.topic, outgoing.queue))
             else:
                 self._launch(outgoing, *place)
@@ -203,8 +204,8 @@ class Dispatcher:
         if queue is None:
             return TopicNotFound(f"no broker takes messages for topic {topic!r} now")
         route = self._routes.known(topic)
-        if route is None or route.master_of(queue.broker_name) is None:
-            return Unavailable(f"no broker {queue.broker_name} is registered now, which queue {queue} belongs to")
+        if route is None or route.master_of(queue.broker_name) is None or queue in route.write_queues():
+            return Unavailable(f"broker {queue.broker_name} of queue {queue} was not registered just now")
         return QueueNotFound(f"queue {queue} takes no messages: it does not exist, or is not writable now")
 
     def _next(self) -> tuple[OutgoingBatch | Lane, _Place | None] | None:
@@ -234,11 +235,12 @@ class Dispatcher:
         route = self._routes.known(topic)
         queues = self._queues_of(route) if route else ()
         if queue is not None:
+            if avoid is None and queue in self._ordered:  # what was tried before is the batch on its way itself
+                return _BUSY
             if queue not in queues:
+                self._ordered.add(queue)
                 return None
-            # What was tried before is the batch on its way itself.
-            its_turn = avoid is not None or queue not in self._ordered
-            chosen = queue if its_turn and self._has_room(queue) else None
+            chosen = queue if self._has_room(queue) else None
         else:
             if not queues:
                 return None
