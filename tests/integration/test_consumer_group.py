@@ -1,0 +1,428 @@
+"""Consumer groups: members share the queues, none is read by two, nothing is read twice or passed over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    MiniMQError,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from minimq.rebalance import Averagely
+from minimq_common.errors import GroupConflict, InvalidArgument, SendFailed, TopicNotFound
+from support.members import Log, Member, shared_evenly
+from support.reading import check_brokers
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+Place = tuple[MessageQueue, int]
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as made:
+        yield made
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+def send(producer: Producer, topic: str, count: int) -> set[Place]:
+    """Send messages and return where they are."""
+    receipts = producer.send_many(Message(topic, b"%d" % number) for number in range(count))
+    return {(receipt.queue, receipt.queue_offset) for receipt in receipts}
+
+
+def grown(log: Log, by: int) -> Callable[[], bool]:
+    """Return a condition: as many messages were read since now."""
+    wanted = len(log) + by
+    return lambda: len(log) >= wanted
+
+
+def has_all(log: Log, sent: set[Place]) -> bool:
+    return not log.missing(sent)
+
+
+class Load:
+    """Sends in a thread of its own until the end of the `with` block."""
+
+    def __init__(self, nameserver: str, topic: str) -> None:
+        self.sent: set[Place] = set()
+        self.failed = 0
+        self._producer = Producer(nameserver)
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Let what was begun end; then `sent` is complete. Idempotent."""
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        self._producer.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.002):
+            try:
+                receipts = self._producer.send_many([Message(self._topic, bytes(100))] * 50)
+            except (SendFailed, MiniMQError):
+                self.failed += 1
+            else:
+                self.sent |= {(receipt.queue, receipt.queue_offset) for receipt in receipts}
+
+
+# ---- sharing ------------------------------------------------------------------------------------
+
+
+def test_a_lone_member_reads_all_and_goes_on_after_a_restart(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    log = Log()
+    sent: set[Place] = set()
+    for _ in range(3):
+        sent |= send(producer, topic, 1000)
+        with Member(cluster.nameserver, group, topic, log) as member:
+            wait_until(partial(has_all, log, sent), PATIENCE_S)
+            assert len(member.queues) == 8
+    assert log.repeated == {}
+    with Admin(cluster.nameserver) as admin:
+        assert sum(admin.committed_offsets(group, topic).values()) == 3000
+
+
+def test_members_that_come_and_go_under_load_neither_repeat_nor_lose(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    log = Log()
+    with Load(cluster.nameserver, topic) as load, ExitStack() as stack:
+        first = stack.enter_context(Member(cluster.nameserver, group, topic, log))
+        wait_until(lambda: len(first.queues) == 8 and len(log) > 100, PATIENCE_S)
+        for _ in range(3):
+            second = Member(cluster.nameserver, group, topic, log)
+            wait_until(shared_evenly(first, second, queues=8), PATIENCE_S, what="two members share")
+            third = Member(cluster.nameserver, group, topic, log)
+            wait_until(shared_evenly(first, second, third, queues=8), PATIENCE_S, what="three members share")
+            wait_until(grown(log, 200), PATIENCE_S)
+            second.leave()
+            third.leave()
+            assert (second.error, third.error) == (None, None)
+            wait_until(lambda: len(first.queues) == 8, PATIENCE_S, what="the first member has all again")
+        load.stop()
+        wait_until(lambda: not log.missing(load.sent), PATIENCE_S, what="all is read")
+    assert load.failed == 0
+    assert first.error is None
+    assert log.repeated == {}
+
+
+def test_more_members_than_queues_leave_some_without(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str
+) -> None:
+    log = Log()
+    with ExitStack() as stack:
+        members = [stack.enter_context(Member(cluster.nameserver, group, topic, log)) for _ in range(10)]
+        wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
+        assert sorted(len(member.queues) for member in members) == [0, 0, *[1] * 8]
+
+
+def test_groups_read_independently(
+    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
+) -> None:
+    sent = send(producer, topic, 500)
+    logs = [Log(), Log()]
+    with ExitStack() as stack:
+        for log in logs:
+            stack.enter_context(Member(cluster.nameserver, new_name(), topic, log))
+        for log in logs:
+            wait_until(partial(has_all, log, sent), PATIENCE_S)
+
+
+def test_queues_that_are_added_are_read_from_their_first_message(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    log = Log()
+    with Member(cluster.nameserver, group, topic, log, start="latest") as member:
+        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        admin.update_topic(topic, queues=6)
+        added = MessageQueue(topic, "broker-b", 5)
+        wait_until(lambda: added in admin.route(topic).write_queues(), PATIENCE_S)
+        receipt = wait_until(lambda: _try_to_send(producer, added), PATIENCE_S)
+        wait_until(lambda: not log.missing({(added, 0)}), PATIENCE_S)
+        assert receipt
+        assert len(member.queues) == 12
+
+
+def _try_to_send(producer: Producer, queue: MessageQueue) -> bool:
+    try:
+        return producer.send(Message(queue.topic, b"x"), queue=queue).queue_offset == 0
+    except MiniMQError:  # the producer has not heard of the queue yet
+        return False
+
+
+@pytest.mark.parametrize(("start", "expected"), [("earliest", 2), ("latest", 0), ("time", 1)])
+def test_where_a_new_group_begins(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, start: str, expected: int
+) -> None:
+    early = producer.send(Message(topic, b"early"))
+    wait_until(lambda: (datetime.now(UTC) - early.stored_at).total_seconds() > 0.002)
+    middle = datetime.now(UTC)
+    wait_until(lambda: (datetime.now(UTC) - middle).total_seconds() > 0.002)
+    producer.send(Message(topic, b"late"))
+    with PullConsumer(cluster.nameserver, group=group, start=middle if start == "time" else start) as consumer:
+        consumer.subscribe(topic)
+        wait_until(lambda: (consumer.poll(0.0) == [] and len(consumer.assignment) == 8) or True)
+        got: list[bytes] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline and (len(consumer.assignment) < 8 or not consumer.at_end()):
+            got += [message.body for message in consumer.poll(0.05)]
+        assert got == [] if expected == 0 else sorted(got) == sorted([b"early", b"late"][-expected:])
+        producer.send(Message(topic, b"now"))
+        assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"now"]
+
+
+# ---- faults of members --------------------------------------------------------------------------
+
+MEMBER = """
+import sys
+from minimq import PullConsumer
+consumer = PullConsumer(sys.argv[1], group=sys.argv[2], commit_interval_s=0.05)
+consumer.subscribe(sys.argv[3])
+while True:
+    for message in consumer.poll(0.1, max_messages=100):
+        print(message.queue.broker_name, message.queue.queue_id, message.queue_offset, flush=True)
+"""
+
+
+def test_the_queues_of_a_killed_member_go_to_the_others(cluster: LocalCluster, topic: str, group: str) -> None:
+    """What the killed member had in hand is read again, which is all that may repeat; nothing is lost."""
+    log = Log()
+    with Load(cluster.nameserver, topic) as load, Member(cluster.nameserver, group, topic, log) as survivor:
+        wait_until(lambda: len(survivor.queues) == 8, PATIENCE_S)
+        process = subprocess.Popen(
+            [sys.executable, "-c", MEMBER, cluster.nameserver, group, topic],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert process.stdout is not None
+        read: set[Place] = set()
+        for line in process.stdout:
+            broker, queue_id, offset = line.split()
+            read.add((MessageQueue(topic, broker, int(queue_id)), int(offset)))
+            if len(read) > 300:
+                process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE_S)
+        process.stdout.close()
+        wait_until(lambda: len(survivor.queues) == 8, PATIENCE_S, what="the survivor has all queues")
+        load.stop()
+        wait_until(lambda: not log.missing(load.sent - read), PATIENCE_S, what="all is read by one of them")
+    assert survivor.error is None
+    assert log.repeated == {}
+
+
+def test_a_client_id_in_use_is_refused(cluster: LocalCluster, topic: str, group: str) -> None:
+    log = Log()
+    with Member(cluster.nameserver, group, topic, log, client_id=f"same-{group}") as first:
+        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        second = Member(cluster.nameserver, group, topic, log, client_id=f"same-{group}")
+        error = wait_until(lambda: second.error, PATIENCE_S)
+        second.leave()
+        assert isinstance(error, GroupConflict)
+        assert "give each its own id" in error.message
+        assert first.error is None
+        assert len(first.queues) == 8
+
+
+class Backwards(Averagely):
+    """Another strategy than that of the other members."""
+
+    name = "backwards"
+
+
+def test_another_allocation_than_that_of_the_group_is_refused(cluster: LocalCluster, topic: str, group: str) -> None:
+    log = Log()
+    with Member(cluster.nameserver, group, topic, log) as first:
+        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        second = Member(cluster.nameserver, group, topic, log, allocation=Backwards())
+        error = wait_until(lambda: second.error, PATIENCE_S)
+        second.leave()
+        assert isinstance(error, GroupConflict)
+        assert "all members of a group need the same strategy" in error.message
+        assert (first.error, len(first.queues)) == (None, 8)
+
+
+def test_a_topic_that_does_not_exist_is_named_at_the_first_poll(cluster: LocalCluster, group: str) -> None:
+    with PullConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe("no-such-topic")
+        with pytest.raises(TopicNotFound, match="no-such-topic"):
+            consumer.poll()
+        with pytest.raises(InvalidArgument, match="exclude each other"):
+            consumer.assign([])
+
+
+# ---- push ---------------------------------------------------------------------------------------
+
+
+class Listener:
+    """Notes what it is given, and does as it is told."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[bytes] = Counter()
+        self.lock = threading.Lock()
+        self.answer: Callable[[ReceivedMessage, int], ConsumeResult] = lambda *_: ConsumeResult.SUCCESS
+
+    def __call__(self, messages: list[ReceivedMessage]) -> ConsumeResult:
+        for message in messages:
+            with self.lock:
+                self.calls[message.body] += 1
+                times = self.calls[message.body]
+            result = self.answer(message, times)
+            if result is not ConsumeResult.SUCCESS:
+                return result
+        return ConsumeResult.SUCCESS
+
+
+def test_a_listener_gets_every_message_once(cluster: LocalCluster, producer: Producer, topic: str, group: str) -> None:
+    listener = Listener()
+    with PushConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        send(producer, topic, 5000)
+        wait_until(lambda: len(listener.calls) == 5000, PATIENCE_S)
+    assert set(listener.calls.values()) == {1}
+    with Admin(cluster.nameserver) as admin:
+        assert sum(admin.committed_offsets(group, topic).values()) == 5000
+
+
+@pytest.mark.parametrize("how", ["retry", "exception"])
+def test_a_message_that_fails_is_given_again_until_it_succeeds(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, how: str
+) -> None:
+    listener = Listener()
+
+    def fail_twice(message: ReceivedMessage, times: int) -> ConsumeResult:
+        if message.body == b"7" and times <= 2:
+            if how == "exception":
+                raise RuntimeError("as told")
+            return ConsumeResult.RETRY_LATER
+        return ConsumeResult.SUCCESS
+
+    listener.answer = fail_twice
+    with PushConsumer(cluster.nameserver, group=group, batch_size=1, retry_delay_s=0.05) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        send(producer, topic, 100)
+        wait_until(lambda: len(listener.calls) == 100 and listener.calls[b"7"] == 3, PATIENCE_S)
+    assert {body: times for body, times in listener.calls.items() if times > 1} == {b"7": 3}
+
+
+def test_closing_does_not_wait_for_a_message_that_never_succeeds_and_the_offset_stays_before_it(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    listener = Listener()
+    listener.answer = lambda message, _: ConsumeResult.RETRY_LATER if message.body == b"bad" else ConsumeResult.SUCCESS
+    queue = producer.send(Message(topic, b"good-0")).queue
+    producer.send_many([Message(topic, b"bad"), Message(topic, b"good-1")], queue=queue)
+    consumer = PushConsumer(cluster.nameserver, group=group, batch_size=1, retry_delay_s=0.05)
+    consumer.subscribe(topic)
+    consumer.start(listener)
+    wait_until(lambda: listener.calls[b"bad"] >= 2 and listener.calls[b"good-1"] == 1, PATIENCE_S)
+    began = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - began < 5.0
+    with Admin(cluster.nameserver) as admin:
+        assert admin.committed_offsets(group, topic)[queue] == 1
+
+
+def test_closing_waits_for_running_calls(cluster: LocalCluster, producer: Producer, topic: str, group: str) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def listen(_: list[ReceivedMessage]) -> ConsumeResult:
+        running.set()
+        go_on.wait(PATIENCE_S)
+        return ConsumeResult.SUCCESS
+
+    queue = producer.send(Message(topic, b"x")).queue
+    consumer = PushConsumer(cluster.nameserver, group=group)
+    consumer.subscribe(topic)
+    consumer.start(listen)
+    assert running.wait(PATIENCE_S)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    closing.join(0.3)
+    assert closing.is_alive()
+    go_on.set()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    with Admin(cluster.nameserver) as admin:
+        assert admin.committed_offsets(group, topic)[queue] == 1
+
+
+def test_wrong_usage_of_a_push_consumer_is_named(cluster: LocalCluster, topic: str, group: str) -> None:
+    with PushConsumer(cluster.nameserver, group=group) as consumer:
+        with pytest.raises(InvalidArgument, match="subscribe to at least one topic"):
+            consumer.start(Listener())
+        consumer.subscribe(topic)
+        consumer.start(Listener())
+        with pytest.raises(InvalidArgument, match="start once"):
+            consumer.start(Listener())
+        with pytest.raises(InvalidArgument, match="before the first message"):
+            consumer.subscribe("another")
+    with pytest.raises(InvalidArgument):
+        PushConsumer(cluster.nameserver, group=group, threads=0)
+
+
+# ---- faults of brokers --------------------------------------------------------------------------
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_broker_that_goes_and_comes_back_under_load_loses_nothing(tmp_path: Path, how: str) -> None:
+    """Consumers may get again what they had in hand; with two members and both brokers in turn."""
+    log = Log()
+    with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        with Load(cluster.nameserver, "t") as load, ExitStack() as stack:
+            members = [
+                stack.enter_context(Member(cluster.nameserver, "g", "t", log, commit_interval_s=0.2)) for _ in range(2)
+            ]
+            wait_until(shared_evenly(*members, queues=4), PATIENCE_S)
+            for broker in cluster.brokers:
+                wait_until(grown(log, 100), PATIENCE_S)
+                getattr(broker, how)()
+                wait_until(grown(log, 1), PATIENCE_S, what="the other broker is read")
+                broker.start()
+            wait_until(grown(log, 100), PATIENCE_S)
+            load.stop()
+            wait_until(lambda: not log.missing(load.sent), PATIENCE_S, what="all that was acknowledged is read")
+            assert [member.error for member in members] == [None, None]
+    check_brokers(cluster)
