@@ -28,7 +28,7 @@ test: setup ## Run the tests; one of them: make test ARGS="tests/unit -k batch"
 	$(VENV)/bin/pytest $(ARGS)
 
 test-fault: setup ## Kill brokers and members many times; takes several minutes
-	MINIMQ_TEST_ROUNDS=20 $(VENV)/bin/pytest tests/fault $(ARGS)
+	MINIMQ_TEST_ROUNDS=20 $(VENV)/bin/pytest -m fault $(ARGS)
 
 bench: setup ## Measure throughput and latency on this machine
 	$(VENV)/bin/python bench/run.py $(ARGS)

@@ -138,9 +138,9 @@ class ConsumerCore:
                 if left <= 0 or any(item.leaving for item in self._fetchers.values()):
                     return []
                 self.changed.wait(left)
-            messages = fetcher.take(max_messages)
-            # To the back, so that every queue gets its turn.
+            # To the back, so that every queue gets its turn, also when this one is damaged.
             self._fetchers[fetcher.queue] = self._fetchers.pop(fetcher.queue)
+            messages = fetcher.take(max_messages)
             self._pull(fetcher)
             return messages
 
@@ -162,13 +162,15 @@ class ConsumerCore:
     def commit(self, offsets: Mapping[MessageQueue, int], *, force: bool) -> None:
         """Record offsets at their brokers and wait until they are on disk.
 
+        What can be recorded is, also when a broker does not answer or a queue was lost.
+
         Args:
             offsets: the next offset that the group will read, by queue.
             force: let them go back.
 
         Raises:
             Fenced: another member owns a queue.
-            MiniMQError: a broker refused or did not answer.
+            MiniMQError: a broker refused or did not answer; the first of several such errors.
         """
         by_broker: defaultdict[str, list[broker_pb2.QueueOffset]] = defaultdict(list)
         leased = False
@@ -179,12 +181,28 @@ class ConsumerCore:
                 leased = leased or epoch > 0
                 item = broker_pb2.QueueOffset(topic=queue.topic, queue_id=queue.queue_id, offset=offset, epoch=epoch)
                 by_broker[self._address(queue)].append(item)
+        client_id = self._client_id if leased else ""
+        failures: list[MiniMQError] = []
         for address, items in by_broker.items():
+            failures += self._commit_at(address, client_id, items, force=force)
+        if failures:
+            raise failures[0]
+
+    def _commit_at(
+        self, address: str, client_id: str, items: list[broker_pb2.QueueOffset], *, force: bool
+    ) -> list[MiniMQError]:
+        request = broker_pb2.CommitOffsetsRequest(group=self._group, client_id=client_id, offsets=items, force=force)
+        try:
             link = self._links.to(address)
-            request = broker_pb2.CommitOffsetsRequest(
-                group=self._group, client_id=self._client_id if leased else "", offsets=items, force=force
-            )
             link.call(link.stub.CommitOffsets, request, self._options.request_timeout_s)
+        except Fenced as error:
+            if len(items) == 1:
+                return [error]
+            # The broker takes all or none; the queues that were not lost shall not suffer.
+            return [failure for item in items for failure in self._commit_at(address, client_id, [item], force=force)]
+        except MiniMQError as error:
+            return [error]
+        return []
 
     # ---- fetching -------------------------------------------------------------------------------
 

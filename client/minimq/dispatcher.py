@@ -12,8 +12,7 @@ import itertools
 import random
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,7 +21,7 @@ from minimq.append_stream import AppendStream
 from minimq.broker_link import BrokerLinks
 from minimq.options import ProducerOptions
 from minimq.outgoing import Completion, Lane, OutgoingBatch, PendingMessage, describe_try
-from minimq.queue_selection import RoundRobin
+from minimq.placement import BUSY, Place, Placement
 from minimq.receipt import BatchReceipt, SendReceipt
 from minimq.routing import RouteCache
 from minimq_common.batch_builder import BatchBuilder
@@ -31,12 +30,9 @@ from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
     MiniMQError,
-    QueueNotFound,
     SendFailed,
-    TopicNotFound,
-    Unavailable,
 )
-from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 #: Each try gets a share of the time that is left, so that one hung broker does not eat all of it.
@@ -49,20 +45,10 @@ _BACKOFF_S = (0.0, 0.1, 0.3, 1.0)
 _TICK_S = 0.1
 
 
-class _Place(NamedTuple):
-    """A queue and the address of its broker, in whose window a place is taken."""
-
-    queue: MessageQueue
-    address: str
-
-
 class _LineKey(NamedTuple):
     topic: str
     queue: MessageQueue | None
     avoid: str | None
-
-
-_BUSY = _Place(MessageQueue("", "", -1), "")
 
 
 @dataclass(slots=True, eq=False)
@@ -99,12 +85,8 @@ class Dispatcher:
         self._backlog: dict[_LineKey, deque[OutgoingBatch]] = {}
         self._delayed: list[tuple[float, int, OutgoingBatch]] = []
         self._flights: set[_Flight] = set()
-        self._under_way: Counter[str] = Counter()  # requests by broker name
-        #: Queues that were chosen by the caller and have a batch on its way: the next one must not overtake it.
-        self._ordered: set[MessageQueue] = set()
+        self._placement = Placement(routes, options.window)
         self._streams: dict[str, AppendStream] = {}
-        self._round_robin: dict[str, RoundRobin] = {}
-        self._write_queues: dict[str, tuple[TopicRoute, Sequence[MessageQueue]]] = {}
         self._buffered_bytes = 0
         self._unfinished = 0
         self._closed = False
@@ -195,34 +177,25 @@ class Dispatcher:
             outgoing = what if isinstance(what, OutgoingBatch) else self._seal(what)
             if place is None:
                 outgoing.last_broker = outgoing.queue.broker_name if outgoing.queue else None
-                self._try_later(outgoing, self._why_nowhere(outgoing.topic, outgoing.queue))
+                self._try_later(outgoing, self._placement.why_nowhere(outgoing.topic, outgoing.queue))
             else:
                 self._launch(outgoing, *place)
 
-    def _why_nowhere(self, topic: str, queue: MessageQueue | None) -> MiniMQError:
-        """Return why there is no place for a batch."""
-        if queue is None:
-            return TopicNotFound(f"no broker takes messages for topic {topic!r} now")
-        route = self._routes.known(topic)
-        if route is None or route.master_of(queue.broker_name) is None or queue in route.write_queues():
-            return Unavailable(f"broker {queue.broker_name} of queue {queue} was not registered just now")
-        return QueueNotFound(f"queue {queue} takes no messages: it does not exist, or is not writable now")
-
-    def _next(self) -> tuple[OutgoingBatch | Lane, _Place | None] | None:
+    def _next(self) -> tuple[OutgoingBatch | Lane, Place | None] | None:
         """Take the next thing to send out of its line, with its place. The caller holds the lock.
 
         The place is None when no broker takes it. Returns None when everything has to wait.
         """
         for line_key, line in self._backlog.items():
-            place = self._place(*line_key)
-            if place is not _BUSY:
+            place = self._placement.take(*line_key)
+            if place is not BUSY:
                 outgoing = line.popleft()
                 if not line:
                     del self._backlog[line_key]
                 return outgoing, place
         for key, lane in self._lanes.items():
-            place = self._place(lane.topic, lane.queue, None)
-            if place is not _BUSY:
+            place = self._placement.take(lane.topic, lane.queue, None)
+            if place is not BUSY:
                 del self._lanes[key]
                 taken = lane.take(self._options.batch_messages, self._options.batch_bytes)
                 if lane.pending:
@@ -230,46 +203,8 @@ class Dispatcher:
                 return taken, place
         return None
 
-    def _place(self, topic: str, queue: MessageQueue | None, avoid: str | None) -> _Place | None:
-        """Reserve a place in the window of a broker: None when no broker carries the queue, `_BUSY` when it is full."""
-        route = self._routes.known(topic)
-        queues = self._queues_of(route) if route else ()
-        if queue is not None:
-            if avoid is None and queue in self._ordered:  # what was tried before is the batch on its way itself
-                return _BUSY
-            if queue not in queues:
-                self._ordered.add(queue)
-                return None
-            chosen = queue if self._has_room(queue) else None
-        else:
-            if not queues:
-                return None
-            turn = self._round_robin.get(topic)
-            if turn is None:
-                turn = self._round_robin[topic] = RoundRobin(random.randrange(len(queues)))
-            chosen = turn.select(queues, lambda queue: queue.broker_name != avoid and self._has_room(queue))
-            if chosen is None and all(queue.broker_name == avoid for queue in queues):
-                chosen = turn.select(queues, self._has_room)
-        address = route.master_of(chosen.broker_name) if route and chosen else None
-        if chosen is None or address is None:
-            return _BUSY
-        self._under_way[chosen.broker_name] += 1
-        if queue is not None:
-            self._ordered.add(queue)
-        return _Place(chosen, address)
-
-    def _queues_of(self, route: TopicRoute) -> Sequence[MessageQueue]:
-        """Return the writable queues of a route; listed once for each route."""
-        known = self._write_queues.get(route.topic)
-        if known is None or known[0] is not route:
-            known = self._write_queues[route.topic] = route, route.write_queues()
-        return known[1]
-
     def _line_of(self, outgoing: OutgoingBatch) -> deque[OutgoingBatch]:
         return self._backlog.setdefault(_LineKey(outgoing.topic, outgoing.queue, outgoing.last_broker), deque())
-
-    def _has_room(self, queue: MessageQueue) -> bool:
-        return self._under_way[queue.broker_name] < self._options.window
 
     def _encode(
         self,
@@ -333,7 +268,7 @@ class Dispatcher:
             if flight not in self._flights:
                 return  # it took too long, and was given up
             self._flights.remove(flight)
-            self._under_way[flight.queue.broker_name] -= 1
+            self._placement.landed(flight.queue)
         outgoing = flight.batch
         if result is not None:
             receipt = BatchReceipt(
@@ -383,7 +318,7 @@ class Dispatcher:
     def _complete(self, outgoing: OutgoingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         if outgoing.queue is not None:
             with self._lock:
-                self._ordered.discard(outgoing.queue)
+                self._placement.done(outgoing.queue)
         try:
             outgoing.complete(receipt, error)
         finally:

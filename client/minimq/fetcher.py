@@ -54,7 +54,7 @@ class Fetcher:
     def has_messages(self) -> bool:
         """Whether something can be handed out."""
         more = self._handed_out < len(self._opened) or self._batches
-        return bool(more) and not (self.leaving or self.paused)
+        return bool(more) and not (self.leaving or self.paused or self.error)
 
     def room(self, max_messages: int, max_bytes: int) -> tuple[int, int]:
         """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""

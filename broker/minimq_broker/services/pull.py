@@ -6,6 +6,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import AsyncIterator
+from functools import partial
 
 import grpc.aio
 import lmdb
@@ -61,19 +62,18 @@ class PullService:
         writing = asyncio.Lock()
         async for request in requests:
             pull_id = request.pull_id
+            if pull_id in pulls:  # an id that is used again ends the pull that had it
+                pulls[pull_id].cancel()
             if request.cancel:
-                if pull_id in pulls:
-                    pulls[pull_id].cancel()
                 continue
             pull = _Pull(self._engine, request, context, writing, refused=len(pulls) >= MAX_PULLS)
-            pulls[pull_id] = asyncio.create_task(_remove_after(pulls, pull_id, pull), name=f"pull-{pull_id}")
+            task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
+            task.add_done_callback(partial(_forget, pulls, pull_id))
 
 
-async def _remove_after(pulls: dict[int, asyncio.Task[None]], pull_id: int, pull: _Pull) -> None:
-    try:
-        await pull.run()
-    finally:
-        pulls.pop(pull_id, None)
+def _forget(pulls: dict[int, asyncio.Task[None]], pull_id: int, task: asyncio.Task[None]) -> None:
+    if pulls.get(pull_id) is task:
+        del pulls[pull_id]
 
 
 class _Pull:
