@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,8 @@ from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic
 from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
 
 #: "earliest", "latest" or a time.
 Start = str | datetime
@@ -80,7 +83,7 @@ class Consumer:
         self._start = start_position(start)
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()
-        self._core = ConsumerCore(self._routes, self._links, group, self.client_id, options)
+        self._core = ConsumerCore(self._routes, self._links, group, self.client_id, options, self._fenced)
         self._filters: dict[str, TagFilter] = {}
         self._member: GroupMember | None = None
         self._closed = False
@@ -100,8 +103,25 @@ class Consumer:
         for topic in self._filters:
             self._routes.route(topic)
         membership = Membership(self.group, self.client_id, tuple(sorted(self._filters)), self._start)
+        self._core.leased = True
         self._member = GroupMember(self._routes, self._links, membership, self._strategy, self, self._options)
         self._member.start()
+
+    def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
+        """Give queues to those who wait for them, committed first if so wanted."""
+        if commit:
+            try:
+                self._core.commit(offsets)
+            except MiniMQError as error:  # the next owner starts a little earlier
+                log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)
+        for queue in offsets:
+            self._core.stop(queue)
+        if self._member is not None:
+            self._member.release(offsets)
+
+    def _fenced(self, queue: MessageQueue, epoch: int) -> None:
+        if self._member is not None:
+            self._member.fenced(queue, epoch)
 
     def _shut_down(self) -> None:
         """Leave the group and end all connections."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from minimq.broker_link import BrokerLinks
 from minimq.fetcher import Fetcher
@@ -26,6 +27,18 @@ from minimq_proto.v1 import broker_pb2
 _RETRY_S = 0.2
 
 
+class _Commit(NamedTuple):
+    queue: MessageQueue
+    offset: int
+    fetcher: Fetcher | None
+
+    def message(self) -> broker_pb2.QueueOffset:
+        epoch = self.fetcher.epoch if self.fetcher is not None else 0
+        return broker_pb2.QueueOffset(
+            topic=self.queue.topic, queue_id=self.queue.queue_id, offset=self.offset, epoch=epoch
+        )
+
+
 class ConsumerCore:
     """The queues that one consumer reads. Thread-safe, but only one thread may take messages.
 
@@ -35,11 +48,23 @@ class ConsumerCore:
         group: the consumer group.
         client_id: under which leases are held.
         options: of the consumer.
+        fenced: called with a queue and its epoch when its broker says that the lease is over; must not block.
+
+    Attributes:
+        leased: whether queues are read and committed under leases, as a member of the group does.
     """
 
     def __init__(
-        self, routes: RouteCache, links: BrokerLinks, group: str, client_id: str, options: ConsumerOptions
+        self,
+        routes: RouteCache,
+        links: BrokerLinks,
+        group: str,
+        client_id: str,
+        options: ConsumerOptions,
+        fenced: Callable[[MessageQueue, int], None],
     ) -> None:
+        self.leased = False
+        self._fenced = fenced
         self._routes = routes
         self._links = links
         self._group = group
@@ -102,6 +127,7 @@ class ConsumerCore:
             fetcher = self._fetcher(queue)
             self._cancel(fetcher)
             fetcher.seek(offset)
+            fetcher.sought = True
             self._pull(fetcher)
             self.changed.notify_all()
 
@@ -159,49 +185,58 @@ class ConsumerCore:
 
     # ---- committing -----------------------------------------------------------------------------
 
-    def commit(self, offsets: Mapping[MessageQueue, int], *, force: bool) -> None:
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Record offsets at their brokers and wait until they are on disk.
 
-        What can be recorded is, also when a broker does not answer or a queue was lost.
+        What is recorded already is left out. After a seek the offset of a queue may go back. What can be recorded is,
+        also when a broker does not answer or a queue was lost.
 
         Args:
             offsets: the next offset that the group will read, by queue.
-            force: let them go back.
 
         Raises:
             Fenced: another member owns a queue.
             MiniMQError: a broker refused or did not answer; the first of several such errors.
         """
-        by_broker: defaultdict[str, list[broker_pb2.QueueOffset]] = defaultdict(list)
-        leased = False
+        failures: list[MiniMQError] = []
+        parts: defaultdict[tuple[str, bool], list[_Commit]] = defaultdict(list)
         with self.changed:
             for queue, offset in offsets.items():
                 fetcher = self._fetchers.get(queue)
-                epoch = fetcher.epoch if fetcher else 0
-                leased = leased or epoch > 0
-                item = broker_pb2.QueueOffset(topic=queue.topic, queue_id=queue.queue_id, offset=offset, epoch=epoch)
-                by_broker[self._address(queue)].append(item)
-        client_id = self._client_id if leased else ""
-        failures: list[MiniMQError] = []
-        for address, items in by_broker.items():
-            failures += self._commit_at(address, client_id, items, force=force)
+                if fetcher is not None and fetcher.committed == offset:
+                    continue
+                try:
+                    address = self._address(queue)
+                except MiniMQError as error:
+                    failures.append(error)
+                    continue
+                parts[address, fetcher is not None and fetcher.sought].append(_Commit(queue, offset, fetcher))
+        for (address, force), commits in parts.items():
+            failures += self._commit_at(address, commits, force=force)
         if failures:
             raise failures[0]
 
-    def _commit_at(
-        self, address: str, client_id: str, items: list[broker_pb2.QueueOffset], *, force: bool
-    ) -> list[MiniMQError]:
-        request = broker_pb2.CommitOffsetsRequest(group=self._group, client_id=client_id, offsets=items, force=force)
+    def _commit_at(self, address: str, commits: list[_Commit], *, force: bool) -> list[MiniMQError]:
+        request = broker_pb2.CommitOffsetsRequest(
+            group=self._group,
+            # Under its name a commit needs the lease, so a former owner is refused.
+            client_id=self._client_id if self.leased else "",
+            offsets=[commit.message() for commit in commits],
+            force=force,
+        )
         try:
             link = self._links.to(address)
             link.call(link.stub.CommitOffsets, request, self._options.request_timeout_s)
-        except Fenced as error:
-            if len(items) == 1:
-                return [error]
-            # The broker takes all or none; the queues that were not lost shall not suffer.
-            return [failure for item in items for failure in self._commit_at(address, client_id, [item], force=force)]
         except MiniMQError as error:
-            return [error]
+            if len(commits) == 1 or error.retriable:
+                return [error]
+            # The broker takes all or none; queues that were not lost or deleted shall not suffer from those that were.
+            return [failure for commit in commits for failure in self._commit_at(address, [commit], force=force)]
+        with self.changed:
+            for commit in commits:
+                if commit.fetcher is not None:
+                    commit.fetcher.committed = commit.offset
+                    commit.fetcher.sought = False
         return []
 
     # ---- fetching -------------------------------------------------------------------------------
@@ -294,8 +329,9 @@ class ConsumerCore:
             fetcher.retry_at = time.monotonic() + max(_RETRY_S, error.retry_after_s if error else 0)
             return
         fetcher.error = error
-        # A lost lease is no failure: the queue is another member's now, or will be granted again.
-        if not isinstance(error, Fenced):
+        if isinstance(error, Fenced):  # no failure: the queue is another member's now, or will be granted again
+            self._fenced(fetcher.queue, fetcher.epoch)
+        else:
             self._failure = error
 
     def _stream_to(self, queue: MessageQueue) -> PullStream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from minimq.pull_stream import PullStream
-from minimq.received import ReceivedBatch, ReceivedMessage
+from minimq.received import ReceivedBatch, ReceivedMessage, StoredBatch
 from minimq_common.errors import CorruptBatch, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -23,6 +23,8 @@ class Fetcher:
         retry_at: when to pull again after a failed pull, on the monotonic clock.
         leaving: another member was given the queue; nothing more is handed out.
         paused: nothing is handed out until `resume`.
+        committed: the offset that was recorded last, None when it is not known.
+        sought: the reader has moved; the next commit may go back.
         generation: grows with each seek, so that frames of an earlier pull are told apart.
     """
 
@@ -35,11 +37,13 @@ class Fetcher:
         self.retry_at = 0.0
         self.leaving = False
         self.paused = False
+        self.committed: int | None = None
+        self.sought = False
         self.generation = 0
         #: The queue's end as last heard of, None before the first frame.
         self.end_offset: int | None = None
         self._fetch_offset = offset
-        self._batches: deque[broker_pb2.StoredBatch] = deque()
+        self._batches: deque[StoredBatch] = deque()
         self._opened: list[ReceivedMessage] = []
         self._handed_out = 0  # of the opened messages
         self._buffered_bytes = 0
@@ -64,9 +68,9 @@ class Fetcher:
 
     def add(self, frame: broker_pb2.PullFrame) -> None:
         """Take a frame in."""
-        for stored in frame.batches:
+        for stored in map(StoredBatch.from_wire, frame.batches):
             self._batches.append(stored)
-            self._buffered_bytes += len(stored.batch)
+            self._buffered_bytes += len(stored.data)
             self._buffered_messages += stored.count
             self._fetch_offset = stored.base_offset + stored.count
         self.end_offset = frame.max_offset
@@ -86,7 +90,7 @@ class Fetcher:
                 raise
             self._handed_out = 0
             self._batches.popleft()
-            self._buffered_bytes -= len(stored.batch)
+            self._buffered_bytes -= len(stored.data)
             self._buffered_messages -= stored.count
         taken = self._opened[self._handed_out : self._handed_out + max_messages]
         self._handed_out += len(taken)

@@ -23,7 +23,7 @@ from minimq.duplex import Duplex
 from minimq.options import ConsumerOptions
 from minimq.rebalance.strategy import AllocationStrategy
 from minimq.routing import RouteCache
-from minimq_common.errors import GroupConflict, MiniMQError
+from minimq_common.errors import GroupConflict, InternalError, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
@@ -115,6 +115,7 @@ class GroupMember:
         self._asked: set[MessageQueue] = set()
         self._giving_back: dict[MessageQueue, float] = {}
         self._rebalance_at = 0.0
+        self._refresh_at = time.monotonic() + options.rebalance_interval_s
 
     def start(self) -> None:
         """Join the group."""
@@ -124,6 +125,10 @@ class GroupMember:
     def release(self, queues: Iterable[MessageQueue]) -> None:
         """Give queues back after their last commit."""
         self._events.put(("release", tuple(queues)))
+
+    def fenced(self, queue: MessageQueue, epoch: int) -> None:
+        """Tell that a broker refused a lease: ask for the queue again if it is still to be this member's."""
+        self._events.put(("fenced", queue, epoch))
 
     def close(self) -> None:
         """Leave the group; its brokers give the queues to others at once. Idempotent."""
@@ -148,6 +153,9 @@ class GroupMember:
             except MiniMQError as error:
                 log.warning("group: will try again group=%s reason=%s", self._about.group, error)
                 self._rebalance_at = min(self._rebalance_at, time.monotonic() + _RECONNECT_S)
+            except Exception as error:  # the thread serves all queues: it must outlive a fault in one event
+                log.exception("group: failed group=%s", self._about.group)
+                self._owner.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))
 
     def _handle(self, event: tuple[object, ...]) -> None:
         match event:
@@ -157,6 +165,8 @@ class GroupMember:
                 self._session_ended(name, number, error if isinstance(error, MiniMQError) else None)
             case ("release", tuple(queues)):
                 self._give_back(queues)
+            case ("fenced", MessageQueue() as item, int(epoch)):
+                self._lease_over(item, epoch)
             case ("rebalance",):
                 self._rebalance_at = 0.0
 
@@ -169,7 +179,10 @@ class GroupMember:
                 broker.session.send(broker_pb2.SessionRequest(heartbeat=broker_pb2.Heartbeat()))
                 broker.heartbeat_at = now + self._options.heartbeat_interval_s
         if now >= self._rebalance_at and self._events.empty():  # many events at once make one round
-            self._rebalance_at = now + self._options.rebalance_interval_s
+            if now >= self._refresh_at:
+                self._refresh_at = now + self._options.rebalance_interval_s
+                self._refresh()
+            self._rebalance_at = self._refresh_at
             self._rebalance()
         late = [item for item, since in self._giving_back.items() if now >= since + self._options.drain_s]
         if late:
@@ -197,15 +210,24 @@ class GroupMember:
         )
         broker.session = session
         broker.heartbeat_at = time.monotonic() + self._options.heartbeat_interval_s
+        # After a broken session the broker may still know the leases, or it may have restarted without them.
+        self._tell_all(broker)
+
+    def _tell_all(self, broker: _Broker) -> None:
+        """Tell a broker that this member is in the group, and which queues it has or waits for."""
         join = broker_pb2.JoinGroup(
             group=self._about.group,
             topics=self._about.topics,
             allocation=self._strategy.name,
             start=self._about.start,
         )
-        session.send(broker_pb2.SessionRequest(client_id=self._about.client_id, join=join))
-        # After a broken session the broker may still know the leases, or it may have restarted without them.
-        self._ask([item for item in {*self._held, *self._asked} if item.broker_name == name])
+        self._tell(broker.name, broker_pb2.SessionRequest(client_id=self._about.client_id, join=join))
+        self._send_acquire(sorted(item for item in {*self._held, *self._asked} if item.broker_name == broker.name))
+
+    def _refresh(self) -> None:
+        """Say everything again: the brokers answer what they have said before, and whatever got lost is mended."""
+        for broker in self._brokers.values():
+            self._tell_all(broker)
 
     def _session_ended(self, name: str, number: int, error: MiniMQError | None) -> None:
         broker = self._brokers.get(name)
@@ -254,7 +276,7 @@ class GroupMember:
         for items in queues.values():
             if items:
                 group, client_id = self._about.group, self._about.client_id
-                target.update(self._strategy.allocate(group, client_id, items, members))
+                target.update(self._allocate(group, client_id, items, members))
         self._target = target
         self._ask(sorted(target - self._held.keys() - self._asked))
         self._withdraw(self._asked - target)
@@ -264,8 +286,19 @@ class GroupMember:
             self._giving_back.update(dict.fromkeys(surplus, now))
             self._owner.revoked(surplus)
 
+    def _allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        try:
+            return self._strategy.allocate(group, client_id, queues, members)
+        except Exception as error:  # the strategy may be the user's own
+            raise InvalidArgument(f"allocation strategy {self._strategy.name!r} failed: {error!r}") from error
+
     def _ask(self, queues: Sequence[MessageQueue]) -> None:
         self._asked.update(queues)
+        self._send_acquire(queues)
+
+    def _send_acquire(self, queues: Sequence[MessageQueue]) -> None:
         for name, items in _by_broker(queues).items():
             acquire = broker_pb2.AcquireQueues(group=self._about.group, queues=items)
             self._tell(name, broker_pb2.SessionRequest(acquire=acquire))
@@ -280,6 +313,13 @@ class GroupMember:
             self._owner.granted(item, epoch, offset)
         else:
             self._give_back([item])
+
+    def _lease_over(self, item: MessageQueue, epoch: int) -> None:
+        if self._held.get(item) == epoch:
+            del self._held[item]
+            self._giving_back.pop(item, None)
+            self._owner.lost([item])
+            self._rebalance_at = 0.0
 
     def _withdraw(self, queues: Iterable[MessageQueue]) -> None:
         queues = list(queues)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -65,8 +64,6 @@ class PullConsumer(Consumer):
         )
         self._auto_commit = auto_commit
         self._commit_at = time.monotonic() + self._options.commit_interval_s
-        self._committed: dict[MessageQueue, int] = {}
-        self._sought: set[MessageQueue] = set()
         self._ticking: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -116,7 +113,6 @@ class PullConsumer(Consumer):
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset; the next commit of the queue may then go back. Raises `InvalidArgument`."""
         self._core.seek(queue, offset)
-        self._sought.add(queue)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
@@ -179,15 +175,7 @@ class PullConsumer(Consumer):
             Fenced: a queue has left meanwhile.
             MiniMQError: a broker refused or did not answer.
         """
-        positions = dict(offsets) if offsets is not None else self._core.positions()
-        changed = {queue: offset for queue, offset in positions.items() if self._committed.get(queue) != offset}
-        back = {queue: offset for queue, offset in changed.items() if queue in self._sought}
-        forward = {queue: offset for queue, offset in changed.items() if queue not in back}
-        for part, force in ((back, True), (forward, False)):
-            if part:
-                self._core.commit(part, force=force)
-                self._committed.update(part)
-        self._sought.difference_update(back)
+        self._core.commit(self._core.positions() if offsets is None else offsets)
 
     def close(self) -> None:
         """Commit what was in hand unless the user commits alone, leave the group, end. Idempotent.
@@ -214,15 +202,8 @@ class PullConsumer(Consumer):
         now = time.monotonic()
         if leaving:
             positions = self._core.positions()
-            if self._auto_commit:
-                # A broker that does not answer now will not take a later commit either: the next owner starts earlier.
-                with contextlib.suppress(MiniMQError):
-                    self.commit({queue: positions[queue] for queue in leaving if queue in positions})
-            for queue in leaving:
-                self._core.stop(queue)
-                self._committed.pop(queue, None)
-            if self._member is not None:
-                self._member.release(leaving)
+            offsets = {queue: positions[queue] for queue in leaving if queue in positions}
+            self._hand_back(offsets, commit=self._auto_commit)
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
             try:

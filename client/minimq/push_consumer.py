@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -80,7 +79,6 @@ class PushConsumer(Consumer):
         )
         if threads < 1 or batch_size < 1:
             raise InvalidArgument("threads and batch_size must be at least 1")
-        self._threads = threads
         self._batch_size = batch_size
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"minimq-listener-{group}")
         #: Calls of the listener that may wait for a thread: bounds what is in hand.
@@ -90,7 +88,6 @@ class PushConsumer(Consumer):
         self._work: dict[MessageQueue, ProcessQueue] = {}
         #: Tasks of the pool that are not over; guarded like `_work`.
         self._calls = 0
-        self._committed: dict[MessageQueue, int] = {}  # used by the dispatcher, and by close after its end
         self._listener: Listener | None = None
         self._stop = threading.Event()
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
@@ -154,10 +151,10 @@ class PushConsumer(Consumer):
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
         """Read queues no more that were taken away."""
-        super().lost(queues)
         with self._finished:
             for queue in queues:
                 self._work.pop(queue, None)
+        super().lost(queues)
 
     # ---- dispatching ----------------------------------------------------------------------------
 
@@ -229,24 +226,12 @@ class PushConsumer(Consumer):
             return False
         with self._finished:
             done = [queue for queue in leaving if queue not in self._work or self._work[queue].idle]
-        if done:
-            with contextlib.suppress(MiniMQError):  # then the next owner starts a little earlier
-                self._commit(done)
-            for queue in done:
-                self._core.stop(queue)
-                with self._finished:
-                    self._work.pop(queue, None)
-                self._committed.pop(queue, None)
-            if self._member is not None:
-                self._member.release(done)
+            offsets = {queue: self._work.pop(queue).commit_position for queue in done if queue in self._work}
+        if offsets:
+            self._hand_back(offsets, commit=True)
         return len(done) < len(leaving)
 
-    def _commit(self, queues: Sequence[MessageQueue] | None = None) -> None:
+    def _commit(self) -> None:
         with self._finished:
-            positions = {
-                queue: work.commit_position for queue, work in self._work.items() if queues is None or queue in queues
-            }
-        changed = {queue: offset for queue, offset in positions.items() if self._committed.get(queue) != offset}
-        if changed:
-            self._core.commit(changed, force=False)
-            self._committed.update(changed)
+            offsets = {queue: work.commit_position for queue, work in self._work.items()}
+        self._core.commit(offsets)

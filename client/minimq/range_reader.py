@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from minimq.broker_link import BrokerLink, BrokerLinks
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq.pull_stream import PullStream
-from minimq.received import ReceivedBatch
+from minimq.received import ReceivedBatch, StoredBatch
 from minimq.routing import RouteCache
 from minimq_common.batch import RecordBatch, Section
 from minimq_common.errors import (
@@ -143,7 +143,7 @@ class _Reading:
         self._pulling = False
         self._failure: MiniMQError | None = None  # to be raised when everything that came before it is handed out
         self._inbox: queues.SimpleQueue[_Answer] = queues.SimpleQueue()
-        self._ready: deque[broker_pb2.StoredBatch] = deque()
+        self._ready: deque[StoredBatch] = deque()
         self._ready_bytes = 0
 
     def batches(self) -> Iterator[ReceivedBatch]:
@@ -163,7 +163,7 @@ class _Reading:
         self._pulling = False
         self._inbox = queues.SimpleQueue()
 
-    def _patiently(self) -> broker_pb2.StoredBatch:
+    def _patiently(self) -> StoredBatch:
         """Return the next batch as it was stored; what may help is tried until the patience is over."""
         give_up = time.monotonic() + self._options.patience_s
         pause_s = _FIRST_RETRY_S
@@ -183,7 +183,7 @@ class _Reading:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
 
-    def _take(self) -> broker_pb2.StoredBatch:
+    def _take(self) -> StoredBatch:
         """Return the next batch, and see to it that those after it are on their way."""
         with suppress(queues.Empty):
             while True:
@@ -199,7 +199,7 @@ class _Reading:
                 silence = f"no answer from its broker within {self._options.answer_timeout_s} s"
                 raise DeadlineExceeded(silence) from None
         stored = self._ready.popleft()
-        self._ready_bytes -= len(stored.batch)
+        self._ready_bytes -= len(stored.data)
         if self._failure is None:
             try:
                 self._pull()
@@ -232,9 +232,9 @@ class _Reading:
         elif frame.HasField("failure"):
             self._failure = from_failure(frame.failure)
         else:
-            for stored in frame.batches:
+            for stored in map(StoredBatch.from_wire, frame.batches):
                 self._ready.append(stored)
-                self._ready_bytes += len(stored.batch)
+                self._ready_bytes += len(stored.data)
                 self._fetched = stored.base_offset + stored.count
             if not frame.batches and self._fetched < self._end:
                 self._failure = OffsetOutOfRange(f"the queue ends at {frame.max_offset}")

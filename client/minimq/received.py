@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import repeat
 
@@ -12,6 +13,30 @@ from minimq_common.batch import RecordBatch
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch as it came from a broker, not opened yet; holds its bytes and nothing else of the answer.
+
+    Attributes:
+        base_offset: offset of its first record.
+        stored_ms: when the broker stored it, in ms since 1970.
+        position: where it stands in the CommitLog of its broker.
+        count: number of its records, as the index of the broker has it.
+        data: the batch.
+    """
+
+    base_offset: int
+    stored_ms: int
+    position: int
+    count: int
+    data: bytes
+
+    @classmethod
+    def from_wire(cls, stored: broker_pb2.StoredBatch) -> StoredBatch:
+        """Return a batch of a frame. Its bytes are copied, so it is called once for each."""
+        return cls(stored.base_offset, stored.store_timestamp_ms, stored.position, stored.count, stored.batch)
 
 
 class ReceivedBatch:
@@ -26,12 +51,12 @@ class ReceivedBatch:
 
     __slots__ = ("base_offset", "queue", "records", "stored_ms")
 
-    def __init__(self, queue: MessageQueue, stored: broker_pb2.StoredBatch) -> None:
+    def __init__(self, queue: MessageQueue, stored: StoredBatch) -> None:
         self.queue = queue
         self.base_offset = stored.base_offset
-        self.stored_ms = stored.store_timestamp_ms
+        self.stored_ms = stored.stored_ms
         try:
-            self.records = RecordBatch(stored.batch)
+            self.records = RecordBatch(stored.data)
         except CorruptBatch as error:
             raise CorruptBatch(
                 f"queue {queue} at offset {stored.base_offset} (log position {stored.position} of its broker) is "

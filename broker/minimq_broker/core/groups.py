@@ -68,6 +68,11 @@ class GroupTable:
             del self._groups[group]
         return self._changed(group, entry)
 
+    def is_member(self, group: str, client_id: str) -> bool:
+        """Tell whether a client is in a group."""
+        entry = self._groups.get(group)
+        return entry is not None and client_id in entry.topics
+
     def groups_of(self, client_id: str) -> list[str]:
         """Return the groups that a client is in."""
         return [group for group, entry in self._groups.items() if client_id in entry.topics]

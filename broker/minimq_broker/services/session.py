@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -51,13 +51,16 @@ class _Session:
         self.client_id = client_id
         self.connected = True
         self.grace: asyncio.TimerHandle | None = None
+        self.receiver: asyncio.Task[None] | None = None
         self.events: asyncio.Queue[broker_pb2.SessionEvent] = asyncio.Queue(MAX_WAITING_EVENTS)
 
     def tell(self, event: broker_pb2.SessionEvent) -> None:
         try:
             self.events.put_nowait(event)
         except asyncio.QueueFull:
-            log.warning("session: events dropped, the client does not read client=%s", self.client_id)
+            log.warning("session: ended, the client does not read client=%s", self.client_id)
+            if self.receiver is not None:
+                self.receiver.cancel()
 
 
 class SessionService:
@@ -68,6 +71,8 @@ class SessionService:
         self._options = options
         self._sessions: dict[str, _Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lease_events: asyncio.Queue[LeaseEvent] = asyncio.Queue()
+        self._start(self._deliver_lease_events(), "session-lease-events")
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
         """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use."""
@@ -78,7 +83,7 @@ class SessionService:
         session = self._open(first.client_id)
         name = f"session-{session.client_id}"
         sender = asyncio.create_task(_send(session, context), name=f"{name}-sender")
-        receiver = self._engine.receive(self._receive(session, first, incoming), f"{name}-receiver")
+        receiver = session.receiver = self._engine.receive(self._receive(session, first, incoming), f"{name}-receiver")
         try:
             await asyncio.wait((receiver,))
         finally:
@@ -122,21 +127,21 @@ class SessionService:
             self._sessions.pop(session.client_id, None)
             return
         loop = asyncio.get_running_loop()
-        session.grace = loop.call_later(self._options.grace_s, self._start, session)
+        session.grace = loop.call_later(self._options.grace_s, self._bury, session)
 
-    def _start(self, session: _Session) -> None:
-        task = asyncio.create_task(self._bury(session), name=f"session-end-{session.client_id}")
+    def _start(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _bury(self, session: _Session) -> None:
+    def _bury(self, session: _Session) -> None:
         """Take a dead client out of its groups."""
         if self._sessions.get(session.client_id) is not session:
             return  # it came back at the last moment
         del self._sessions[session.client_id]
         for group in self._engine.groups.groups_of(session.client_id):
             log.info("session: member lost group=%s client=%s", group, session.client_id)
-            await self._leave(group, session.client_id)
+            self._leave(group, session.client_id)
 
     # ---- requests -------------------------------------------------------------------------------
 
@@ -150,16 +155,13 @@ class SessionService:
                     await self._join(session, request.join)
                 case "acquire":
                     group = request.acquire.group
-                    for item in request.acquire.queues:
-                        key = self._lease_key(group, item)
-                        await self._deliver(self._engine.leases.acquire(key, session.client_id))
+                    self._acquire(group, session.client_id, request.acquire.queues)
                 case "release":
                     group = request.release.group
-                    for item in request.release.queues:
-                        key = self._lease_key(group, item)
-                        await self._deliver(self._engine.leases.release(key, session.client_id))
+                    for key in self._lease_keys(group, request.release.queues):
+                        self._tell_later(self._engine.leases.release(key, session.client_id))
                 case "leave":
-                    await self._leave(request.leave.group, session.client_id)
+                    self._leave(request.leave.group, session.client_id)
                 case "heartbeat":
                     session.tell(broker_pb2.SessionEvent(heartbeat=broker_pb2.Heartbeat()))
         except MiniMQError as error:
@@ -200,14 +202,25 @@ class SessionService:
             case _:
                 return end
 
-    async def _leave(self, group: str, client_id: str) -> None:
+    def _acquire(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueOffset]) -> None:
+        if not self._engine.groups.is_member(group, client_id):
+            raise InvalidArgument(f"{client_id} is not in group {group!r}: join it before acquiring queues")
+        for key in self._lease_keys(group, queues):
+            self._tell_later(self._engine.leases.acquire(key, client_id))
+
+    def _leave(self, group: str, client_id: str) -> None:
         changed = self._engine.groups.leave(group, client_id)
-        await self._deliver(self._engine.leases.drop(group, client_id))
+        self._tell_later(self._engine.leases.drop(group, client_id))
         if changed is not None:
             self._broadcast(changed)
 
-    def _lease_key(self, group: str, item: broker_pb2.QueueOffset) -> LeaseKey:
-        return LeaseKey(check_group(group), self._engine.state.queue(item.topic, item.queue_id))
+    def _lease_keys(self, group: str, queues: Iterable[broker_pb2.QueueOffset]) -> Iterator[LeaseKey]:
+        """Yield the keys of those queues that are here; a topic that was deleted must not harm the others."""
+        for item in queues:
+            try:
+                yield LeaseKey(group, self._engine.state.queue(item.topic, item.queue_id))
+            except (TopicNotFound, QueueNotFound) as error:
+                log.info("session: passed over group=%s reason=%s", group, error)
 
     # ---- telling --------------------------------------------------------------------------------
 
@@ -217,18 +230,35 @@ class SessionService:
             if session is not None:
                 session.tell(_members_event(members))
 
-    async def _deliver(self, events: Iterable[LeaseEvent]) -> None:
-        events = list(events)
-        if any(isinstance(event, Granted) for event in events):
-            # The former owner's last commit may still be on its way to the disk; the new owner starts behind it.
-            await self._engine.record(lambda _: None)
+    def _tell_later(self, events: Iterable[LeaseEvent]) -> None:
         for event in events:
-            session = self._sessions.get(event.client_id)
-            if session is not None:
-                try:
-                    session.tell(self._lease_event(event))
-                except (TopicNotFound, QueueNotFound):
-                    continue  # the topic was deleted meanwhile; its members hear of that by the route
+            self._lease_events.put_nowait(event)
+
+    async def _deliver_lease_events(self) -> None:
+        """Tell members what became of leases. A task of its own: whose request it was may be gone by then."""
+        while True:
+            events = [await self._lease_events.get()]
+            while not self._lease_events.empty():
+                events.append(self._lease_events.get_nowait())
+            try:
+                # The last commit of a former owner may be on its way to the disk; the new owner starts behind it.
+                await self._engine.record(lambda _: None)
+            except MiniMQError as error:
+                log.warning("session: leases are granted though nothing can be written reason=%s", error)
+            for event in events:
+                self._tell_of_lease(event)
+
+    def _tell_of_lease(self, event: LeaseEvent) -> None:
+        session = self._sessions.get(event.client_id)
+        if session is None:
+            return
+        owner = self._engine.leases.owner(event.key)
+        if isinstance(event, Granted) and owner != (event.client_id, event.epoch):
+            return  # given back meanwhile
+        try:
+            session.tell(self._lease_event(event))
+        except TopicNotFound:
+            log.info("session: the topic of a lease was deleted client=%s", event.client_id)
 
     def _lease_event(self, event: LeaseEvent) -> broker_pb2.SessionEvent:
         group, queue = event.key

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.received import ReceivedBatch, ReceivedMessage
+from minimq.received import ReceivedBatch, ReceivedMessage, StoredBatch
 from minimq.tag_filter import TagFilter
 from minimq_common import batch_builder
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
-from minimq_proto.v1 import broker_pb2
 
 TAGS = ["paid", None, "refunded", "paid", "Paid", "re"]
 
@@ -17,7 +16,7 @@ TAGS = ["paid", None, "refunded", "paid", "Paid", "re"]
 @pytest.fixture(scope="module")
 def messages() -> list[ReceivedMessage]:
     data = batch_builder.encode([Message("t", b"x", tag) for tag in TAGS], 0, 0, 0, 10)
-    stored = broker_pb2.StoredBatch(base_offset=0, batch=data, count=len(TAGS))
+    stored = StoredBatch(0, 0, 0, len(TAGS), data)
     return ReceivedBatch(MessageQueue("t", "b", 0), stored).messages(0)
 
 

@@ -14,9 +14,9 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 
 from minimq import Message, MessageQueue
 from minimq.range_reader import ReceivedBatch, Section
+from minimq.received import StoredBatch
 from minimq_common import batch_builder
 from minimq_common.errors import CorruptBatch
-from minimq_proto.v1 import broker_pb2
 from pyspark_minimq.arrow import SMALL_BATCH, ArrowColumns
 from pyspark_minimq.schema import MESSAGE_SCHEMA
 
@@ -38,10 +38,7 @@ messages = st.builds(
 
 def stored(sent: Sequence[Message], born_ms: int | Sequence[int] = BORN_MS, base_offset: int = 1000) -> ReceivedBatch:
     data = batch_builder.encode(sent, born_ms, PRODUCER, SEQUENCE, 1 << 20)
-    batch = broker_pb2.StoredBatch(
-        base_offset=base_offset, store_timestamp_ms=STORED_MS, batch=data, count=len(sent), position=0
-    )
-    return ReceivedBatch(QUEUE, batch)
+    return ReceivedBatch(QUEUE, StoredBatch(base_offset, STORED_MS, 0, len(sent), data))
 
 
 def moment(ms: int) -> datetime:
