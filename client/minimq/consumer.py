@@ -83,7 +83,7 @@ class Consumer:
         self._start = start_position(start)
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()
-        self._core = ConsumerCore(self._routes, self._links, group, self.client_id, options, self._fenced)
+        self._core = ConsumerCore(self._routes, self._links, group, self.client_id, options, self._lease_over)
         self._filters: dict[str, TagFilter] = {}
         self._member: GroupMember | None = None
         self._closed = False
@@ -119,9 +119,9 @@ class Consumer:
         if self._member is not None:
             self._member.release(offsets)
 
-    def _fenced(self, queue: MessageQueue, epoch: int) -> None:
+    def _lease_over(self, queue: MessageQueue, epoch: int) -> None:
         if self._member is not None:
-            self._member.fenced(queue, epoch)
+            self._member.lease_over(queue, epoch)
 
     def _shut_down(self) -> None:
         """Leave the group and end all connections."""

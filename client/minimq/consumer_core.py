@@ -6,6 +6,7 @@ again by `tick`, which the owner calls from time to time.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -18,10 +19,12 @@ from minimq.options import ConsumerOptions
 from minimq.pull_stream import PullStream
 from minimq.received import ReceivedMessage
 from minimq.routing import RouteCache
-from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
 
 #: Wait before a pull that failed is tried again.
 _RETRY_S = 0.2
@@ -48,7 +51,7 @@ class ConsumerCore:
         group: the consumer group.
         client_id: under which leases are held.
         options: of the consumer.
-        fenced: called with a queue and its epoch when its broker says that the lease is over; must not block.
+        lease_over: called with a queue and its epoch when its broker says so; must not block.
 
     Attributes:
         leased: whether queues are read and committed under leases, as a member of the group does.
@@ -61,10 +64,10 @@ class ConsumerCore:
         group: str,
         client_id: str,
         options: ConsumerOptions,
-        fenced: Callable[[MessageQueue, int], None],
+        lease_over: Callable[[MessageQueue, int], None],
     ) -> None:
         self.leased = False
-        self._fenced = fenced
+        self._lease_over = lease_over
         self._routes = routes
         self._links = links
         self._group = group
@@ -329,8 +332,10 @@ class ConsumerCore:
             fetcher.retry_at = time.monotonic() + max(_RETRY_S, error.retry_after_s if error else 0)
             return
         fetcher.error = error
-        if isinstance(error, Fenced):  # no failure: the queue is another member's now, or will be granted again
-            self._fenced(fetcher.queue, fetcher.epoch)
+        if self.leased and isinstance(error, Fenced | TopicNotFound | QueueNotFound):
+            # No failure of this consumer: the queue is another member's, or gone; it is asked for again.
+            log.info("consumer: lost queue=%s reason=%s", fetcher.queue, error)
+            self._lease_over(fetcher.queue, fetcher.epoch)
         else:
             self._failure = error
 

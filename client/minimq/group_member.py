@@ -23,7 +23,7 @@ from minimq.duplex import Duplex
 from minimq.options import ConsumerOptions
 from minimq.rebalance.strategy import AllocationStrategy
 from minimq.routing import RouteCache
-from minimq_common.errors import GroupConflict, InternalError, InvalidArgument, MiniMQError
+from minimq_common.errors import GroupConflict, InternalError, InvalidArgument, MiniMQError, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
@@ -126,9 +126,9 @@ class GroupMember:
         """Give queues back after their last commit."""
         self._events.put(("release", tuple(queues)))
 
-    def fenced(self, queue: MessageQueue, epoch: int) -> None:
-        """Tell that a broker refused a lease: ask for the queue again if it is still to be this member's."""
-        self._events.put(("fenced", queue, epoch))
+    def lease_over(self, queue: MessageQueue, epoch: int) -> None:
+        """Tell that a broker no longer knows a lease: ask for the queue again if it is still to be this member's."""
+        self._events.put(("lease-over", queue, epoch))
 
     def close(self) -> None:
         """Leave the group; its brokers give the queues to others at once. Idempotent."""
@@ -150,6 +150,8 @@ class GroupMember:
             try:
                 self._handle(event)
                 self._keep_time()
+            except UsageError as error:
+                self._owner.failed(error)
             except MiniMQError as error:
                 log.warning("group: will try again group=%s reason=%s", self._about.group, error)
                 self._rebalance_at = min(self._rebalance_at, time.monotonic() + _RECONNECT_S)
@@ -165,7 +167,7 @@ class GroupMember:
                 self._session_ended(name, number, error if isinstance(error, MiniMQError) else None)
             case ("release", tuple(queues)):
                 self._give_back(queues)
-            case ("fenced", MessageQueue() as item, int(epoch)):
+            case ("lease-over", MessageQueue() as item, int(epoch)):
                 self._lease_over(item, epoch)
             case ("rebalance",):
                 self._rebalance_at = 0.0

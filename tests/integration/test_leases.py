@@ -1,0 +1,209 @@
+"""Leases at their edges: late commits, topics that go and come back, faults of strategies, damaged queues."""
+
+from __future__ import annotations
+
+import queue as queues
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.broker_link import BrokerLinks
+from minimq.duplex import Duplex
+from minimq_common.errors import CorruptBatch, Fenced, InvalidArgument
+from minimq_proto.v1 import broker_pb2
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+class RawMember:
+    """A session that says exactly what a test wants."""
+
+    def __init__(self, address: str, client_id: str) -> None:
+        self._links = BrokerLinks()
+        self.link = self._links.to(address)
+        self.client_id = client_id
+        self.events: queues.SimpleQueue[broker_pb2.SessionEvent] = queues.SimpleQueue()
+        self._session: Duplex[broker_pb2.SessionRequest, broker_pb2.SessionEvent] = Duplex(
+            self.link.stub.Session, address, self.events.put, lambda _: None
+        )
+
+    def __enter__(self) -> RawMember:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.cancel()
+        self._links.close()
+
+    def say(self, **action: object) -> None:
+        self._session.send(broker_pb2.SessionRequest(client_id=self.client_id, **action))  # type: ignore[arg-type]
+
+    def hear(self, kind: str) -> broker_pb2.SessionEvent:
+        """Return the next event of a kind."""
+        while True:
+            event = self.events.get(timeout=10)
+            if event.WhichOneof("event") == kind:
+                return event
+
+
+def test_a_client_that_has_not_joined_gets_no_lease(cluster: LocalCluster, topic: str, group: str) -> None:
+    item = broker_pb2.QueueOffset(topic=topic, queue_id=0)
+    with RawMember(cluster.brokers[0].address, "stranger") as stranger:
+        stranger.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
+
+        assert "join it" in stranger.hear("refused").refused.failure.message
+
+
+def test_a_queue_that_is_gone_does_not_keep_the_others_from_being_granted(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    items = [broker_pb2.QueueOffset(topic="gone", queue_id=0), broker_pb2.QueueOffset(topic=topic, queue_id=0)]
+    with RawMember(cluster.brokers[0].address, "member") as member:
+        member.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], allocation="averagely"))
+        member.say(acquire=broker_pb2.AcquireQueues(group=group, queues=items))
+
+        assert member.hear("granted").granted.topic == topic
+
+
+def test_a_member_that_asks_again_is_told_the_same_lease(cluster: LocalCluster, topic: str, group: str) -> None:
+    acquire = broker_pb2.AcquireQueues(group=group, queues=[broker_pb2.QueueOffset(topic=topic, queue_id=0)])
+    with RawMember(cluster.brokers[0].address, "member") as member:
+        member.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], allocation="averagely"))
+        member.say(acquire=acquire)
+        first = member.hear("granted")
+        member.say(acquire=acquire)
+
+        assert member.hear("granted") == first
+
+
+def test_a_member_whose_queues_were_taken_away_cannot_commit_them(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many(Message(topic, b"%d" % number) for number in range(200))
+    with PullConsumer(cluster.nameserver, group=group, drain_s=0.3, auto_commit=False) as slow:
+        slow.subscribe(topic)
+        in_hand = slow.poll(timeout=10)[0]
+        before = set(slow.assignment)
+        with PullConsumer(cluster.nameserver, group=group) as other:
+            other.subscribe(topic)
+
+            def others_have_some() -> bool:
+                other.poll(timeout=0.05)
+                return bool(before & set(other.assignment))
+
+            wait_until(others_have_some, timeout=20)
+            [lost, *_] = sorted(before & set(other.assignment))
+
+            with pytest.raises(Fenced):
+                slow.commit({lost: 1})
+            kept = [queue for queue in before if queue in slow.assignment]
+            slow.commit(dict.fromkeys(kept, 0))
+    assert in_hand.queue in before
+
+
+def test_a_topic_that_is_deleted_and_made_again_is_read_again_and_harms_no_other(
+    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], group: str
+) -> None:
+    first, second = new_name(), new_name()
+    for name in (first, second):
+        admin.create_topic(name, queues=2)
+    with (
+        Producer(cluster.nameserver) as producer,
+        PullConsumer(cluster.nameserver, group=group, commit_interval_s=0.1, rebalance_interval_s=0.3) as consumer,
+    ):
+        consumer.subscribe(first)
+        consumer.subscribe(second)
+        producer.send(Message(first, b"before"))
+        wait_for_body(consumer, b"before")
+        admin.delete_topic(first)
+        admin.create_topic(first, queues=2)
+        for number in range(4):
+            producer.send(Message(first, b"after %d" % number))
+            producer.send(Message(second, b"second %d" % number))
+
+        wait_for_body(consumer, b"after 0", b"after 3", b"second 0", b"second 3")
+        consumer.commit()
+
+
+def wait_for_body(consumer: PullConsumer, *bodies: bytes) -> None:
+    missing = set(bodies)
+
+    def none_missing() -> bool:
+        missing.difference_update(message.body for message in consumer.poll(timeout=0.2))
+        return not missing
+
+    wait_until(none_missing, timeout=30)
+
+
+class Faulty:
+    """A strategy with a fault."""
+
+    name = "faulty"
+
+    def allocate(
+        self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
+        raise ZeroDivisionError("no members left")
+
+
+def test_a_strategy_that_fails_is_named(cluster: LocalCluster, topic: str, group: str) -> None:
+    with PullConsumer(cluster.nameserver, group=group, allocation=Faulty()) as consumer:
+        consumer.subscribe(topic)
+        with pytest.raises(InvalidArgument, match=r"faulty.*no members left"):
+            wait_until(lambda: bool(consumer.poll(timeout=0.1)), timeout=10)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster in one of whose queues a byte of the second of three batches is flipped.
+
+    The bodies are so large that LMDB gives them pages of their own, of which no older copies lie about.
+    """
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic("t", queues=2)
+            for queue_id in (0, 1):
+                for body in (b"first", b"damaged", b"third"):
+                    producer.send(Message("t", body * 600), queue=MessageQueue("t", broker.name, queue_id))
+        broker.stop()
+        [segment] = Path(broker.data_dir, "commitlog").glob("*.mdb")
+        data = segment.read_bytes()
+        at = data.index(b"damaged")
+        segment.write_bytes(data[:at] + b"D" + data[at + 1 :])
+        broker.start()
+        yield cluster
+
+
+def test_a_damaged_batch_is_named_once_and_neither_other_queues_nor_what_follows_suffer(damaged: LocalCluster) -> None:
+    name = damaged.brokers[0].name
+    both = [MessageQueue("t", name, queue_id) for queue_id in (0, 1)]
+    bodies: list[bytes] = []
+    errors: list[CorruptBatch] = []
+
+    with PullConsumer(damaged.nameserver, group="g") as consumer:
+        consumer.assign(both)
+
+        def has_all() -> bool:
+            try:
+                bodies.extend(message.body[:5] for message in consumer.poll(timeout=0.1))
+            except CorruptBatch as error:
+                errors.append(error)
+            return len(bodies) == 4
+
+        wait_until(has_all, timeout=20)
+        [error] = errors
+        found = re.search(r"queue (\S+) at offset (\d+) \(log position \d+ .*seek to (\d+)", error.message)
+        assert found is not None, error.message
+        assert (found[2], found[3]) == ("1", "2")
+        [broken] = [queue for queue in both if str(queue) == found[1]]
+        consumer.seek(broken, int(found[3]))
+        assert [message.body[:5] for message in consumer.poll(timeout=10)] == [b"third"]
+    assert sorted(bodies) == sorted([b"first", b"first", b"damag", b"third"])
