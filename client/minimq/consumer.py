@@ -13,7 +13,7 @@ from typing import Any
 
 from minimq.broker_link import BrokerLinks
 from minimq.consumer_core import ConsumerCore
-from minimq.group_member import GroupMember, Membership
+from minimq.group_member import Grant, GroupMember, Membership
 from minimq.options import ConsumerOptions, nameserver_addresses
 from minimq.rebalance import AllocationStrategy, allocation
 from minimq.routing import RouteCache
@@ -133,9 +133,10 @@ class Consumer:
 
     # ---- as the owner of queues -------------------------------------------------------------------
 
-    def granted(self, queue: MessageQueue, epoch: int, offset: int) -> None:
-        """Begin to read a queue."""
-        self._core.start(queue, offset, epoch)
+    def granted(self, queue: MessageQueue, grant: Grant) -> None:
+        """Begin to read a queue, or go on where it was read before the lease had to be renewed."""
+        if not self._core.renew(queue, grant):
+            self._core.start(queue, grant.offset, grant.epoch, grant.topic_id)
 
     def revoked(self, queues: Sequence[MessageQueue]) -> None:
         """Hand out nothing more of queues that others shall have."""

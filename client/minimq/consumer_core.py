@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from minimq.broker_link import BrokerLinks
 from minimq.fetcher import Fetcher
+from minimq.group_member import Grant
 from minimq.options import ConsumerOptions
 from minimq.pull_stream import PullStream
 from minimq.received import ReceivedMessage
@@ -82,13 +83,33 @@ class ConsumerCore:
 
     # ---- assignment -----------------------------------------------------------------------------
 
-    def start(self, queue: MessageQueue, offset: int, epoch: int = 0) -> None:
+    def start(self, queue: MessageQueue, offset: int, epoch: int = 0, topic_id: int = 0) -> None:
         """Read a queue from an offset on; under a lease when there is an epoch. A queue that is read begins anew."""
         with self.changed:
             self._stop(queue)
-            fetcher = self._fetchers[queue] = Fetcher(queue, offset, epoch)
+            fetcher = self._fetchers[queue] = Fetcher(queue, offset, epoch, topic_id)
             self._pull(fetcher)
             self.changed.notify_all()
+
+    def renew(self, queue: MessageQueue, grant: Grant) -> bool:
+        """Go on reading a queue under a new lease, where it is read now: nothing is handed out twice.
+
+        Returns:
+            False when that cannot be: it is not read, or leaves, or is another topic's, or its group is further.
+        """
+        with self.changed:
+            fetcher = self._fetchers.get(queue)
+            if fetcher is None or fetcher.leaving or fetcher.topic_id != grant.topic_id:
+                return False
+            if grant.offset > fetcher.position:
+                return False
+            self._cancel(fetcher)
+            fetcher.epoch = grant.epoch
+            fetcher.error = fetcher.committed = None
+            fetcher.retry_at = 0.0
+            self._pull(fetcher)
+            self.changed.notify_all()
+            return True
 
     def stop(self, queue: MessageQueue) -> None:
         """Read a queue no more, and forget what was fetched."""

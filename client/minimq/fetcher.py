@@ -17,6 +17,7 @@ class Fetcher:
     Attributes:
         queue: what is read.
         epoch: of the lease under which it is read; 0 without a lease.
+        topic_id: as the lease has it; 0 without a lease.
         position: offset of the message that the reader gets next.
         pull: the pull that is under way, None when there is none.
         error: why no more is fetched, until a seek.
@@ -28,9 +29,10 @@ class Fetcher:
         generation: grows with each seek, so that frames of an earlier pull are told apart.
     """
 
-    def __init__(self, queue: MessageQueue, offset: int, epoch: int) -> None:
+    def __init__(self, queue: MessageQueue, offset: int, epoch: int, topic_id: int) -> None:
         self.queue = queue
         self.epoch = epoch
+        self.topic_id = topic_id
         self.position = offset
         self.pull: tuple[PullStream, int] | None = None
         self.error: MiniMQError | None = None

@@ -37,11 +37,26 @@ _LEAVE_S = 2.0
 Session = Duplex[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease.
+
+    Attributes:
+        epoch: proves the ownership.
+        offset: where the group goes on, as its broker has it.
+        topic_id: tells apart topics that had the same name one after the other.
+    """
+
+    epoch: int
+    offset: int
+    topic_id: int
+
+
 class QueueOwner(Protocol):
     """Who reads the queues of a member. Called by the member's thread; nothing may block."""
 
-    def granted(self, queue: MessageQueue, epoch: int, offset: int) -> None:
-        """The queue is ours: read it from the offset on."""
+    def granted(self, queue: MessageQueue, grant: Grant) -> None:
+        """The queue is ours, or ours again: read it from the offset on, or go on where we are if that is further."""
 
     def revoked(self, queues: Sequence[MessageQueue]) -> None:
         """Others shall have the queues: stop handing out, commit, then call `GroupMember.release`."""
@@ -254,7 +269,8 @@ class GroupMember:
                     self._rebalance_at = 0.0
             case "granted":
                 granted = told.granted
-                self._granted(MessageQueue(granted.topic, name, granted.queue_id), granted.epoch, granted.offset)
+                grant = Grant(granted.epoch, granted.offset, granted.topic_id)
+                self._granted(MessageQueue(granted.topic, name, granted.queue_id), grant)
             case "refused":
                 error = from_failure(told.refused.failure)
                 if isinstance(error, GroupConflict):
@@ -305,23 +321,25 @@ class GroupMember:
             acquire = broker_pb2.AcquireQueues(group=self._about.group, queues=items)
             self._tell(name, broker_pb2.SessionRequest(acquire=acquire))
 
-    def _granted(self, item: MessageQueue, epoch: int, offset: int) -> None:
+    def _granted(self, item: MessageQueue, grant: Grant) -> None:
         self._asked.discard(item)
-        if self._held.get(item) == epoch:
+        if self._held.get(item) == grant.epoch:
             return  # ours all along: the session had only been broken
-        self._held[item] = epoch
+        self._held[item] = grant.epoch
         self._giving_back.pop(item, None)
         if item in self._target:
-            self._owner.granted(item, epoch, offset)
+            self._owner.granted(item, grant)
         else:
             self._give_back([item])
 
     def _lease_over(self, item: MessageQueue, epoch: int) -> None:
-        if self._held.get(item) == epoch:
-            del self._held[item]
-            self._giving_back.pop(item, None)
+        if self._held.get(item) != epoch:
+            return
+        if item in self._target and item not in self._giving_back:
+            self._send_acquire([item])  # the broker has restarted, or the topic was made anew: claim it again
+        else:
             self._owner.lost([item])
-            self._rebalance_at = 0.0
+            self._give_back([item])
 
     def _withdraw(self, queues: Iterable[MessageQueue]) -> None:
         queues = list(queues)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from minimq.consumer import Consumer, Start, consumer_options
+from minimq.group_member import Grant
 from minimq.options import DEFAULT_NAMESERVER, ConsumerOptions
 from minimq.process_queue import ProcessQueue
 from minimq.rebalance import AllocationStrategy
@@ -143,11 +144,12 @@ class PushConsumer(Consumer):
 
     # ---- as the owner of queues -------------------------------------------------------------------
 
-    def granted(self, queue: MessageQueue, epoch: int, offset: int) -> None:
-        """Begin to read a queue."""
-        with self._finished:
-            self._work[queue] = ProcessQueue(offset)
-        super().granted(queue, epoch, offset)
+    def granted(self, queue: MessageQueue, grant: Grant) -> None:
+        """Begin to read a queue, or go on where it was read before the lease had to be renewed."""
+        if not self._core.renew(queue, grant):
+            with self._finished:
+                self._work[queue] = ProcessQueue(grant.offset)
+            self._core.start(queue, grant.offset, grant.epoch, grant.topic_id)
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
         """Read queues no more that were taken away."""

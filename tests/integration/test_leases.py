@@ -207,3 +207,34 @@ def test_a_damaged_batch_is_named_once_and_neither_other_queues_nor_what_follows
         consumer.seek(broken, int(found[3]))
         assert [message.body[:5] for message in consumer.poll(timeout=10)] == [b"third"]
     assert sorted(bodies) == sorted([b"first", b"first", b"damag", b"third"])
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_consumer_goes_on_where_it_was_when_its_broker_comes_back(tmp_path: Path, how: str) -> None:
+    """Nothing was committed, and yet nothing comes twice: no other member was there meanwhile."""
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        [broker] = cluster.brokers
+        with (
+            Admin(cluster.nameserver) as admin,
+            Producer(cluster.nameserver) as producer,
+            PullConsumer(cluster.nameserver, group="g", auto_commit=False) as consumer,
+        ):
+            admin.create_topic("t", queues=2)
+            consumer.subscribe("t")
+            producer.send_many(Message("t", b"before %d" % number) for number in range(100))
+            bodies: list[bytes] = []
+
+            def reads(count: int) -> Callable[[], bool]:
+                def enough() -> bool:
+                    bodies.extend(message.body for message in consumer.poll(timeout=0.1))
+                    return len(bodies) >= count
+
+                return enough
+
+            wait_until(reads(100), timeout=20)
+            getattr(broker, how)()
+            broker.start()
+            producer.send_many(Message("t", b"after %d" % number) for number in range(100))
+            wait_until(reads(200), timeout=30)
+            assert len(set(bodies)) == len(bodies) == 200
+            consumer.commit()

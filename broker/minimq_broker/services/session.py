@@ -271,7 +271,12 @@ class SessionService:
         # A queue that came after the group had started has no committed offset: it is read from its beginning.
         offset = first if committed is None else min(max(committed, first), end)
         granted = broker_pb2.QueueGranted(
-            group=group, topic=topic, queue_id=queue.queue_id, epoch=event.epoch, offset=offset
+            group=group,
+            topic=topic,
+            queue_id=queue.queue_id,
+            epoch=event.epoch,
+            offset=offset,
+            topic_id=queue.topic_id,
         )
         return broker_pb2.SessionEvent(granted=granted)
 

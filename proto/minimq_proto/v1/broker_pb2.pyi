@@ -775,11 +775,14 @@ class QueueGranted(google.protobuf.message.Message):
     QUEUE_ID_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
     group: builtins.str
     topic: builtins.str
     queue_id: builtins.int
     epoch: builtins.int
     offset: builtins.int
+    topic_id: builtins.int
+    """A topic that was deleted and made again has another id."""
     def __init__(
         self,
         *,
@@ -788,8 +791,9 @@ class QueueGranted(google.protobuf.message.Message):
         queue_id: builtins.int = ...,
         epoch: builtins.int = ...,
         offset: builtins.int = ...,
+        topic_id: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
 
 global___QueueGranted = QueueGranted
 
