@@ -105,7 +105,7 @@ class CommitLog:
             yield from segment.entries(position)
 
     def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[tuple[Row, bytes]]:
-        """Return rows and entries of a queue from an offset on, as `Segment.read` does, over all segments."""
+        """Return rows and batches of a queue from an offset on, as `Segment.read` does, over all segments."""
         segments = self.segments
         index = len(segments) - 1
         while index > 0:  # from the newest back: nearly all readers are near the end

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import lmdb
@@ -19,15 +21,38 @@ def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) ->
     Args:
         path: the file.
         map_bytes: address space for it; the most that it can hold.
-        readonly: only look at it.
+        readonly: only look at it, or at a copy of it: nothing is changed.
         tables: number of named tables.
 
     Raises:
         StoreError: LMDB cannot open it.
         lmdb.DiskError: the disk is full.
     """
+    env = _open(path, map_bytes, readonly, tables)
+    pages = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    size = path.stat().st_size
+    if size >= pages:
+        return env
+    # A read beyond the end of the file would kill the process. A few pages that nothing refers to may be missing in a
+    # file that is in order. When others are missing, LMDB and the checksums tell, once there are zeros to be read.
     try:
-        env = lmdb.open(
+        if not readonly:
+            log.warning("store: filled up with zeros file=%s from=%d to=%d", path, size, pages)
+            os.truncate(path, pages)
+            return env
+        env.close()
+        with tempfile.TemporaryDirectory() as folder:  # its file lives on, without a name, until it is closed
+            copy = shutil.copyfile(path, Path(folder) / path.name)
+            os.truncate(copy, pages)
+            return _open(copy, map_bytes, readonly, tables)
+    except OSError as error:
+        env.close()
+        raise StoreError(f"{path} has {size} bytes of {pages}, which cannot be filled up: {error}") from error
+
+
+def _open(path: Path, map_bytes: int, readonly: bool, tables: int) -> lmdb.Environment:
+    try:
+        return lmdb.open(
             str(path),
             subdir=False,
             max_dbs=tables,
@@ -40,18 +65,3 @@ def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) ->
         raise
     except lmdb.Error as error:
         raise StoreError(f"{path} cannot be opened: {error}: restore the data directory from a copy of it") from None
-    _fill_up(env, path)
-    return env
-
-
-def _fill_up(env: lmdb.Environment, path: Path) -> None:
-    """Append zeros to a file that is shorter than its pages, for a read beyond its end would kill the process.
-
-    A few pages that nothing refers to may be missing in a file that is in order. When others are missing, LMDB and the
-    checksums tell, now that they can be read.
-    """
-    pages = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    size = path.stat().st_size
-    if size < pages:
-        log.warning("store: filled up with zeros file=%s from=%d to=%d", path, size, pages)
-        os.truncate(path, pages)

@@ -16,7 +16,7 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.entry import HEADER_BYTES, effect
+from minimq_broker.store.entry import effect
 from minimq_broker.store.writer import AnyJob, FactJob, Notify, Writer
 from minimq_common.errors import CorruptEntry, StoreError
 
@@ -121,8 +121,8 @@ class MessageStore:
         Stops after the batch that reaches `max_messages` or `max_bytes`; at least one comes if there is one.
         """
         return [
-            StoredBatch(row.base_offset, row.stored_ms, row.position, row.count, entry[HEADER_BYTES:])
-            for row, entry in self.log.read(queue, offset, max_messages, max_bytes)
+            StoredBatch(row.base_offset, row.stored_ms, row.position, row.count, data)
+            for row, data in self.log.read(queue, offset, max_messages, max_bytes)
         ]
 
     def bounds(self, queue: QueueKey) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import lmdb
 
 from minimq_broker.core.state import QueueKey
+from minimq_broker.store.entry import HEADER_BYTES
 from minimq_broker.store.lmdb_file import open_lmdb
 from minimq_common.errors import CorruptEntry, StoreError
 
@@ -148,14 +149,8 @@ class Segment:
                 topic_id, queue_id, last = _ROW_KEY.unpack(key)
                 yield QueueKey(topic_id, queue_id), _unpack(last, value)
 
-    def entry(self, position: int) -> bytes | None:
-        """Return a copy of the entry at a position."""
-        with self._env.begin(self._log) as txn:
-            found: bytes | None = txn.get(_POSITION.pack(position))
-            return found
-
     def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[tuple[Row, bytes]]:
-        """Return rows and entries of a queue, from the batch that holds `offset` or comes after it.
+        """Return rows and batches of a queue, from the batch that holds `offset` or comes after it.
 
         Stops after the batch that reaches one of the bounds; at least one batch comes if there is one.
         """
@@ -168,7 +163,7 @@ class Segment:
                         f"{self.path.name}: queue {queue} offset {row.last_offset} points at position {row.position}, "
                         "where no entry begins: stop the broker and run minimq-broker check"
                     )
-                found.append((row, bytes(entry)))
+                found.append((row, bytes(entry[HEADER_BYTES:])))
                 max_bytes -= row.size
                 max_messages -= row.last_offset + 1 - max(offset, row.base_offset)
                 if max_bytes <= 0 or max_messages <= 0:
@@ -179,10 +174,11 @@ class Segment:
         """Return the first offset of a queue in this segment, None when it has none here."""
         if queue in self._first:
             return self._first[queue]
+        sealed = self.sealed  # ahead of looking: it may be written and sealed in between
         with self._env.begin(buffers=True) as txn:
             row = next(self._rows_from(txn, queue, 0), None)
         first = row.base_offset if row else None
-        if self.sealed:
+        if sealed:
             self._first[queue] = first
         return first
 

@@ -7,6 +7,7 @@ the next group.
 
 from __future__ import annotations
 
+import copy
 import errno
 import logging
 import queue
@@ -152,7 +153,7 @@ class Writer:
         state: what they add up to; only the writer's thread changes it.
         checkpoint: where the state is saved every `checkpoint_interval_s` seconds and at the end.
         notify: see `Notify`.
-        sync: tell those who append after the sync (True) or before the commit (False).
+        sync: tell those who append after the sync (True), or before the commit as long as commits succeed (False).
         clock_ms: the time of day in ms since 1970.
     """
 
@@ -177,6 +178,8 @@ class Writer:
         self._jobs: queue.SimpleQueue[AnyJob | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MiniMQError | None = None
+        #: Whether the latest batches were written; those who append are told early only then.
+        self._succeeded = True
         self._stopping = False
         #: Transactions committed since the start.
         self.commits = 0
@@ -198,9 +201,12 @@ class Writer:
     def _run(self) -> None:
         saved_at = time.monotonic()
         while not self._stopping:
-            jobs = self._take(max(0.0, saved_at + self._interval_s - time.monotonic()))
-            for group in _groups(jobs):
-                self._write(group)
+            try:
+                jobs = self._take(max(0.0, saved_at + self._interval_s - time.monotonic()))
+                for group in _groups(jobs):
+                    self._write(group)
+            except Exception as error:  # noqa: BLE001 - never the end of the thread: later jobs must hear of it
+                self._fail(error)
             if time.monotonic() >= saved_at + self._interval_s:
                 self._save()
                 saved_at = time.monotonic()
@@ -226,15 +232,29 @@ class Writer:
         return jobs
 
     def _write(self, jobs: list[AnyJob]) -> None:
-        try:
-            self._commit(jobs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, every caller must hear of it
-            self._refuse(jobs, error)
-            self._notify(jobs, frozenset())
-
-    def _commit(self, jobs: list[AnyJob]) -> None:
+        """Write one group and tell everybody."""
+        grown: Set[QueueKey] = frozenset()
+        count = len(jobs)
         if self._failure:
-            raise self._failure
+            self._refuse(jobs, self._failure)
+        else:
+            try:
+                grown = self._commit(jobs)
+                self._succeeded = self._succeeded or bool(grown)
+            except Exception as error:  # noqa: BLE001 - whatever it is, every caller must hear of it
+                self._succeeded = False
+                self._refuse(jobs, self._reason(error))
+                if len(jobs) < count:
+                    log.error(
+                        "store: batches are lost that were acknowledged before the commit jobs=%d", count - len(jobs)
+                    )
+        try:
+            self._notify(jobs, grown)
+        except Exception as error:  # noqa: BLE001 - who waits for these jobs was not told, later ones shall be
+            self._fail(error)
+
+    def _commit(self, jobs: list[AnyJob]) -> Set[QueueKey]:
+        """Write what can be written of a group, and return the queues that have grown. Takes early answers out."""
         self._log.roll_if_full(self._state.position)
         group = _Group(self._state, self._state.position, self._clock_ms())
         for job in jobs:
@@ -248,12 +268,12 @@ class Writer:
             except Exception as error:  # a fault in one decision is no fault of the disk
                 log.exception("store: a job failed")
                 job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
-        if not self._sync:
+        if not self._sync and self._succeeded:
             self._notify([job for job in jobs if isinstance(job, AppendJob)], frozenset())
             jobs[:] = [job for job in jobs if isinstance(job, FactJob)]
         if group.entries:
             self._store(group)
-        self._notify(jobs, group.grown)
+        return group.grown
 
     def _store(self, group: _Group) -> None:
         try:
@@ -270,20 +290,27 @@ class Writer:
         with segment.begin() as txn:
             segment.put(txn, group.entries, group.rows)
 
-    def _refuse(self, jobs: list[AnyJob], error: Exception) -> None:
-        reason: MiniMQError
-        if self._is_full(error):
-            reason = StoreFull(f"the disk of the broker is full ({error}): free space, then send again")
-        elif isinstance(error, lmdb.MapFullError):  # even of an empty segment, and nothing was written
-            reason = StoreError(f"one group of entries does not fit into a segment ({error}): send smaller batches")
-        elif isinstance(error, MiniMQError):
-            reason = error
-        else:
-            # After a failed write or sync nobody knows what the disk holds: a new start finds out, a retry would not.
-            reason = self._failure = InternalError(f"the store stopped after an error ({error}): restart the broker")
-        log.error("store: group refused jobs=%d error=%s", len(jobs), error)
+    def _refuse(self, jobs: list[AnyJob], reason: MiniMQError) -> None:
+        log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)
         for job in jobs:
-            job.error = job.error or reason
+            # Each its own: an exception keeps a traceback, and by it everything that those who raise it hold.
+            job.error = job.error or copy.copy(reason)
+
+    def _reason(self, error: Exception) -> MiniMQError:
+        """Return what callers are told of a failed write. The store fails unless it is certain what the disk holds."""
+        if self._is_full(error):
+            return StoreFull(f"the disk of the broker is full ({error}): free space, then send again")
+        if isinstance(error, lmdb.MapFullError):  # even of an empty segment, and nothing was written
+            return StoreError(f"one group of entries does not fit into a segment ({error}): send smaller batches")
+        if isinstance(error, MiniMQError):
+            return error
+        return self._fail(error)
+
+    def _fail(self, error: Exception) -> MiniMQError:
+        """Refuse everything from now on, and return the reason: a new start finds out what the disk holds."""
+        log.error("store: stopped after an error", exc_info=error)
+        self._failure = InternalError(f"the store stopped after an error ({error}): restart the broker")
+        return self._failure
 
     def _is_full(self, error: Exception) -> bool:
         """Tell whether a write failed for want of space."""
@@ -294,10 +321,14 @@ class Writer:
         return failed and self._log.free_bytes < _MAX_GROUP_BYTES
 
     def _save(self) -> None:
+        if self._failure:
+            return  # the state may be half changed; recovery goes on from the checkpoint before
         try:
             self._checkpoint.save(self._state)
         except lmdb.Error as error:
             log.error("store: checkpoint not saved, recovery will take longer error=%s", error)
+        except Exception as error:  # noqa: BLE001 - never the end of the thread
+            self._fail(error)
 
 
 def _groups(jobs: list[AnyJob]) -> Iterator[list[AnyJob]]:

@@ -226,6 +226,8 @@ def test_a_file_that_is_cut_off_is_a_named_error(stores: Stores, filled: Path, n
     shutil.copytree(filled, stores.folder / "copy")
 
     checked = command("check", filled)
+    command("inspect", filled)
+    assert file.read_bytes() == (stores.folder / "copy" / name).read_bytes()
     assert "Traceback" not in checked.stdout + checked.stderr
     assert checked.returncode == 0 or re.search(f"{file.name}|checkpoint", checked.stdout + checked.stderr)
     # The pages that are missing may be free ones: then all is in order. Otherwise there is an error, no crash.

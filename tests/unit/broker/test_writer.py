@@ -1,0 +1,143 @@
+"""The writer when something fails: everybody hears of it, and nothing is acknowledged that is not written."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import lmdb
+import pytest
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.segment import Row, Segment
+from minimq_broker.store.writer import AppendJob
+from minimq_common import batch
+from minimq_common.errors import InternalError, StoreFull
+from support.stores import PATIENCE_S, OpenStore, Stores, make_batch
+from support.waiting import wait_until
+
+
+class Disk:
+    """What happens to the writes of segments: an error, while there is one."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    put = Segment.put
+
+    def put_or_fail(
+        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
+    ) -> None:
+        if made.error:
+            raise made.error
+        put(segment, txn, entries, rows)
+
+    monkeypatch.setattr(Segment, "put", put_or_fail)
+    return made
+
+
+def test_with_asynchronous_flush_only_the_first_group_is_lost_when_the_disk_gets_full(
+    stores: Stores, disk: Disk
+) -> None:
+    store = stores.open(sync=False)
+    store.create_topic("t")
+    assert store.append("t", 0, b"written") == 0
+    store.record(lambda _: None)
+    disk.error = lmdb.DiskError("no space")
+    assert store.append("t", 0, b"lost") == 1
+    for _ in range(3):
+        with pytest.raises(StoreFull, match="free space"):
+            store.append("t", 0, b"refused")
+    disk.error = None
+    store.record(lambda _: None)  # a group without batches tells nothing of the disk
+    assert store.append("t", 0, b"more") == 1
+    assert store.bodies("t", 0) == [b"written", b"more"], "the answer came behind the commit"
+
+
+def test_a_failed_store_refuses_each_job_by_an_error_of_its_own(store: OpenStore, disk: Disk) -> None:
+    disk.error = OSError(errno.EIO, "no more")
+    jobs = [store.submit("t", 0, make_batch([b"x"])) for _ in range(20)]
+    jobs.append(store.submit("t", 0, make_batch([b"x"])))
+    errors = [job.exception(PATIENCE_S) for job in jobs]
+    disk.error = None
+    errors += [store.submit("t", 0, make_batch([b"x"])).exception(PATIENCE_S) for _ in range(3)]
+
+    assert {str(error) for error in errors} == {
+        "the store stopped after an error ([Errno 5] no more): restart the broker"
+    }
+    assert len({id(error) for error in errors}) == len(errors)
+    assert [error.__traceback__ for error in errors if error] == [None] * len(errors)
+
+
+@pytest.fixture
+def broken_checkpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def save(_: Checkpoint, state: object) -> None:
+        raise RuntimeError("not thought of")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "save", save)
+        yield
+
+
+@pytest.mark.usefixtures("broken_checkpoint")
+def test_an_unexpected_error_of_the_checkpoint_stops_the_store_loudly(
+    stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = stores.open(checkpoint_interval_s=0.001)
+    wait_until(lambda: "not thought of" in caplog.text)
+    with pytest.raises(InternalError, match=r"not thought of\): restart the broker"):
+        store.create_topic("t")
+    assert "Traceback" in caplog.text
+
+
+def test_an_error_while_callers_are_told_stops_the_store_loudly(
+    store: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def done(_: AppendJob) -> None:
+        raise RuntimeError("nobody listens")
+
+    data = make_batch([b"x"])
+    store.store.submit(AppendJob("t", 0, data, batch.read_header(data), done))
+    wait_until(lambda: "nobody listens" in caplog.text)
+    with pytest.raises(InternalError, match=r"nobody listens\): restart the broker"):
+        store.append("t", 0, b"y")
+    assert "Traceback" in caplog.text
+
+
+def test_a_failed_store_is_well_after_a_new_start(stores: Stores, store: OpenStore, disk: Disk) -> None:
+    store.append("t", 0, b"before")
+    disk.error = OSError(errno.EIO, "no more")
+    with pytest.raises(InternalError):
+        store.append("t", 0, b"refused")
+    disk.error = None
+    store.close()
+    again = stores.open()
+    assert again.append("t", 0, b"after") == 1
+    assert again.bodies("t", 0) == [b"before", b"after"]
+
+
+def test_a_batch_that_comes_while_its_queue_is_looked_up_is_found_later(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stores.open()
+    store.create_topic("t")
+    log = store.store.log
+    look = Segment._rows_from
+
+    def look_and_dawdle(segment: Segment, txn: lmdb.Transaction, queue: QueueKey, offset: int) -> Iterator[Row]:
+        found = list(look(segment, txn, queue, offset))
+        monkeypatch.undo()
+        store.append("t", 0, b"x")
+        store.record(lambda state: log.roll(state.position))  # seals the segment
+        yield from found
+
+    monkeypatch.setattr(Segment, "_rows_from", look_and_dawdle)
+    key = store.key("t", 0)
+    assert store.store.bounds(key) == (0, 0)
+    assert store.store.bounds(key) == (0, 1)
+    assert log.segments[0].sealed
