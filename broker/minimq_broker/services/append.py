@@ -36,12 +36,13 @@ class AppendService:
     async def _receive(self, requests: AsyncIterator[broker_pb2.AppendRequest], answers: _Answers) -> None:
         try:
             async for request in requests:
-                answers.expect()
                 try:
                     await self._engine.append(self._job(request, answers))
                 except MiniMQError as error:
                     result = broker_pb2.AppendResult(request_id=request.request_id, failure=to_failure(error))
                     answers.add(result)
+                # Only now: one that waits for room when the broker stops is not written, and gets no answer.
+                answers.expect()
         finally:
             answers.end()
 
@@ -77,6 +78,7 @@ class _Answers:
         self._changed = asyncio.Event()
 
     def expect(self) -> None:
+        """One more result will come, or has just been added."""
         self._expected += 1
 
     def add(self, result: broker_pb2.AppendResult) -> None:

@@ -51,7 +51,7 @@ class OffsetService:
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
         """Tell the committed offsets of a group, of one topic or of all."""
-        names = {topic.topic_id: name for name, topic in self._engine.state.topics.items()}
+        names = {topic.topic_id: name for name, topic in self._engine.state.topics.copy().items()}
         offsets = [
             broker_pb2.QueueOffset(topic=names[topic_id], queue_id=queue_id, offset=offset)
             for (group, topic_id, queue_id), offset in self._engine.state.committed.copy().items()

@@ -1,0 +1,93 @@
+"""Services on a real engine, without a network between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.core.state import State
+from minimq_broker.services.append import AppendService
+from minimq_broker.services.engine import Engine, Limits
+from minimq_broker.services.offsets import OffsetService
+from minimq_proto.v1 import broker_pb2
+from support.stores import PATIENCE_S, QUIET, make_batch
+
+
+class Answers:
+    """The sending side of a stream: keeps what is written."""
+
+    def __init__(self) -> None:
+        self.results: list[broker_pb2.AppendResult] = []
+
+    async def write(self, response: broker_pb2.AppendResponse) -> None:
+        self.results += response.results
+
+
+def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]]) -> None:
+    """Run a test on an engine with the topic "t", on a loop of its own."""
+
+    async def run() -> None:
+        engine = Engine(path, QUIET, Limits(1 << 20, 100), lambda: None)
+        try:
+            await engine.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
+            async with asyncio.timeout(PATIENCE_S):
+                await test(engine)
+        finally:
+            engine.close()
+
+    asyncio.run(run())
+
+
+def test_streams_end_though_a_request_waits_for_room(tmp_path: Path) -> None:
+    data = make_batch([bytes(200)])
+    taken = asyncio.Event()
+    go_on = threading.Event()
+
+    async def requests() -> AsyncIterator[broker_pb2.AppendRequest]:
+        yield broker_pb2.AppendRequest(request_id=1, topic="t", batch=data)
+        taken.set()
+        yield broker_pb2.AppendRequest(request_id=2, topic="t", batch=data)
+
+    def hold(_: State) -> None:
+        go_on.wait(PATIENCE_S)
+
+    async def test(engine: Engine) -> None:
+        answers = Answers()
+        holding = asyncio.create_task(engine.record(hold))
+        serving = asyncio.create_task(AppendService(engine).serve(requests(), cast("Any", answers)))
+        await taken.wait()  # when this goes on the second request has found no room
+        engine.end_streams()
+        go_on.set()
+        await holding
+        await serving
+        assert [(result.request_id, result.base_offset) for result in answers.results] == [(1, 0)]
+        assert engine.store.bounds(engine.state.queue("t", 0)) == (0, 1)
+
+    with_engine(tmp_path, test)
+
+
+def test_committed_offsets_are_told_while_topics_are_created(tmp_path: Path) -> None:
+    class Dawdler:
+        """A topic: while it is looked at, the writer creates another."""
+
+        def __init__(self, state: State) -> None:
+            self.state = state
+
+        @property
+        def topic_id(self) -> int:
+            number = len(self.state.topics)
+            self.state.apply(TopicSet(Topic(f"new-{number}", number, 1, 1)), self.state.position)
+            return -1
+
+    async def test(engine: Engine) -> None:
+        engine.state.topics["dawdler"] = cast("Topic", Dawdler(engine.state))
+        answer = await OffsetService(engine).committed(broker_pb2.GetCommittedRequest(group="g"))
+        assert list(answer.offsets) == []
+        del engine.state.topics["dawdler"]
+        assert len(engine.state.topics) == 2
+
+    with_engine(tmp_path, test)
