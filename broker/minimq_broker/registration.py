@@ -77,21 +77,6 @@ class Registration:
         for link in self._links:
             link.send_all()
 
-    async def announce(self, timeout_s: float = 3.0) -> bool:
-        """Do as `changed`, and wait until every name server that is connected has the table.
-
-        Returns:
-            True when each of them has confirmed; False when one had not within `timeout_s` seconds.
-        """
-        self.changed()
-        waits = [asyncio.create_task(link.confirmed()) for link in self._links if link.connected]
-        if not waits:
-            return True
-        _, late = await asyncio.wait(waits, timeout=timeout_s)
-        for wait in late:
-            wait.cancel()
-        return not late
-
     async def stop(self) -> None:
         """Leave every name server and end the streams; takes about a second at most. May be called twice."""
         for link in self._links:
@@ -124,8 +109,6 @@ class _Link:
         self._leaving = asyncio.Event()
         self._wake = asyncio.Event()  # there is something to send, or the link is leaving
         self._change = 0  # counts the calls of `send_all`
-        self._confirmed = 0  # the count at the time of the latest table that was confirmed
-        self._news = asyncio.Condition()  # `_confirmed` or `connected` has changed
         self._complaint: str | None = None
 
     def send_all(self) -> None:
@@ -135,12 +118,6 @@ class _Link:
     def leave(self) -> None:
         self._leaving.set()
         self._wake.set()
-
-    async def confirmed(self) -> None:
-        """Wait until what `send_all` asked for has arrived, or the name server is lost (it will get all it missed)."""
-        wanted = self._change
-        async with self._news:
-            await self._news.wait_for(lambda: self._confirmed >= wanted or not self.connected)
 
     async def run(self) -> None:
         """Register, again and again, until told to leave."""
@@ -152,7 +129,7 @@ class _Link:
                     await self._hold(stub.Register())
                 except (grpc.RpcError, MiniMQError) as error:
                     was_connected = self.connected
-                    await self._lost(error)
+                    self._lost(error)
                     # A link that worked is tried again at once; one that did not, ever more slowly.
                     retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
                     await _wait(self._leaving, retry_s)
@@ -200,22 +177,20 @@ class _Link:
             except (grpc.RpcError, asyncio.InvalidStateError):
                 break  # the stream is over, and the reader knows why
             sent_change, sent_version = change, request.data_version
-            await self._found(change, answer.master_address)
+            self._found(answer.master_address)
             await _wait(self._wake, self._heartbeat_s)
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             await stream.done_writing()
         await asyncio.Event().wait()  # for the reader to see the end of the stream, or for `stop` to lose patience
 
-    async def _found(self, change: int, master_address: str) -> None:
+    def _found(self, master_address: str) -> None:
         if not self.connected:
             log.info("registered nameserver=%s", self.address)
         self._complaint = None
         self.master_address = master_address or None
-        async with self._news:
-            self._confirmed, self.connected = change, True
-            self._news.notify_all()
+        self.connected = True
 
-    async def _lost(self, error: grpc.RpcError | MiniMQError) -> None:
+    def _lost(self, error: grpc.RpcError | MiniMQError) -> None:
         cause = rpc.from_rpc_error(error, f"name server {self.address}") if isinstance(error, grpc.RpcError) else error
         # Once for each cause, not for each try.
         complaint = type(cause).__name__ if isinstance(cause, Unavailable) else cause.message
@@ -223,9 +198,7 @@ class _Link:
             log.warning("not registered, trying again nameserver=%s reason=%r", self.address, cause.message)
         self._complaint = complaint
         self.master_address = None
-        async with self._news:
-            self.connected = False
-            self._news.notify_all()
+        self.connected = False
 
 
 async def _wait(event: asyncio.Event, longest_s: float) -> None:

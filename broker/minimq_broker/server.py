@@ -31,7 +31,7 @@ class Broker:
         self._engine: Engine | None = None
         self._server: grpc.aio.Server | None = None
         self._registration: Registration | None = None
-        self._data_version = 1
+        self._data_version = 0
 
     @property
     def address(self) -> str:
@@ -52,6 +52,8 @@ class Broker:
             Limits(options.max_batch_bytes, options.max_pending_bytes),
             self._topics_changed,
         )
+        # Larger than in any run before: a name server that still holds one of those takes this one in its place.
+        self._data_version = self._engine.store.term << 32
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)

@@ -186,8 +186,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         telling = asyncio.create_task(self._tell(watcher, context), name="nameserver-watch-events")
         try:
             done, _ = await asyncio.wait((following, telling), return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            for ended in done:
+                ended.result()
         except MiniMQError as error:
             await rpc.abort(context, error)
         except asyncio.CancelledError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -13,13 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
 from minimq.routing import RouteCache
+from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
+from minimq_broker.server import Broker
 from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, Closed, InvalidArgument, SystemBusy, TopicNotFound, Unavailable
 from minimq_common.model import TopicRoute
@@ -30,6 +34,41 @@ from support.loop_thread import LoopThread
 from support.waiting import wait_until
 
 NOBODY = "127.0.0.1:1"
+
+
+class Line:
+    """A connection to a name server that can be cut so that neither side sees it end. Lives on one event loop."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._is_cut = False
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def open(self) -> str:
+        """Return the address that leads to the name server."""
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def cut(self) -> None:
+        self._is_cut = True
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._target.rpartition(":")
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        self._writers += [writer, far_writer]
+        await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if not self._is_cut:
+                writer.write(data)
 
 
 class FakeBroker:
@@ -57,12 +96,24 @@ class FakeBroker:
         return copy
 
     def carry(self, *topics: str) -> None:
-        """Replace the topics, and wait until the connected name servers know."""
+        """Replace the topics, and wait until the connected name servers show those of a master."""
         del self.request.topics[:]
         for topic in topics:
             self.request.topics.add(topic=topic, read_queues=4, write_queues=4, permission=6)
         self.request.data_version += 1
-        assert self._loop.run(self.registration.announce())
+        self._loop.call(self.registration.changed)
+        if not self.request.broker_id:
+            for address in self.registration.connected:
+                wait_until(lambda address=address: self.carried(address) == set(topics))  # type: ignore[misc]
+
+    def carried(self, nameserver: str) -> set[str]:
+        """Return the topics that routes of a name server find here."""
+        with rpc.open_channel(nameserver) as channel:
+            stub = nameserver_pb2_grpc.NameServerStub(channel)
+            routes = stub.ListTopics(nameserver_pb2.ListTopicsRequest()).routes
+        return {
+            route.topic for route in routes for queues in route.queues if queues.broker_name == self.request.broker_name
+        }
 
     def connected_to(self, *addresses: str) -> bool:
         return set(self.registration.connected) == set(addresses)
@@ -257,6 +308,32 @@ def test_two_brokers_of_one_name_do_not_take_turns(
     assert first.connected_to(nameserver.address)
 
 
+def test_a_broker_with_a_new_address_is_taken_while_its_former_stream_seems_to_live(
+    loop: LoopThread,
+    start_nameserver: StartNameServer,
+    open_cache: OpenCache,
+    cleanup: contextlib.ExitStack,
+    tmp_path: Path,
+) -> None:
+    nameserver = start_nameserver()
+    cache = open_cache(nameserver.address)
+    line = Line(nameserver.address)
+    cleanup.callback(lambda: loop.run(line.close()))
+
+    def master() -> list[str | None]:
+        return [broker.master for broker in cache.cluster()]
+
+    def broker(*nameservers: str) -> Broker:
+        return Broker(BrokerOptions(listen="127.0.0.1:0", data_dir=tmp_path, nameservers=nameservers))
+
+    with loop.serving(broker(loop.run(line.open()))) as former:
+        wait_until(lambda: master() == [former.address])
+        loop.call(line.cut)
+    assert master() == [former.address]
+    with loop.serving(broker(nameserver.address)) as present:
+        wait_until(lambda: master() == [present.address])
+
+
 # ---- The watch -------------------------------------------------------------------------------------
 
 
@@ -355,6 +432,15 @@ def test_a_known_route_outlives_its_broker_and_its_name_server(
     assert cache.refresh("orders") == cache.route("orders") == known
     with pytest.raises(Unavailable):
         cache.route("other")
+
+
+def test_a_watch_that_has_ended_leaves_nothing(start_nameserver: StartNameServer) -> None:
+    nameserver = start_nameserver()
+    with rpc.open_channel(nameserver.address) as channel:
+        stub = nameserver_pb2_grpc.NameServerStub(channel)
+        for _ in range(3):
+            list(stub.WatchRoutes(iter([nameserver_pb2.WatchRoutesRequest(topics=["orders"])])))
+    wait_until(lambda: not nameserver._service._watches)
 
 
 # ---- Name servers that go --------------------------------------------------------------------------
