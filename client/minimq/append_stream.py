@@ -18,9 +18,14 @@ Answer = Callable[[broker_pb2.AppendResult | None, MiniMQError | None], None]
 
 
 class AppendStream:
-    """Sends batches to one broker. Thread-safe; answers come on the stream's own thread."""
+    """Sends batches to one broker. Thread-safe; answers come on the stream's own thread.
+
+    Attributes:
+        address: HOST:PORT of the broker.
+    """
 
     def __init__(self, link: BrokerLink) -> None:
+        self.address = link.address
         self._peer = f"broker {link.address}"
         self._ids = itertools.count(1)
         #: Protects `_waiting` and `_end`.
@@ -36,8 +41,8 @@ class AppendStream:
         """Whether the stream is over, so that a new one is needed."""
         return self._end is not None
 
-    def append(self, queue: MessageQueue, data: bytes, answer: Answer) -> int:
-        """Send a batch; `answer` is called exactly once unless `forget` is. Returns the id of the request."""
+    def append(self, queue: MessageQueue, data: bytes, answer: Answer) -> None:
+        """Send a batch; `answer` is called exactly once."""
         with self._lock:
             request_id = next(self._ids)
             end = self._end
@@ -49,12 +54,11 @@ class AppendStream:
             self._stream.send(
                 broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id, batch=data)
             )
-        return request_id
 
-    def forget(self, request_id: int) -> bool:
-        """Drop a request whose answer takes too long. Returns False when the answer came just before."""
-        with self._lock:
-            return self._waiting.pop(request_id, None) is not None
+    def give_up(self, reason: MiniMQError) -> None:
+        """End at once: what is under way fails with this reason, and what was not sent yet never will be."""
+        self._conclude(reason)
+        self._stream.cancel()
 
     def close(self, timeout_s: float) -> None:
         """Let the broker answer what is under way, and end."""
@@ -79,9 +83,11 @@ class AppendStream:
                 answer(result, None)
 
     def _on_end(self, error: MiniMQError | None) -> None:
-        reason = error or Unavailable(f"{self._peer} ended the connection")
+        self._conclude(error or Unavailable(f"{self._peer} ended the connection"))
+
+    def _conclude(self, reason: MiniMQError) -> None:
         with self._lock:
-            self._end = reason
+            self._end = self._end or reason
             waiting = list(self._waiting.values())
             self._waiting.clear()
         for answer in waiting:

@@ -67,7 +67,7 @@ class BulkSend:
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MiniMQError]] = []
 
     def send(self, messages: Iterator[Message]) -> None:
-        """Send all messages. Raises `InvalidArgument`, `TopicNotFound`, `Unavailable` or `Closed` where it stops."""
+        """Send all messages. Raises where it stops, as `Producer.send_many` tells."""
         wanted = _FIRST_PART
         while part := list(islice(messages, wanted)):
             size = bytes_of_bodies(part)
@@ -131,14 +131,14 @@ class BulkSend:
 
     def _send(self, batch: _OpenBatch) -> None:
         size = batch.size
-        self._dispatcher.reserve(len(batch.records), size, block=True)
+        self._dispatcher.reserve(len(batch.records), size)
         with self._changed:
             self._under_way += 1
         complete = self._completion(batch.slots)
         try:
             self._dispatcher.send_batch(batch.topic, self._queue, batch.records, size, complete)
-        except MiniMQError as error:
-            complete(None, error)
+        except Exception:  # it was not handed in
+            complete(None, None)
             raise
 
     def _completion(self, slots: list[Slots]) -> Completion:

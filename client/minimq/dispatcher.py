@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import random
 import threading
 import time
@@ -29,11 +30,15 @@ from minimq_common.errors import (
     BufferFull,
     Closed,
     DeadlineExceeded,
+    InvalidArgument,
     MiniMQError,
     SendFailed,
+    Unavailable,
 )
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
 
 #: Each try gets a share of the time that is left, so that one hung broker does not eat all of it.
 _TRIES_TO_FIT = 3
@@ -60,6 +65,7 @@ class _Flight:
     address: str
     began: float
     deadline: float
+    stream: AppendStream | None = None
 
 
 class Dispatcher:
@@ -96,21 +102,21 @@ class Dispatcher:
 
     # ---- handing in -----------------------------------------------------------------------------
 
-    def reserve(self, count: int, size: int, *, block: bool) -> None:
+    def reserve(self, count: int, size: int) -> None:
         """Take room in the buffer for `count` messages of together `size` bytes; given back at completion.
 
         Raises:
-            BufferFull: there is none and `block` is not set.
+            BufferFull: there is none, and the option `block_when_full` is off.
             Closed: the producer was closed.
         """
         with self._room:
             while self._buffered_bytes and self._buffered_bytes + size > self._options.buffer_bytes:
                 if self._closed:
                     break
-                if not block:
+                if not self._options.block_when_full:
                     raise BufferFull(
                         f"{self._buffered_bytes} bytes wait to be sent, the limit is {self._options.buffer_bytes}: "
-                        "send more slowly, or raise buffer_bytes"
+                        "send more slowly, raise buffer_bytes, or set block_when_full"
                     )
                 self._room.wait()
             if self._closed:
@@ -135,7 +141,7 @@ class Dispatcher:
         """Send the records of one topic as one batch, for which `reserve` was called. Raises `InvalidArgument`."""
         try:
             outgoing = self._encode(topic, queue, records, time.time_ns() // 1_000_000, size, complete)
-        except MiniMQError:
+        except Exception:
             self._release(len(records), size)
             raise
         with self._lock:
@@ -174,7 +180,14 @@ class Dispatcher:
             if work is None:
                 return
             what, place = work
-            outgoing = what if isinstance(what, OutgoingBatch) else self._seal(what)
+            if isinstance(what, OutgoingBatch):
+                outgoing = what
+            else:
+                try:
+                    outgoing = self._seal(what)
+                except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
+                    self._spoiled(what, place, error)
+                    continue
             if place is None:
                 outgoing.last_broker = outgoing.queue.broker_name if outgoing.queue else None
                 self._try_later(outgoing, self._placement.why_nowhere(outgoing.topic, outgoing.queue))
@@ -220,22 +233,20 @@ class Dispatcher:
         return OutgoingBatch(topic, queue, data, len(records), size, sequence, complete)
 
     def _seal(self, lane: Lane) -> OutgoingBatch:
-        """Make a batch of what was taken out of a lane. The messages were checked when they were handed in."""
-        pending = lane.pending
-
-        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-            for index, item in enumerate(pending):
-                if not item.future.set_running_or_notify_cancel():
-                    continue
-                if receipt is not None:
-                    item.future.set_result(SendReceipt(receipt, index))
-                else:
-                    item.future.set_exception(error)
-
+        """Make a batch of what was taken out of a lane."""
         records = BatchBuilder(self._options.max_body_bytes)
-        records.add([item.message for item in pending])
-        born_ms = [item.born_ms for item in pending]
-        return self._encode(lane.topic, lane.queue, records, born_ms, sum(item.size for item in pending), complete)
+        records.add([item.message for item in lane.pending])
+        born_ms = [item.born_ms for item in lane.pending]
+        return self._encode(lane.topic, lane.queue, records, born_ms, lane.size, lane.complete)
+
+    def _spoiled(self, lane: Lane, place: Place | None, error: Exception) -> None:
+        """Fail messages that make no batch: each was checked when it was handed in, so one was changed since."""
+        if place is not None:
+            with self._lock:
+                self._placement.landed(place.queue)
+        text = error.message if isinstance(error, MiniMQError) else repr(error)
+        reason = f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
+        self._complete(_unsealed(lane), None, InvalidArgument(reason))
 
     def _launch(self, outgoing: OutgoingBatch, queue: MessageQueue, address: str) -> None:
         now = time.monotonic()
@@ -248,9 +259,12 @@ class Dispatcher:
         try:
             with self._lock:
                 self._flights.add(flight)
-                stream = self._stream_to(address)
-        except Closed as error:
+                stream = flight.stream = self._stream_to(address)
+        except MiniMQError as error:
             self._landed(flight, None, error)
+            return
+        except (ValueError, RuntimeError) as error:  # the channel was closed just now, or there is no thread to be had
+            self._landed(flight, None, Unavailable(f"no stream to broker {address}: {error}"))
             return
         stream.append(queue, outgoing.data, lambda result, error: self._landed(flight, result, error))
 
@@ -321,6 +335,8 @@ class Dispatcher:
                 self._placement.done(outgoing.queue)
         try:
             outgoing.complete(receipt, error)
+        except Exception:
+            log.exception("producer: an outcome was not taken in topic=%s", outgoing.topic)
         finally:
             self._release(outgoing.count, outgoing.size)
 
@@ -340,21 +356,36 @@ class Dispatcher:
             self._delayed.clear()
             self._flights.clear()
             self._lanes.clear()
-        for outgoing in left + [self._seal(lane) for lane in lanes]:
+        for outgoing in left + [_unsealed(lane) for lane in lanes]:
             self._complete(outgoing, None, error)
 
     def _keep_time(self) -> None:
-        """Give up tries that take too long, and bring back what waited for its next try."""
         while not self._stop.wait(_TICK_S):
-            now = time.monotonic()
-            with self._lock:
-                late = [flight for flight in self._flights if now >= flight.deadline]
-                while self._delayed and self._delayed[0][0] <= now:
-                    outgoing = heapq.heappop(self._delayed)[2]
-                    self._line_of(outgoing).appendleft(outgoing)
-            for flight in late:
-                waited = now - flight.began
-                self._landed(
-                    flight, None, DeadlineExceeded(f"broker {flight.address} did not answer in {waited:.2f} s")
-                )
-            self._pump()
+            try:
+                self._tick(time.monotonic())
+            except Exception:
+                log.exception("producer: a look at what is late failed")
+
+    def _tick(self, now: float) -> None:
+        """Give up tries that take too long, and bring back what waited for its next try."""
+        with self._lock:
+            late = [flight for flight in self._flights if now >= flight.deadline]
+            silent = {flight.stream for flight in late if flight.stream is not None}
+            for stream in silent:
+                if self._streams.get(stream.address) is stream:
+                    del self._streams[stream.address]
+            while self._delayed and self._delayed[0][0] <= now:
+                outgoing = heapq.heappop(self._delayed)[2]
+                self._line_of(outgoing).appendleft(outgoing)
+        for flight in late:
+            waited = now - flight.began
+            self._landed(flight, None, DeadlineExceeded(f"broker {flight.address} did not answer in {waited:.2f} s"))
+        # What else is under way there goes elsewhere at once, and nothing waits in memory for a broker that hangs.
+        for stream in silent:
+            stream.give_up(Unavailable(f"broker {stream.address} left an earlier request without an answer"))
+        self._pump()
+
+
+def _unsealed(lane: Lane) -> OutgoingBatch:
+    """Return a batch that will never be sent, to be failed."""
+    return OutgoingBatch(lane.topic, lane.queue, b"", len(lane.pending), lane.size, 0, lane.complete)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -15,6 +17,8 @@ from minimq_common.rpc import from_rpc_error
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
+log = logging.getLogger(__name__)
+
 
 class Duplex(Generic[Request, Response]):
     """One gRPC stream. Thread-safe.
@@ -22,7 +26,7 @@ class Duplex(Generic[Request, Response]):
     Args:
         method: the call of a stub.
         peer: who is called, for errors: "broker 127.0.0.1:10911".
-        on_response: called for each answer, by the stream's own thread.
+        on_response: called for each answer, by the stream's own thread; what it raises ends the stream.
         on_end: called once, by that thread, when no further answer will come: with None after a clean end.
     """
 
@@ -37,13 +41,15 @@ class Duplex(Generic[Request, Response]):
         self._on_response = on_response
         self._on_end = on_end
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._ended = False
         self._call: Any = method(iter(self._requests.get, None))
         self._thread = threading.Thread(target=self._receive, name=f"minimq-stream-{peer}", daemon=True)
         self._thread.start()
 
     def send(self, request: Request) -> None:
         """Send a request, in the order of the calls. Does not wait; a stream that has ended drops it."""
-        self._requests.put(request)
+        if not self._ended:
+            self._requests.put(request)
 
     def finish(self) -> None:
         """Say that no further request will come; the server ends the stream when all is answered."""
@@ -60,15 +66,36 @@ class Duplex(Generic[Request, Response]):
         return not self._thread.is_alive()
 
     def _receive(self) -> None:
-        error: MiniMQError | None = None
-        responses: Iterator[Response] = self._call
         try:
-            for response in responses:
-                self._on_response(response)
-        except grpc.RpcError as failure:
-            error = from_rpc_error(failure, self._peer)
-        except ValueError:  # the channel was closed under the stream
-            error = Unavailable(f"{self._peer}: the connection was closed")
-        finally:
-            self._requests.put(None)  # lets gRPC's own thread, which waits for requests, come to its end
+            error = self._read()
+        except Exception as failure:  # of the callback: an error of this process, but those who wait must hear of it
+            log.exception("stream ended: an answer was not taken in peer=%s", self._peer)
+            error = Unavailable(f"{self._peer}: its answer was not taken in: {failure!r}")
+            self._call.cancel()
+        self._let_go()
+        try:
             self._on_end(error)
+        except Exception:
+            log.exception("the end of a stream was not taken in peer=%s", self._peer)
+
+    def _read(self) -> MiniMQError | None:
+        """Hand out all answers; return why there are no more."""
+        responses: Iterator[Response] = self._call
+        while True:
+            try:
+                response = next(responses)
+            except StopIteration:
+                return None
+            except grpc.RpcError as failure:
+                return from_rpc_error(failure, self._peer)
+            except ValueError:  # the channel was closed under the stream
+                return Unavailable(f"{self._peer}: the connection was closed")
+            self._on_response(response)
+
+    def _let_go(self) -> None:
+        """Drop the requests that were not sent, and let gRPC's own thread, which waits for them, come to its end."""
+        self._ended = True
+        with suppress(queue.Empty):
+            while True:
+                self._requests.get_nowait()
+        self._requests.put(None)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 #: What a command or a program uses that was told no name server.
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
+
+Options = TypeVar("Options", bound="DataclassInstance")
 
 
 def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
@@ -19,6 +26,25 @@ def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
     if not addresses:
         raise InvalidArgument("no name server is given: write HOST:PORT")
     return addresses
+
+
+def with_changes(options: Options, changes: Mapping[str, Any]) -> Options:
+    """Return options with single ones changed by name. Raises `InvalidArgument`."""
+    names = [field.name for field in dataclasses.fields(options)]
+    unknown = sorted(changes.keys() - set(names))
+    if unknown:
+        raise InvalidArgument(f"unknown option {', '.join(unknown)}: {type(options).__name__} has {', '.join(names)}")
+    return dataclasses.replace(options, **changes)
+
+
+def check_above_zero(options: DataclassInstance, *, but: str = "") -> None:
+    """Raise `InvalidArgument` when a number among options is not above 0; that of one name may be 0."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        # A switch is no number, though Python thinks so.
+        if isinstance(value, bool) or value > 0 or (value == 0 and field.name == but):
+            continue
+        raise InvalidArgument(f"{field.name} is {value}: it must be {'0 or above' if field.name == but else 'above 0'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +57,8 @@ class ProducerOptions:
         max_body_bytes: largest body in bytes; brokers have a limit of their own.
         batch_messages: most messages in one batch.
         batch_bytes: size in bytes of bodies at which a batch is full.
-        buffer_bytes: bytes of bodies that may be on their way; a further send waits.
+        buffer_bytes: bytes of bodies that may be on their way.
+        block_when_full: wait for room in the buffer, or raise BufferFull.
         window: requests that may be under way to one broker.
         close_timeout_s: seconds that `close` waits for what is on its way.
     """
@@ -41,13 +68,12 @@ class ProducerOptions:
     batch_messages: int = 4096
     batch_bytes: int = 1 << 20
     buffer_bytes: int = 64 << 20
+    block_when_full: bool = True
     window: int = 8
     close_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}: it must be above 0")
+        check_above_zero(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +103,4 @@ class ConsumerOptions:
     retry_delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 0 or (getattr(self, name) == 0 and name != "commit_interval_s"):
-                raise InvalidArgument(f"{name} is {getattr(self, name)}: it must be above 0")
+        check_above_zero(self, but="commit_interval_s")

@@ -64,6 +64,11 @@ class Lane:
         self.queue = queue
         self.pending: list[PendingMessage] = []
 
+    @property
+    def size(self) -> int:
+        """Bytes that its messages hold of the producer's buffer."""
+        return sum([item.size for item in self.pending])
+
     def take(self, max_messages: int, max_bytes: int) -> Lane:
         """Remove the first messages, up to the size of a batch, and return them as a lane of their own."""
         number = size = 0
@@ -75,6 +80,16 @@ class Lane:
         taken = Lane(self.topic, self.queue)
         taken.pending, self.pending = self.pending[:number], self.pending[number:]
         return taken
+
+    def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        """Complete the futures of all messages."""
+        for index, item in enumerate(self.pending):
+            if not item.future.set_running_or_notify_cancel():
+                continue
+            if receipt is not None:
+                item.future.set_result(SendReceipt(receipt, index))
+            else:
+                item.future.set_exception(error)
 
 
 def describe_try(number: int, where: str, began: float, error: MiniMQError) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -11,11 +10,11 @@ from typing import Any, Self
 from minimq.broker_link import BrokerLinks
 from minimq.bulk_send import OVERHEAD_BYTES, BulkSend
 from minimq.dispatcher import Dispatcher
-from minimq.options import DEFAULT_NAMESERVER, ProducerOptions, nameserver_addresses
+from minimq.options import DEFAULT_NAMESERVER, ProducerOptions, nameserver_addresses, with_changes
 from minimq.receipt import SendReceipt
 from minimq.routing import RouteCache
 from minimq_common.batch_builder import encode
-from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed
+from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import check_topic
 
@@ -45,7 +44,7 @@ class Producer:
         options: ProducerOptions | None = None,
         **changes: Any,  # noqa: ANN401 - the fields of ProducerOptions
     ) -> None:
-        self._options = _with_changes(options or ProducerOptions(), changes)
+        self._options = with_changes(options or ProducerOptions(), changes)
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()
         self._dispatcher = Dispatcher(self._routes, self._links, self._options)
@@ -76,6 +75,7 @@ class Producer:
         Raises:
             InvalidArgument: the message breaks a rule.
             TopicNotFound: no broker carries the topic.
+            BufferFull: there is no room for the message, and `block_when_full` is off.
             SendFailed: all tries failed; its text lists them.
             Closed: the producer was closed.
         """
@@ -89,7 +89,7 @@ class Producer:
         selector: Selector | None = None,
         callback: SendCallback | None = None,
     ) -> Future[SendReceipt]:
-        """Send a message without waiting for it; blocks only while too much is on its way.
+        """Send a message without waiting for it; while the buffer is full, `block_when_full` says what happens.
 
         Args:
             message: what to send.
@@ -105,7 +105,7 @@ class Producer:
             queue = selector(self._routes.route(message.topic).write_queues(), message)
         elif self._routes.known(message.topic) is None:
             self._routes.route(message.topic)
-        self._dispatcher.reserve(1, size, block=True)
+        self._dispatcher.reserve(1, size)
         future = self._dispatcher.send_message(message, queue, size)
         if callback is not None:
             future.add_done_callback(lambda done: _call_back(callback, done))
@@ -124,6 +124,7 @@ class Producer:
         Raises:
             InvalidArgument: a message breaks a rule; only some of those ahead of it were sent.
             TopicNotFound: no broker carries the topic.
+            BufferFull: there is no room for a batch, and `block_when_full` is off; only what is ahead of it was sent.
             SendFailed: some messages were not acknowledged; the text says how many were.
             Closed: the producer was closed.
         """
@@ -171,14 +172,6 @@ class Producer:
         check_topic(message.topic)
         encode([message], 0, 0, 0, self._options.max_body_bytes)
         return len(message.body) + OVERHEAD_BYTES
-
-
-def _with_changes(options: ProducerOptions, changes: dict[str, Any]) -> ProducerOptions:
-    unknown = changes.keys() - {field.name for field in dataclasses.fields(options)}
-    if unknown:
-        names = ", ".join(field.name for field in dataclasses.fields(options))
-        raise InvalidArgument(f"unknown option {', '.join(sorted(unknown))}: a producer has {names}")
-    return dataclasses.replace(options, **changes)
 
 
 def _call_back(callback: SendCallback, future: Future[SendReceipt]) -> None:
