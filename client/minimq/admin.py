@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -19,7 +18,6 @@ from minimq.descriptions import (
 from minimq.fan_out import FanOut, raise_failures
 from minimq.nameserver_link import NameServerLinks
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
-from minimq.routing import RouteCache
 from minimq_common.errors import InvalidArgument, TopicExists, TopicNotFound, Unavailable
 from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, Permission, TopicRoute
 from minimq_common.names import check_group, check_topic
@@ -46,8 +44,7 @@ class Admin:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
         self._addresses = nameserver_addresses(nameserver)
         self._timeout_s = timeout_s
-        self._nameservers = NameServerLinks(self._addresses)
-        self._routes = RouteCache(self._addresses, timeout_s=timeout_s)
+        self._nameservers = NameServerLinks(self._addresses, timeout_s)
         self._brokers = FanOut(timeout_s)
 
     def __enter__(self) -> Self:
@@ -62,7 +59,6 @@ class Admin:
 
     def close(self) -> None:
         """End all connections; later calls raise `Closed`. Idempotent."""
-        self._routes.close()
         self._nameservers.close()
         self._brokers.close()
 
@@ -124,7 +120,7 @@ class Admin:
         if wait:
             self._wait_until_shown(name, dict.fromkeys(masters, wanted))
 
-    def update_topic(
+    def update_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,
         name: str,
         *,
@@ -133,12 +129,14 @@ class Admin:
         write_queues: int | None = None,
         permission: Permission | None = None,
         cluster: str | None = None,
+        force: bool = False,
         wait: bool = True,
     ) -> None:
         """Change a topic on every master that carries it; what is not given stays as it is.
 
         To shrink a topic without losing sight of messages, reduce `write_queues`, wait until consumers have read the
-        other queues, and then reduce `read_queues`.
+        other queues, and then reduce `read_queues` with `force`: what was read is still stored there. More read queues
+        bring it back to sight.
 
         Args:
             name: of the topic.
@@ -147,11 +145,12 @@ class Admin:
             write_queues: how many queues on each broker producers see, 1 to 1024.
             permission: what may be done with the topic.
             cluster: name of the cluster, when the name servers know several.
+            force: also when queues that hold messages are not read any more.
             wait: return only when every name server that answers shows the change.
 
         Raises:
             TopicNotFound: no master carries it.
-            InvalidArgument: nothing is to be changed, or a number breaks a rule.
+            InvalidArgument: nothing is to be changed, a number breaks a rule, or messages would go out of sight.
             MiniMQError: as for `create_topic`.
         """
         check_topic(name)
@@ -160,12 +159,14 @@ class Admin:
             read_queues=queues if read_queues is None else read_queues,
             write_queues=queues if write_queues is None else write_queues,
             permission=None if permission is None else int(permission),
+            force=force,
         )
         if not any(request.HasField(field) for field in ("read_queues", "write_queues", "permission")):
             raise InvalidArgument("nothing is to be changed: give queues, read_queues, write_queues or permission")
         carriers = self._carriers(name, cluster)
         answers, failures = self._brokers.call_all(carriers, lambda stub: stub.UpdateTopic, request)
-        raise_failures(f"topic {name} was not changed", failures, carriers, "repeat the call to complete it")
+        remedy = "the others were changed; repeat the call to complete it"
+        raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
         if wait:
             self._wait_until_shown(name, {broker: answer.topic for broker, answer in answers.items()})
 
@@ -206,7 +207,7 @@ class Admin:
 
     def routes(self) -> list[TopicRoute]:
         """Return the routes of all topics, sorted. Raises `Unavailable` when no name server answers."""
-        return self._routes.topics()
+        return self._nameservers.topics()
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Return the settings of a topic and where its queues begin and end.
@@ -245,17 +246,14 @@ class Admin:
 
     def route(self, topic: str) -> TopicRoute:
         """Return where the queues of a topic are, asked anew. Raises `TopicNotFound`, `SystemBusy`, `Unavailable`."""
-        # A cache of its own: one that knew the topic before goes on to know it after it was deleted.
-        with closing(RouteCache(self._addresses, timeout_s=self._timeout_s)) as routes:
-            return routes.refresh(topic)
+        return self._nameservers.route(check_topic(topic))
 
     # ---- Brokers --------------------------------------------------------------------------------
 
     def cluster(self) -> list[BrokerData]:
         """Return the brokers that the name servers know together, sorted. Raises `Unavailable` when none answers."""
-        # The cache has the better words when nobody answers; the links have what every single one knows.
-        known = self._routes.cluster()
-        return self._nameservers.brokers() or known
+        known = self._nameservers.cluster()  # which has the words for it when nobody answers
+        return self._nameservers.brokers_of_all() or known
 
     def broker_status(self) -> list[BrokerStatus]:
         """Return what each replica of each broker says of itself, sorted by name and id.

@@ -11,6 +11,7 @@ import pytest
 from minimq.admin import Admin
 from minimq.local_cluster import LocalCluster
 from minimq.nameserver_link import NameServerLink, NameServerLinks
+from minimq.producer import Producer
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
@@ -20,7 +21,7 @@ from minimq_common.errors import (
     TopicNotFound,
     Unavailable,
 )
-from minimq_common.model import MessageQueue, Permission
+from minimq_common.model import Message, MessageQueue, Permission
 
 NOBODY = "127.0.0.1:1"
 
@@ -126,7 +127,7 @@ def test_a_name_server_that_does_not_show_the_topic_in_time_is_named(pair: Local
 
 
 def test_waiting_for_a_route_ends_with_what_was_missing(cluster: LocalCluster) -> None:
-    links = NameServerLinks([cluster.nameserver])
+    links = NameServerLinks([cluster.nameserver], 5)
     answers = iter(["a", "b", None])
     links.wait_for_route("no-such-topic", lambda _: next(answers), 5)
     assert list(answers) == []
@@ -182,6 +183,31 @@ def test_an_update_changes_what_is_given_and_keeps_the_rest(admin: Admin, topic:
     admin.update_topic(topic, permission=Permission.NONE)
     assert shapes(admin, topic)["broker-b"] == (6, 6, Permission.NONE)
     assert [item.read_queues for item in admin.describe_topic(topic).settings] == [6, 6]
+
+
+def test_messages_do_not_go_out_of_sight_unless_forced(admin: Admin, topic: str, cluster: LocalCluster) -> None:
+    with Producer(cluster.nameserver) as producer:
+        for _ in range(3):
+            producer.send(Message(topic, b"body"), queue=MessageQueue(topic, "broker-b", 3))
+    with pytest.raises(InvalidArgument, match=r"on 1 of 2 brokers: broker-b .*queue 3 of .* holds 3 messages.*--force"):
+        admin.update_topic(topic, queues=2)
+    assert [shape[:2] for shape in shapes(admin, topic).values()] == [(2, 2), (4, 4)]
+    admin.update_topic(topic, write_queues=2)
+    admin.update_topic(topic, read_queues=2, force=True)
+    assert [shape[:2] for shape in shapes(admin, topic).values()] == [(2, 2), (2, 2)]
+    admin.update_topic(topic, read_queues=4)
+    assert admin.describe_topic(topic).messages == 3
+
+
+def test_what_may_be_sent_may_be_read(admin: Admin, topic: str) -> None:
+    with pytest.raises(InvalidArgument, match="2 read queues and 3 write queues: nobody could read"):
+        admin.create_topic("x", read_queues=2, write_queues=3)
+    for counts in ({"read_queues": 3}, {"write_queues": 5}):
+        with pytest.raises(InvalidArgument, match="nobody could read"):
+            admin.update_topic(topic, **counts)  # type: ignore[arg-type]  # mypy does not see which names these are
+    admin.update_topic(topic, read_queues=3, force=True)
+    admin.update_topic(topic, permission=Permission.READ)
+    assert shapes(admin, topic)["broker-b"] == (3, 4, Permission.READ)
 
 
 def test_an_update_of_nothing_or_of_no_topic_is_refused(admin: Admin, topic: str) -> None:

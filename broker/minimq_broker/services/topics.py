@@ -11,6 +11,7 @@ from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
 
 MAX_QUEUES = 1024
+_NAMED_QUEUES = 10
 
 
 class TopicService:
@@ -24,6 +25,7 @@ class TopicService:
         wanted = request.topic
         check_topic(wanted.topic)
         _check_counts(wanted.read_queues, wanted.write_queues)
+        _check_all_readable(wanted.read_queues, wanted.write_queues)
         permission = _permission(wanted.permission or Permission.READ_WRITE)
         created_ms = now_ms()
 
@@ -49,6 +51,8 @@ class TopicService:
 
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:
         """Change queue counts or permission. Raises `TopicNotFound`, `InvalidArgument`."""
+        present = self._engine.state.topic(request.topic)
+        firsts = [self._engine.store.bounds(queue)[0] for queue in _queues(present)]
 
         def decide(state: State) -> Fact:
             old = state.topic(request.topic)
@@ -56,6 +60,9 @@ class TopicService:
             write = request.write_queues if request.HasField("write_queues") else old.write_queues
             permission = request.permission if request.HasField("permission") else old.permission
             _check_counts(read, write)
+            if not request.force and (read, write) != (old.read_queues, old.write_queues):
+                _check_all_readable(read, write)
+                _check_nothing_hidden(old, read, [state.end(queue).offset for queue in _queues(old)], firsts)
             return TopicSet(Topic(old.name, old.topic_id, read, write, _permission(permission), old.created_ms))
 
         await self._engine.record(decide)
@@ -70,12 +77,11 @@ class TopicService:
         """Tell the settings of a topic and where its queues begin and end. Raises `TopicNotFound`."""
         topic = self._engine.state.topic(request.topic)
         queues = []
-        for queue_id in range(topic.queues):
-            key = QueueKey(topic.topic_id, queue_id)
+        for key in _queues(topic):
             first, end = self._engine.store.bounds(key)
             queues.append(
                 broker_pb2.QueueStatus(
-                    queue_id=queue_id,
+                    queue_id=key.queue_id,
                     min_offset=first,
                     max_offset=end,
                     last_store_timestamp_ms=self._engine.state.end(key).stored_ms,
@@ -94,10 +100,38 @@ def _message(topic: Topic) -> broker_pb2.Topic:
     )
 
 
+def _queues(topic: Topic) -> list[QueueKey]:
+    return [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
+
+
 def _check_counts(read: int, write: int) -> None:
     for kind, count in (("read", read), ("write", write)):
         if not 1 <= count <= MAX_QUEUES:
             raise InvalidArgument(f"{count} {kind} queues: a topic has 1 to {MAX_QUEUES} on each broker")
+
+
+def _check_all_readable(read: int, write: int) -> None:
+    if read < write:
+        raise InvalidArgument(
+            f"{read} read queues and {write} write queues: nobody could read what is sent to the others; "
+            "give at least as many read queues"
+        )
+
+
+def _check_nothing_hidden(topic: Topic, read: int, ends: list[int], firsts: list[int]) -> None:
+    """Refuse fewer read queues while one of the others holds messages; ends and first offsets are by queue."""
+    # A queue that was added meanwhile has no first offset here: it begins at 0.
+    starts = [*firsts, *[0] * len(ends)]
+    held = {queue: ends[queue] - starts[queue] for queue in range(read, topic.read_queues)}
+    held = {queue: count for queue, count in held.items() if count > 0}
+    if held:
+        count = sum(held.values())
+        names = ", ".join(map(str, [*held][:_NAMED_QUEUES])) + (", ..." if len(held) > _NAMED_QUEUES else "")
+        raise InvalidArgument(
+            f"{'queue' if len(held) == 1 else 'queues'} {names} of topic {topic.name!r} on this broker still "
+            f"{'holds' if len(held) == 1 else 'hold'} {count:,} {'message' if count == 1 else 'messages'}: lower "
+            "--write-queues first and let every group read the rest; --force hides them all the same"
+        )
 
 
 def _permission(bits: int) -> Permission:

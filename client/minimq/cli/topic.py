@@ -75,11 +75,13 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
 @_write_option
 @option("--permission", type=click.Choice(list(PERMISSIONS)), help="What may be done with it.")
 @_cluster_option
+@option("--force", is_flag=True, help="Also when queues that hold messages are not read any more.")
 @click.pass_obj
 def update(nameserver: str, /, name: str, permission: str | None, **settings: Any) -> None:  # noqa: ANN401 - the options
     """Change a topic on every master that carries it; what is not given stays as it is.
 
-    To shrink a topic, reduce --write-queues, wait until consumers have read the rest, then reduce --read-queues.
+    To shrink a topic, reduce --write-queues, wait until every group has read the rest, then reduce --read-queues with
+    --force: what was read is still stored, and more --read-queues bring it back to sight.
 
     Example: minimq topic update orders --queues 32
     """

@@ -325,10 +325,13 @@ class UpdateTopicRequest(google.protobuf.message.Message):
     READ_QUEUES_FIELD_NUMBER: builtins.int
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
+    FORCE_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     permission: builtins.int
+    force: builtins.bool
+    """Also when messages go out of sight by it: those of queues that are not read any more."""
     def __init__(
         self,
         *,
@@ -336,9 +339,10 @@ class UpdateTopicRequest(google.protobuf.message.Message):
         read_queues: builtins.int | None = ...,
         write_queues: builtins.int | None = ...,
         permission: builtins.int | None = ...,
+        force: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_write_queues", b"_write_queues", "permission", b"permission", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_write_queues", b"_write_queues", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_write_queues", b"_write_queues", "force", b"force", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_permission", b"_permission"]) -> typing.Literal["permission"] | None: ...
     @typing.overload
