@@ -59,6 +59,8 @@ class BrokerOptions:
         for address in (*self.nameservers, *([self.advertise] if self.advertise else [])):
             check_address(address)
         check_limits(self)
+        if self.broker_id:
+            raise InvalidArgument(f"--id is {self.broker_id}: slaves do not replicate yet, so it has to be 0")
         if not self.advertise and self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):
             raise InvalidArgument(
                 f"--listen {self.listen} serves at every address of this machine, which clients cannot call: "
