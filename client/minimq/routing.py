@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import random
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 
+from minimq.nameserver_link import NameServerLinks
 from minimq_common import rpc
-from minimq_common.errors import (
-    Closed,
-    InvalidArgument,
-    MiniMQError,
-    SystemBusy,
-    TopicNotFound,
-    TransportError,
-    Unavailable,
-)
+from minimq_common.errors import Closed, SystemBusy, TopicNotFound, TransportError
 from minimq_common.model import BrokerData, TopicRoute
-from minimq_common.names import check_address, check_topic
-from minimq_common.wire import broker_from_wire, route_from_wire
-from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
-
-T = TypeVar("T")
+from minimq_common.names import check_topic
+from minimq_common.wire import route_from_wire
+from minimq_proto.v1 import nameserver_pb2
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +48,7 @@ class RouteCache:
         Raises:
             InvalidArgument: there is no address, or one is not HOST:PORT.
         """
-        self._nameservers = _NameServers(nameservers, timeout_s)
+        self._nameservers = NameServerLinks(nameservers, timeout_s)
         self._poll_s = poll_s
         # Protects everything below. No call is made and no callback run while it is held.
         self._lock = threading.Lock()
@@ -96,28 +83,21 @@ class RouteCache:
         self._follow(topic)
         version = self._versions.get(topic, 0)
         try:
-            request = nameserver_pb2.GetRouteRequest(topic=topic)
-            answer = self._nameservers.ask(lambda stub, timeout_s: stub.GetRoute(request, timeout=timeout_s))
+            route = self._nameservers.route(topic)
         except (TopicNotFound, SystemBusy, TransportError):
             known = self._routes.get(topic)
             if known is None:
                 raise
             return known
-        return self._keep(route_from_wire(answer.route), asked_at=version)
+        return self._keep(route, asked_at=version)
 
     def topics(self) -> list[TopicRoute]:
         """Ask for the routes of all topics, sorted by topic. Raises `Unavailable` and `Closed` as `route` does."""
-        self._check_open()
-        request = nameserver_pb2.ListTopicsRequest()
-        answer = self._nameservers.ask(lambda stub, timeout_s: stub.ListTopics(request, timeout=timeout_s))
-        return [route_from_wire(route) for route in answer.routes]
+        return self._nameservers.topics()
 
     def cluster(self) -> list[BrokerData]:
         """Ask for all brokers, sorted by name. Raises `Unavailable` and `Closed` as `route` does."""
-        self._check_open()
-        request = nameserver_pb2.GetClusterRequest()
-        answer = self._nameservers.ask(lambda stub, timeout_s: stub.GetCluster(request, timeout=timeout_s))
-        return [broker_from_wire(broker) for broker in answer.brokers]
+        return self._nameservers.cluster()
 
     def on_change(self, callback: Callable[[TopicRoute], None]) -> None:
         """Call back with each route that is new or has changed.
@@ -201,7 +181,7 @@ class RouteCache:
             self._closed.wait(retry_s)
 
     def _open_watch(self, nameserver: str, requests: _WatchRequests) -> Iterator[nameserver_pb2.RouteEvent]:
-        stub = self._nameservers.stub(nameserver)
+        stub = self._nameservers.to(nameserver).stub
         with self._nameservers.unless_closed():
             return stub.WatchRoutes(requests, timeout=self._poll_s)
 
@@ -247,124 +227,3 @@ class _WatchRequests:
         with self._topics.changed:
             self._ended = True
             self._topics.changed.notify_all()
-
-
-class _NameServers:
-    """The channels to the name servers, and which of them is asked first. Thread-safe."""
-
-    def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
-        if not addresses:
-            raise InvalidArgument("no name server is given: pass the address of at least one, HOST:PORT")
-        self._addresses = tuple(dict.fromkeys(check_address(address) for address in addresses))
-        self._timeout_s = timeout_s
-        self._closed = threading.Event()
-        self._lock = threading.Lock()  # protects all below
-        self._preferred = random.choice(self._addresses)  # so that the clients spread over the name servers
-        self._channels: dict[str, grpc.Channel] = {}
-
-    def preferred(self) -> str:
-        """Return the address that answered last."""
-        with self._lock:
-            return self._preferred
-
-    def avoid(self, address: str) -> None:
-        """Prefer the next one, if it is this one that is preferred."""
-        with self._lock:
-            if self._preferred == address:
-                index = self._addresses.index(address) + 1
-                self._preferred = self._addresses[index % len(self._addresses)]
-
-    def stub(self, address: str) -> nameserver_pb2_grpc.NameServerStub:
-        """Return what calls are made with. Raises `Closed`."""
-        with self._lock:
-            if self._closed.is_set():
-                raise Closed("the client was closed")
-            if address not in self._channels:
-                self._channels[address] = rpc.open_channel(address)
-            return nameserver_pb2_grpc.NameServerStub(self._channels[address])
-
-    @contextlib.contextmanager
-    def unless_closed(self) -> Iterator[None]:
-        """Raise `Closed` for what gRPC raises when the channel of a call was closed a moment ago."""
-        try:
-            yield
-        except ValueError:
-            if self._closed.is_set():
-                raise Closed("the client was closed") from None
-            raise
-
-    def ask(self, call: Callable[[nameserver_pb2_grpc.NameServerStub, float], T]) -> T:
-        """Make a call to one name server after the other, until one answers it.
-
-        Also a refusal is no reason to ask no further: name servers do not know of each other, and a topic that is
-        unknown to one may have reached another.
-
-        Args:
-            call: takes what to call, and how many seconds the call may take.
-        """
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            refusal: MiniMQError | None = None
-            silent: dict[str, str] = {}
-            untried = self._in_order()
-            while untried:
-                # An equal share of what is left, so that one that hangs leaves time for the others.
-                share_s = max(0.001, (deadline - time.monotonic()) / len(untried))
-                address = untried.pop(0)
-                try:
-                    with self.unless_closed():
-                        answer = call(self.stub(address), share_s)
-                except grpc.RpcError as failure:
-                    error = self._meaning_of(failure, address)
-                    if isinstance(error, TransportError):
-                        silent[address] = _why_silent(failure, share_s)
-                    elif refusal is None or isinstance(error, SystemBusy):
-                        refusal = error
-                else:
-                    self._prefer(address)
-                    return answer
-            if refusal is None:
-                raise _nobody_answers({address: silent[address] for address in self._addresses})
-            if not isinstance(refusal, SystemBusy) or time.monotonic() + refusal.retry_after_s >= deadline:
-                raise refusal
-            self._closed.wait(refusal.retry_after_s)
-
-    def close(self) -> None:
-        """Close all channels; calls under way end with `Closed`. May be called twice."""
-        with self._lock:
-            self._closed.set()
-            channels = list(self._channels.values())
-        for channel in channels:
-            channel.close()
-
-    def _in_order(self) -> list[str]:
-        first = self._addresses.index(self.preferred())
-        return [*self._addresses[first:], *self._addresses[:first]]
-
-    def _prefer(self, address: str) -> None:
-        with self._lock:
-            self._preferred = address
-
-    def _meaning_of(self, failure: grpc.RpcError, address: str) -> MiniMQError:
-        if self._closed.is_set():
-            raise Closed("the client was closed while a call was under way") from None
-        return rpc.from_rpc_error(failure, f"name server {address}")
-
-
-def _why_silent(failure: grpc.RpcError, waited_s: float) -> str:
-    code, details = rpc.status_of(failure)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"no answer within {waited_s:.1f} s"
-    return rpc.why_unreached(details)
-
-
-def _nobody_answers(silent: Mapping[str, str]) -> Unavailable:
-    """Name each address with the reason, and the remedy."""
-    start = f"start one with `minimq-nameserver --listen {next(iter(silent))}`, or check the address"
-    if len(silent) > 1:
-        tried = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
-        return Unavailable(f"none of {len(silent)} name servers answers ({tried}): {start}")
-    [(address, reason)] = silent.items()
-    if reason == rpc.NOTHING_LISTENS:
-        return Unavailable(f"no name server listening at {address}: {start}")
-    return Unavailable(f"the name server at {address} does not answer ({reason}): {start}")
