@@ -1,0 +1,227 @@
+"""What a producer makes of changed messages, of brokers that hang and of its own faults, with real servers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
+from minimq.broker_link import BrokerLink
+from minimq.dispatcher import Dispatcher
+from minimq.pull_stream import PullStream
+from minimq_common.errors import BufferFull, InvalidArgument, MiniMQError, SendFailed
+from minimq_proto.v1 import broker_pb2
+from support.reading import check_brokers, read_all
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[LocalCluster]:
+    """One broker, with a topic of two queues."""
+    yield from _cluster(tmp_path, 1)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Two brokers, with a topic of two queues on each."""
+    yield from _cluster(tmp_path, 2)
+
+
+def _cluster(data_dir: Path, brokers: int) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=brokers, data_dir=data_dir) as made:
+        with Admin(made.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        yield made
+    check_brokers(made)
+
+
+def bodies(cluster: LocalCluster) -> list[bytes]:
+    return [message.body for message in read_all(cluster.nameserver, "t")]
+
+
+# ---- messages that change -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue", [None, MessageQueue("t", "broker-a", 1)], ids=["any", "chosen"])
+@pytest.mark.parametrize("added", ["a\0b", 5], ids=repr)
+def test_a_message_that_was_changed_meanwhile_fails_with_those_it_travels_with(
+    single: LocalCluster, queue: MessageQueue | None, added: object
+) -> None:
+    [broker] = single.brokers
+    with Producer(single.nameserver, window=1, send_timeout_s=60) as producer:
+        producer.send(Message("t", b"0"))
+        broker.pause()
+        first = producer.send_async(Message("t", b"1"), queue=queue)  # takes the whole window
+        keys: list[object] = ["k"]
+        spoiled = producer.send_async(Message("t", b"2", keys=keys), queue=queue)  # type: ignore[arg-type]
+        beside = producer.send_async(Message("t", b"3"), queue=queue)
+        keys.append(added)
+        broker.resume()
+
+        assert first.exception(PATIENCE_S) is None
+        for future in (spoiled, beside):
+            assert isinstance(future.exception(PATIENCE_S), InvalidArgument)
+        assert "was changed after it had been handed in" in str(spoiled.exception())
+        for number in (4, 5, 6):
+            following = producer.send_async(Message("t", b"%d" % number), queue=queue)
+            assert following.exception(PATIENCE_S) is None
+    assert sorted(bodies(single)) == [b"0", b"1", b"4", b"5", b"6"]
+
+
+def test_a_changed_message_that_never_left_does_not_hinder_closing(single: LocalCluster) -> None:
+    [broker] = single.brokers
+    producer = Producer(single.nameserver, window=1, send_timeout_s=60)
+    producer.send(Message("t", b"0"))
+    broker.pause()
+    keys: list[str] = []
+    futures = [producer.send_async(Message("t", b"1")), producer.send_async(Message("t", b"2", keys=keys))]
+    keys.append("a\0b")
+    with pytest.raises(SendFailed, match="2 messages were not acknowledged"):
+        producer.close(0.1)
+    assert all(future.exception(0) for future in futures)
+    broker.resume()
+
+
+# ---- brokers that hang --------------------------------------------------------------------------
+
+
+def test_with_one_hung_broker_of_two_every_message_is_sent(pair: LocalCluster) -> None:
+    hung, _ = pair.brokers
+    with Producer(pair.nameserver, batch_messages=20) as producer:
+        producer.send_many([Message("t", b"warm")] * 100)
+        hung.pause()
+        futures = [producer.send_async(Message("t", b"%d" % number)) for number in range(2000)]
+        receipts = [future.result(PATIENCE_S) for future in futures]
+        receipts += producer.send_many(Message("t", b"%d" % number) for number in range(2000, 4000))
+        assert {receipt.queue.broker_name for receipt in receipts} == {"broker-b"}
+        hung.resume()
+        again = MessageQueue("t", "broker-a", 0)
+        assert producer.send(Message("t", b"4000"), queue=again).queue == again
+    assert {int(body) for body in bodies(pair) if body != b"warm"} == set(range(4001))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_tries_that_were_given_up_take_no_memory_and_are_not_stored(single: LocalCluster) -> None:
+    """Some 300 tries of 1 MiB each: they must not gather here, nor at the broker when it goes on."""
+    [broker] = single.brokers
+    body = bytes(1 << 20)
+    with Producer(single.nameserver, send_timeout_s=0.6, window=32) as producer:
+        producer.send(Message("t", b"warm"))
+        broker.pause()
+        after_round: list[int] = []
+        tries = 0
+        for _ in range(5):
+            futures = [producer.send_async(Message("t", body)) for _ in range(32)]
+            for future in futures:
+                error = future.exception(PATIENCE_S)
+                assert isinstance(error, SendFailed)
+                tries += len(error.tries)
+            after_round.append(resident_bytes())
+        broker.resume()
+        producer.send(Message("t", b"end"), queue=MessageQueue("t", "broker-a", 0))
+    stored = bodies(single).count(body)
+    assert tries >= 256
+    grown = after_round[-1] - after_round[0]  # the first round shows what a full window takes
+    assert grown < 128 << 20, f"{grown >> 20} MiB for {tries} tries"
+    assert stored <= 8, f"{stored} messages that were given up were stored, of {tries} tries"
+
+
+# ---- faults of its own --------------------------------------------------------------------------
+
+
+def test_an_answer_that_is_not_taken_in_ends_the_stream_for_all(
+    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = BrokerLink(cluster.brokers[0].address)
+    stream = PullStream(link)
+    told: Future[MiniMQError | None] = Future()
+
+    def fail(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
+        raise RuntimeError("cannot take it")
+
+    def pull(wait_ms: int) -> broker_pb2.PullRequest:
+        return broker_pb2.PullRequest(topic=topic, queue_id=0, max_messages=1, max_bytes=1, wait_ms=wait_ms)
+
+    stream.pull(pull(60_000), lambda _, error: told.set_result(error))
+    stream.pull(pull(0), fail)
+    error = told.result(PATIENCE_S)
+    assert error is not None
+    assert "cannot take it" in error.message
+    assert stream.ended
+    assert any(record.exc_info and "was not taken in" in record.getMessage() for record in caplog.records)
+    stream.close()
+    link.close()
+
+
+def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(
+    single: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tick = Dispatcher._tick
+    looks = 0
+    failed = threading.Event()
+
+    def fail_once(dispatcher: Dispatcher, now: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            failed.set()
+            raise RuntimeError("once")
+        tick(dispatcher, now)
+
+    monkeypatch.setattr(Dispatcher, "_tick", fail_once)
+    [broker] = single.brokers
+    with Producer(single.nameserver, send_timeout_s=0.5) as producer:
+        producer.send(Message("t", b"x"))
+        assert failed.wait(PATIENCE_S)
+        broker.pause()
+        with pytest.raises(SendFailed, match="did not answer in"):  # which only the timer finds out
+            producer.send(Message("t", b"x"))
+        broker.resume()
+    assert any(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
+
+
+def test_an_outcome_that_is_not_taken_leaves_the_producer_whole(single: LocalCluster) -> None:
+    [broker] = single.brokers
+    with Producer(single.nameserver, window=1, send_timeout_s=60) as producer:
+        producer.send(Message("t", b"0"))
+        broker.pause()
+        meddled: Future[SendReceipt] = producer.send_async(Message("t", b"1"))
+        waiting = producer.send_async(Message("t", b"2"))
+        meddled.set_running_or_notify_cancel()
+        meddled.set_result(None)  # type: ignore[arg-type]  # not for callers to do, and yet they can
+        broker.resume()
+        assert waiting.exception(PATIENCE_S) is None
+
+
+# ---- a full buffer ------------------------------------------------------------------------------
+
+
+def test_a_full_buffer_raises_when_told_so(single: LocalCluster) -> None:
+    [broker] = single.brokers
+    message = Message("t", bytes(10_000))
+    with Producer(single.nameserver, buffer_bytes=100_000, send_timeout_s=60, block_when_full=False) as producer:
+        producer.send(message)
+        broker.pause()
+        futures = [producer.send_async(message) for _ in range(9)]
+        with pytest.raises(BufferFull, match="block_when_full"):
+            producer.send_async(message)
+        with pytest.raises(BufferFull):
+            producer.send(message)
+        with pytest.raises(BufferFull):
+            producer.send_many([message])
+        broker.resume()
+        for future in futures:
+            assert future.exception(PATIENCE_S) is None
+        wait_until(lambda: producer.send_many([message]), PATIENCE_S)
+    assert len(bodies(single)) == 11
