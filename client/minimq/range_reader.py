@@ -13,14 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from minimq.broker_link import BrokerLink, BrokerLinks
-from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq.options import DEFAULT_NAMESERVER, check_above_zero, nameserver_addresses
 from minimq.pull_stream import PullStream
 from minimq.received import ReceivedBatch, StoredBatch
 from minimq.routing import RouteCache
 from minimq_common.batch import RecordBatch, Section
 from minimq_common.errors import (
     DeadlineExceeded,
-    InvalidArgument,
     MiniMQError,
     OffsetOutOfRange,
     QueueNotFound,
@@ -55,9 +54,7 @@ class RangeOptions:
     patience_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}: it must be above 0")
+        check_above_zero(self)
 
 
 class RangeReader:

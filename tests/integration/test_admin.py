@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -124,6 +125,12 @@ def test_a_name_server_that_does_not_show_the_topic_in_time_is_named(pair: Local
             admin.create_topic("two", wait=False)
             assert {item.write_queues for item in admin.describe_topic("orders").settings} == {3}
             admin.delete_topic("orders")
+
+
+def test_a_route_is_asked_for_without_watching_it(admin: Admin, topic: str) -> None:
+    before = set(threading.enumerate())
+    assert admin.route(topic).topic == topic
+    assert set(threading.enumerate()) <= before
 
 
 def test_waiting_for_a_route_ends_with_what_was_missing(cluster: LocalCluster) -> None:

@@ -1,0 +1,46 @@
+"""Options of producers and consumers: what is refused, and how it is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minimq.options import ConsumerOptions, ProducerOptions, with_changes
+from minimq.range_reader import RangeOptions
+from minimq_common.errors import InvalidArgument
+
+
+def test_single_options_are_changed_by_name() -> None:
+    assert with_changes(ProducerOptions(window=3), {"block_when_full": False}) == ProducerOptions(
+        window=3, block_when_full=False
+    )
+    assert with_changes(ConsumerOptions(), {}) == ConsumerOptions()
+
+
+@pytest.mark.parametrize("options", [ProducerOptions(), ConsumerOptions()])
+def test_an_unknown_option_is_named_with_those_there_are(options: ProducerOptions | ConsumerOptions) -> None:
+    with pytest.raises(InvalidArgument, match=rf"unknown option bogus, other: {type(options).__name__} has \w+_\w+, "):
+        with_changes(options, {"other": 1, "bogus": 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        (ProducerOptions, {"window": 0}),
+        (ProducerOptions, {"send_timeout_s": float("nan")}),
+        (ConsumerOptions, {"wait_s": 0}),
+        (ConsumerOptions, {"commit_interval_s": -1}),
+        (RangeOptions, {"patience_s": -1}),
+    ],
+    ids=str,
+)
+def test_a_number_that_cannot_be_is_refused(options: Any, change: dict[str, float]) -> None:  # noqa: ANN401
+    [(name, value)] = change.items()
+    with pytest.raises(InvalidArgument, match=f"{name} is {value}: it must be"):
+        options(**change)
+
+
+def test_what_may_be_0_or_off_may() -> None:
+    assert ConsumerOptions(commit_interval_s=0).commit_interval_s == 0
+    assert not ProducerOptions(block_when_full=False).block_when_full
