@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from minimq.broker_link import BrokerLinks
 from minimq.consumer_core import ConsumerCore
@@ -48,16 +46,6 @@ def start_position(start: Start) -> broker_pb2.StartPosition:
     if start.tzinfo is None:
         start = start.replace(tzinfo=UTC)
     return broker_pb2.StartPosition(at=broker_pb2.START_AT_TIMESTAMP, timestamp_ms=round(start.timestamp() * 1000))
-
-
-def consumer_options(options: ConsumerOptions | None, changes: dict[str, Any]) -> ConsumerOptions:
-    """Return options with single ones changed by name. Raises `InvalidArgument`."""
-    options = options or ConsumerOptions()
-    names = [field.name for field in dataclasses.fields(options)]
-    unknown = sorted(changes.keys() - set(names))
-    if unknown:
-        raise InvalidArgument(f"unknown option {', '.join(unknown)}: a consumer has {', '.join(names)}")
-    return dataclasses.replace(options, **changes)
 
 
 class Consumer:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from minimq.consumer import Consumer, Start, consumer_options
-from minimq.options import DEFAULT_NAMESERVER, ConsumerOptions
+from minimq.consumer import Consumer, Start
+from minimq.options import DEFAULT_NAMESERVER, ConsumerOptions, with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.received import ReceivedMessage
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
@@ -60,7 +60,7 @@ class PullConsumer(Consumer):
             client_id=client_id,
             strategy=allocation,
             start=start,
-            options=consumer_options(options, changes),
+            options=with_changes(options or ConsumerOptions(), changes),
         )
         self._auto_commit = auto_commit
         self._commit_at = time.monotonic() + self._options.commit_interval_s

@@ -11,9 +11,9 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
-from minimq.consumer import Consumer, Start, consumer_options
+from minimq.consumer import Consumer, Start
 from minimq.group_member import Grant
-from minimq.options import DEFAULT_NAMESERVER, ConsumerOptions
+from minimq.options import DEFAULT_NAMESERVER, ConsumerOptions, with_changes
 from minimq.process_queue import ProcessQueue
 from minimq.rebalance import AllocationStrategy
 from minimq.received import ReceivedMessage
@@ -76,7 +76,7 @@ class PushConsumer(Consumer):
             client_id=client_id,
             strategy=allocation,
             start=start,
-            options=consumer_options(options, changes),
+            options=with_changes(options or ConsumerOptions(), changes),
         )
         if threads < 1 or batch_size < 1:
             raise InvalidArgument("threads and batch_size must be at least 1")
