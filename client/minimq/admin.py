@@ -13,6 +13,7 @@ from minimq.descriptions import (
     TopicDescription,
     TopicSettings,
     moment,
+    name_of,
     report_from_wire,
 )
 from minimq.fan_out import FanOut, raise_failures
@@ -75,7 +76,7 @@ class Admin:
         cluster: str | None = None,
         if_not_exists: bool = False,
         wait: bool = True,
-    ) -> None:
+    ) -> bool:
         """Create a topic on every master.
 
         Brokers on which the topic is already, with the same settings, are left as they are: so a creation that failed
@@ -92,6 +93,9 @@ class Admin:
             wait: return only when every name server that answers shows the topic on all these brokers, so that a
                 producer which starts right now finds it.
 
+        Returns:
+            Whether anything was created: False when all masters have it already.
+
         Raises:
             TopicExists: it is on all masters already, or with other settings on one of them. Nothing was changed.
             InvalidArgument: a name or number breaks a rule.
@@ -101,7 +105,7 @@ class Admin:
         """
         check_topic(name)
         if not permission:
-            raise InvalidArgument("a new topic must be readable or writable: permission is NONE")
+            raise InvalidArgument("a new topic must be readable or writable: permission is none")
         wanted = broker_pb2.Topic(
             topic=name,
             read_queues=queues if read_queues is None else read_queues,
@@ -119,6 +123,7 @@ class Admin:
         raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
         if wait:
             self._wait_until_shown(name, dict.fromkeys(masters, wanted))
+        return bool(absent)
 
     def update_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,
@@ -385,7 +390,7 @@ def _say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
     """Name the topic and how the brokers have it, and the remedies."""
     there = "; ".join(
         f"{broker} has {topic.write_queues} write and {topic.read_queues} read queues, "
-        f"permission {permission_from_wire(topic.permission).name}"
+        f"permission {name_of(permission_from_wire(topic.permission))}"
         for broker, topic in present.items()
     )
     return f"topic {name} exists ({there}): change it with `minimq topic update {name}`, or choose another name"

@@ -133,6 +133,13 @@ def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
     )
 
 
+def name_of(permission: Permission) -> str:
+    """Return a permission as people write it: read-write, read, write or none."""
+    return {Permission.READ_WRITE: "read-write", Permission.READ: "read", Permission.WRITE: "write"}.get(
+        permission, "none"
+    )
+
+
 def moment(ms: int) -> datetime:
     """Return the moment that many ms after 1970 began, in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)

@@ -61,13 +61,17 @@ class FanOut:
         failures: dict[Key, MiniMQError] = {}
         if not addresses:
             return answers, failures
-        with ThreadPoolExecutor(min(len(addresses), _PARALLEL_CALLS), "minimq-admin") as pool:
+        pool = ThreadPoolExecutor(min(len(addresses), _PARALLEL_CALLS), "minimq-admin")
+        try:
             futures = {key: pool.submit(self.call, address, method, request) for key, address in addresses.items()}
             for key, future in futures.items():
                 try:
                     answers[key] = future.result()
                 except MiniMQError as error:
                     failures[key] = error
+        finally:
+            # All is done, unless Ctrl-C came: that does not wait for brokers.
+            pool.shutdown(wait=False, cancel_futures=True)
         return answers, failures
 
     def close(self) -> None:

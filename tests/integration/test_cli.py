@@ -4,77 +4,29 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import random
 import re
 import signal
-import subprocess
 import sys
 import termios
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from minimq.admin import Admin
+from minimq.cli.base import show_table, size_of
 from minimq.cli.main import main
-from minimq.cli.produce import _blocks
 from minimq.local_cluster import LocalCluster
 from minimq.server_process import free_port
+from support.command import Minimq
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
-
-COMMAND = [sys.executable, "-m", "minimq.cli.main"]
-
-
-def environment(**variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MINIMQ_")}
-    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
-
-
-class Minimq:
-    """Runs the command against one name server."""
-
-    def __init__(self, nameserver: str) -> None:
-        self.nameserver = nameserver
-
-    def __call__(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> str:
-        """Return what it wrote to stdout, or to stderr when another exit status is expected."""
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            env=environment(MINIMQ_NAMESERVER=self.nameserver),
-            input=stdin,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == status, (done.stdout[-2000:], done.stderr[-2000:])
-        return (done.stderr if status else done.stdout).decode()
-
-    def json(self, *arguments: str) -> Any:  # noqa: ANN401 - as json has it
-        return json.loads(self(*arguments, "--output", "json"))
-
-    @contextmanager
-    def running(self, *arguments: str, stdin: int | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run it beside the block, and end it with the block at the latest."""
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            env=environment(MINIMQ_NAMESERVER=self.nameserver, **variables),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        with process:
-            try:
-                yield process
-            finally:
-                process.kill()
 
 
 @pytest.fixture(scope="session")
@@ -151,7 +103,9 @@ def test_a_topic_from_its_creation_to_its_end(minimq: Minimq, new_name: Callable
     name = new_name()
     assert f"topic {name} created\n  broker-a: 3 write queues" in minimq("topic", "create", name, "--queues", "3")
     assert "minimq topic update" in minimq("topic", "create", name, status=1)
-    minimq("topic", "create", name, "--queues", "3", "--if-not-exists")
+    again = minimq("topic", "create", name, "--queues", "3", "--if-not-exists")
+    assert again.startswith(f"topic {name} exists already, unchanged\n")
+    assert "permission read-write)" in minimq("topic", "create", name, status=1)
     [row] = [row for row in minimq.json("topic", "list") if row["topic"] == name]
     assert row == {
         "topic": name,
@@ -162,11 +116,35 @@ def test_a_topic_from_its_creation_to_its_end(minimq: Minimq, new_name: Callable
     }
     minimq("topic", "update", name, "--write-queues", "1", "--permission", "read")
     assert [(row["write_queues"], row["permission"]) for row in minimq.json("route", name)] == [(1, "read")] * 2
-    assert minimq("topic", "update", name, status=2).startswith("error: nothing is to be changed")
+    assert minimq("topic", "update", name, status=2).startswith("error: nothing is to be changed: give --queues, ")
+    assert "give at least as many read queues" in minimq(
+        "topic", "update", name, "--read-queues", "1", "--write-queues", "2", status=2
+    )
     assert "deleted" in minimq("topic", "delete", name)
     assert f"minimq topic create {name}" in minimq("topic", "describe", name, status=1)
     minimq("topic", "delete", name, status=1)
     minimq("topic", "delete", name, "--if-exists")
+
+
+def test_tables_fit_a_terminal_and_have_no_trailing_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    address = "192.168.100.101:10911"
+    error = "no answer from the broker within 5 seconds, and that is all there is to say"
+    rows = [{"address": address, "error": error, "at": datetime(2026, 1, 31, 8, tzinfo=UTC)}] * 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        show_table(rows, {"address": "Address", "error": "Error", "at": "At"})
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(address in line and "2026-01-31 08:00:00Z" in line for line in lines) == 2
+    assert max(map(len, lines)) <= 80
+    assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (36_900, "36.9 KB"), (2_500_000, "2.5 MB")]
+)
+def test_sizes_are_shown_in_the_unit_that_reads_best(size: int, text: str) -> None:
+    assert size_of(size) == text
 
 
 def test_tables_hold_what_json_holds(minimq: Minimq, topic: str, cluster: LocalCluster) -> None:
@@ -183,74 +161,14 @@ def test_tables_hold_what_json_holds(minimq: Minimq, topic: str, cluster: LocalC
     assert re.search(rf"broker-a .*{cluster.brokers[0].address}", minimq("route", topic))
 
 
-# ---- Produce ------------------------------------------------------------------------------------
-
-
-def test_lines_go_in_and_come_out_once(minimq: Minimq, topic: str, group: str) -> None:
-    lines = [f"line {number}" for number in range(20_000)]
-    said = minimq("produce", topic, stdin="\n".join(lines).encode())
-    assert re.match(rf"sent 20,000 messages \(0\.2 MB\) to {topic} in [\d.]+ s: [\d,]+ messages/s", said)
-    assert Counter(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == Counter(lines)
-    assert minimq("consume", topic, "--group", group, "--exit-at-end") == ""
-    minimq("produce", topic, stdin=b"one more\n")
-    assert minimq("consume", topic, "--group", group, "--exit-at-end") == "one more\n"
-
-
-def test_fields_of_json_lines_become_key_and_tag(minimq: Minimq, topic: str, group: str, tmp_path: Path) -> None:
-    file = tmp_path / "orders.jsonl"
-    file.write_text('{"id": "o-1", "status": "paid"}\r\n\n{"id": 17, "status": "sent"}\n{"other": 1}')
-    assert minimq("produce", topic, str(file), "--key-field", "id", "--tag-field", "status").startswith("sent 3 ")
-    arguments = ("consume", topic, "--group", group, "--exit-at-end", "--format", "json")
-    found = [json.loads(line) for line in minimq(*arguments).splitlines()]
-    assert sorted((item["keys"], item["tag"], item["body"]) for item in found if item["tag"]) == [
-        (["17"], "sent", '{"id": 17, "status": "sent"}'),
-        (["o-1"], "paid", '{"id": "o-1", "status": "paid"}'),
-    ]
-    assert [(item["keys"], item["body"]) for item in found if item["tag"] is None] == [([], '{"other": 1}')]
-    paid = minimq("consume", topic, "--group", f"{group}-paid", "--exit-at-end", "--tags", "paid || lost")
-    assert paid == '{"id": "o-1", "status": "paid"}\n'
-
-
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [(b"{", "line 2 is not JSON"), (b"[1]", "line 2 is no JSON object"), (b'{"id": {}}', "line 2: field 'id'")],
-)
-def test_a_line_that_is_wrong_is_named(minimq: Minimq, topic: str, line: bytes, text: str) -> None:
-    said = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": 1}\n' + line + b"\n", status=1)
-    assert text in said
-    assert "0 messages of the lines before" in said
-
-
-def test_a_topic_that_is_not_there_or_a_file(minimq: Minimq, topic: str) -> None:
-    assert "minimq topic create nope" in minimq("produce", "nope", stdin=b"x", status=1)
-    assert "minimq topic create nope" in minimq("consume", "nope", "--group", "g", "--exit-at-end", status=1)
-    assert "illegal topic name" in minimq("produce", "a b", stdin=b"x", status=2)
-    assert "No such file" in minimq("produce", topic, "/no/such/file", status=2)
-    assert minimq("produce", topic, stdin=b"\n\n").startswith("sent 0 messages")
-
-
-def test_a_slow_pipe_is_sent_as_it_arrives(minimq: Minimq, topic: str, admin: Admin) -> None:
-    with minimq.running("produce", topic, stdin=subprocess.PIPE) as producing:
-        assert producing.stdin is not None
-        for count in (1, 2):
-            producing.stdin.write(b"a line\n")
-            producing.stdin.flush()
-            wait_until(lambda count=count: admin.describe_topic(topic).messages == count, 20)  # type: ignore[misc]
-        output, _ = producing.communicate(timeout=20)
-    assert output.startswith(b"sent 2 messages")
-
-
-@pytest.mark.parametrize("ending", [b"", b"\n"])
-def test_blocks_are_whole_lines_whatever_the_pipe_cuts(ending: bytes, tmp_path: Path) -> None:
-    random.seed(7)
-    text = b"\n".join(b"x" * random.choice((1, 10, 1000, 3_000_000)) for _ in range(40)) + ending
-    file = tmp_path / "lines"
-    file.write_bytes(text)
-    with file.open("rb") as opened:
-        blocks = list(_blocks(opened.fileno()))
-    assert b"".join(blocks) == text
-    assert all(block.endswith(b"\n") for block in blocks[:-1])
-    assert max(map(len, blocks)) < 9 << 20
+def test_ctrl_c_while_a_broker_hangs_does_not_wait_for_it() -> None:
+    with LocalCluster(brokers=1) as own:
+        own.brokers[0].pause()
+        with Minimq(own.nameserver).running("cluster", "status") as asking:
+            time.sleep(1.5)
+            asking.send_signal(signal.SIGINT)
+            assert asking.communicate(timeout=2) == (b"", b"")
+            assert asking.returncode in (130, -signal.SIGINT)
 
 
 # ---- Consume ------------------------------------------------------------------------------------
@@ -270,6 +188,10 @@ def test_a_new_group_begins_where_it_is_told(minimq: Minimq, topic: str, group: 
     assert minimq("consume", topic, "--group", f"{group}-2", "--exit-at-end", "--from", "2020-01-01") == "old\n"
     assert minimq("consume", topic, "--group", f"{group}-3", "--exit-at-end", "--from", "2099-01-01T00:00Z") == ""
     assert "neither 'earliest'" in minimq("consume", topic, "--group", group, "--from", "soon", status=2)
+
+
+def test_consume_has_a_format_and_no_output(minimq: Minimq, topic: str) -> None:
+    assert "--format json" in minimq("consume", topic, "--group", "g", "--output", "json", status=2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -300,7 +222,7 @@ def test_a_reader_that_leaves_is_no_error_and_loses_nothing(minimq: Minimq, topi
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(("signals", "status"), [((signal.SIGINT,), 0), ((signal.SIGINT, signal.SIGTERM), 1)])
+@pytest.mark.parametrize(("signals", "status"), [((signal.SIGINT,), 0), ((signal.SIGINT, signal.SIGTERM), 130)])
 def test_what_a_full_pipe_has_not_taken_comes_again(
     minimq: Minimq, topic: str, group: str, unbuffered: str, signals: tuple[signal.Signals, ...], status: int
 ) -> None:

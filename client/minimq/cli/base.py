@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, TypeVar
 
 import click
+
+from minimq_common.errors import NoPermission
+from minimq_common.model import Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,22 +50,59 @@ def show_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_to_json))
 
 
-def show_table(rows: Sequence[Row], headings: Mapping[str, str], title: str | None = None) -> None:
+def show_table(rows: Sequence[Row], headings: Mapping[str, str]) -> None:
     """Print rows as a table; numbers to the right."""
+    from io import StringIO
+
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for key, heading in headings.items():
         is_number = any(isinstance(row[key], int | float) for row in rows)
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+        # Sentences and lists are folded where the terminal is narrow; names, addresses and numbers never.
+        is_long = any(isinstance(row[key], str | list) and " " in _to_text(row[key]) for row in rows)
+        table.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=not is_long)
     for row in rows:
         table.add_row(*(Text(_to_text(row[key])) for key in headings))
     # What reads the output of a pipe wants one row to be one line.
-    width = None if sys.stdout.isatty() else max(1000, 100 * len(headings))
-    Console(file=sys.stdout, width=width, highlight=False).print(table)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else max(1000, 100 * len(headings))
+    text = StringIO()
+    console = Console(file=text, width=10_000, highlight=False, color_system=None, force_terminal=False)
+    console.width = max(width, console.measure(table).minimum)
+    console.print(table)
+    for line in text.getvalue().splitlines():
+        click.echo(line.rstrip())
+
+
+def count_of(count: int, thing: str) -> str:
+    """Return "1 message", "2 messages"."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def size_of(size: float) -> str:
+    """Return a number of bytes in B, KB, MB or GB, whichever reads best."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size:.0f} B"
+
+
+def check_allowed(nameserver: str, topic: str, wanted: Permission) -> None:
+    """Raise `NoPermission` when a topic is not readable or not writable on any of its brokers."""
+    from minimq.admin import Admin
+    from minimq.descriptions import name_of
+
+    with Admin(nameserver) as admin:
+        queues = admin.route(topic).queues
+    if queues and not any(data.permission & wanted for data in queues):
+        what = "readable" if wanted == Permission.READ else "writable"
+        raise NoPermission(
+            f"topic {topic} is not {what}, its permission is {name_of(queues[0].permission)}: change it with "
+            f"`minimq topic update {topic} --permission read-write`"
+        )
 
 
 def _to_json(value: object) -> object:
@@ -77,7 +118,7 @@ def _to_text(value: object) -> str:
         case int() | float():
             text = f"{value:,}"
         case datetime():
-            text = value.isoformat(sep=" ", timespec="seconds")
+            text = f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
         case list():
             text = ", ".join(map(str, value))
         case _:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import click
 
-from minimq.cli.base import output_option, show
+from minimq.cli.base import Row, output_option, show_json, show_table, size_of
 
 
 @click.group()
@@ -46,16 +48,40 @@ def status(nameserver: str, output: str) -> None:
                     "disk_bytes": report.disk_bytes if report else None,
                 }
             )
+    if output == "json":
+        show_json(rows)
+        return
     headings = {
         "cluster": "Cluster",
         "broker": "Broker",
         "id": "Id",
         "address": "Address",
         "state": "State",
-        "started_at": "Started",
+        "up_for": "Up for",
         "messages_in": "In",
         "messages_out": "Out",
-        "log_end": "Log end",
-        "disk_bytes": "Disk bytes",
+        "disk": "Disk",
     }
-    show(output, rows, headings)
+    # A table says only what is not the same for all.
+    for key in ("cluster", "id"):
+        if len({row[key] for row in rows}) <= 1:
+            del headings[key]
+    show_table([{**row, **_in_short(row)} for row in rows], headings)
+
+
+def _in_short(row: Row) -> Row:
+    """Return the time since the start and the size on disk as people read them."""
+    started_at, disk_bytes = row["started_at"], row["disk_bytes"]
+    return {
+        "up_for": _duration(datetime.now(UTC) - started_at) if isinstance(started_at, datetime) else None,
+        "disk": size_of(disk_bytes) if isinstance(disk_bytes, int) else None,
+    }
+
+
+def _duration(time: timedelta) -> str:
+    """Return a time in its two largest units: "3d 4h"."""
+    seconds = max(int(time.total_seconds()), 0)
+    for unit, factor, next_unit, next_factor in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if seconds >= factor:
+            return f"{seconds // factor}{unit} {seconds % factor // next_factor}{next_unit}"
+    return f"{seconds}s"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 import msgspec
 
-from minimq.cli.base import option, stop_on_signal
+from minimq.cli.base import check_allowed, count_of, option, stop_on_signal
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import MessageQueue
+from minimq_common.model import MessageQueue, Permission
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,11 @@ _POLL_S = 0.2
 _POLL_MESSAGES = 4096
 #: Time between two looks at how far other members of the group are.
 _LOOK_S = 0.5
+
+
+def _no_output(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError("there is no --output: --format json writes one JSON object for each message")
 
 
 @click.command(short_help="Write the messages of a topic to stdout.")
@@ -59,14 +64,15 @@ _LOOK_S = 0.5
     show_default=True,
     help="The body alone, or one JSON object with everything for each message.",
 )
+@click.option("--output", hidden=True, is_eager=True, expose_value=False, callback=_no_output, help="Other commands'.")
 @click.pass_obj
 def consume(  # noqa: PLR0913, PLR0917 - click passes each option
     nameserver: str, topic: str, group: str, start: str, limit: int | None, exit_at_end: bool, tags: str, shape: str
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
-    What has been written is committed, at the latest when the command ends, also on Ctrl-C: the next run goes on after
-    it. Several runs in one group share the queues among them.
+    What has been written is committed, at the latest when the command ends, also on Ctrl-C, which is its normal end
+    with exit status 0: the next run goes on after it. Several runs in one group share the queues among them.
 
     \b
     Examples:
@@ -76,6 +82,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
     from minimq.pull_consumer import PullConsumer
 
     with stop_on_signal() as told, PullConsumer(nameserver, group=group, start=start) as consumer:
+        check_allowed(nameserver, topic, Permission.READ)
         ends = _Ends(nameserver, topic, group, consumer) if exit_at_end else None
         consumer.subscribe(topic, tags)
         writer = _Writer(sys.stdout.buffer, _as_json if shape == "json" else _as_body)
@@ -88,7 +95,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
             if ends is not None and ends.reached():
                 break
     if sys.stderr.isatty():
-        click.echo(f"{writer.count:,} messages", err=True)
+        click.echo(count_of(writer.count, "message"), err=True)
 
 
 def _write(writer: _Writer, messages: list[ReceivedMessage], consumer: PullConsumer) -> bool:

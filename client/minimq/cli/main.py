@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from typing import Any
 
@@ -24,8 +25,27 @@ _COMMANDS = {
 }
 
 
+#: Exit status of a command that Ctrl-C ended, as shells have it.
+_INTERRUPTED = 130
+
+
 class _Main(click.Group):
-    """Loads commands when they are needed, and turns errors of minimq into a line and an exit status."""
+    """Loads commands when they are needed, and turns errors of minimq and Ctrl-C into an exit status."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as click has it
+        """Run as the process: nothing is said about a Ctrl-C that comes while the interpreter ends."""
+        try:
+            return super().__call__(*args, **kwargs)
+        except KeyboardInterrupt:
+            sys.exit(_INTERRUPTED)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - as click has it
+        try:
+            return super().make_context(*args, **kwargs)
+        except KeyboardInterrupt:
+            sys.exit(_INTERRUPTED)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -44,6 +64,8 @@ class _Main(click.Group):
             click.echo(f"error: {error.message}", err=True)
             # A name or number that breaks a rule is wrong usage, whoever noticed it.
             sys.exit(2 if isinstance(error, InvalidArgument) else 1)
+        except KeyboardInterrupt:
+            sys.exit(_INTERRUPTED)
 
 
 @click.group(
@@ -74,7 +96,8 @@ def main(context: click.Context, nameserver: str) -> None:
     minimq consume orders --group audit --exit-at-end
 
     Each option may be given as a variable as well: --queues of `topic create` is MINIMQ_TOPIC_CREATE_QUEUES. The exit
-    status is 0 when it is done, 1 when it failed, and 2 when it was called wrongly.
+    status is 0 when it is done, 1 when it failed, 2 when it was called wrongly, and 130 when Ctrl-C ended it before it
+    was done; `local` and `consume` are done then.
     """  # noqa: D301 - click's mark for lines that stay as they are
     context.obj = nameserver
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
-from minimq.cli.base import option
-from minimq_common.errors import InvalidArgument, MiniMQError
-from minimq_common.model import Message
+from minimq.cli.base import check_allowed, count_of, option, size_of
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
+from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 #: Bytes that are read before they are sent. All that waits in memory is this, and one line.
 _BLOCK_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
-_MAX_LINE_BYTES = 64 << 20
 
 #: Called with the bytes that were sent.
 Advance = Callable[[int], None]
@@ -36,14 +35,33 @@ Advance = Callable[[int], None]
 @option("--key-field", metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's key.")
 @option("--tag-field", metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's tag.")
 @option("--tag", metavar="TAG", help="Tag of all messages.")
+@option(
+    "--max-body-bytes",
+    "limit",
+    envvar="MINIMQ_PRODUCE_MAX_BODY_BYTES",
+    type=click.IntRange(1, 32 << 20),
+    default=4 << 20,
+    show_default=True,
+    metavar="BYTES",
+    help="Longest line; brokers have the same option, which must let it through as well.",
+)
 @click.pass_obj
 def produce(
-    nameserver: str, topic: str, file: BinaryIO, key_field: str | None, tag_field: str | None, tag: str | None
+    nameserver: str,
+    topic: str,
+    file: BinaryIO,
+    key_field: str | None,
+    tag_field: str | None,
+    tag: str | None,
+    limit: int,
 ) -> None:
     """Send each line of FILE, or of stdin, as a message; empty lines are left out.
 
+    The end of a line, LF or CRLF, is not sent.
+
     What has arrived is sent at once, so that a slow pipe is no slower than it has to be. When it fails, it says how
-    many messages were acknowledged: all up to there are stored, and of the part that failed some may be.
+    many messages were acknowledged: all up to there are stored, and of the part that failed some may be. So does
+    Ctrl-C, with exit status 130.
 
     \b
     Examples:
@@ -54,28 +72,38 @@ def produce(
 
     if tag and tag_field:
         raise click.UsageError("--tag and --tag-field exclude each other")
-    parse = _Parser(check_topic(topic), key_field, tag_field, tag)
+    parse = _Parser(check_topic(topic), key_field, tag_field, tag, limit)
     began = time.monotonic()
     sent = size = 0
     try:
-        with Producer(nameserver) as producer, _progress(file) as advance:
-            for block in _blocks(file.fileno()):
+        check_allowed(nameserver, topic, Permission.WRITE)
+        with Producer(nameserver, max_body_bytes=limit) as producer, _progress(file) as advance:
+            for block in _blocks(file.fileno(), limit):
                 messages = parse.messages(block)
-                _send(producer, messages)
+                try:
+                    _send(producer, messages)
+                except MessageTooLarge as error:
+                    raise parse.refused(block, error) from None
                 sent += len(messages)
                 size += sum(len(message.body) for message in messages)
                 advance(len(block))
     except MiniMQError as error:
         # Of the base class: whatever it was, it lies in the lines or in the cluster and not in the usage.
-        raise MiniMQError(f"{error.message}\n{sent:,} messages of the lines before these were acknowledged") from None
+        raise MiniMQError(f"{error.message}\n{_acknowledged(sent)}") from None
     except KeyboardInterrupt:
-        click.echo(f"interrupted: {sent:,} messages of the lines before these were acknowledged", err=True)
+        click.echo(f"interrupted: {_acknowledged(sent)}", err=True)
         raise
     seconds = max(time.monotonic() - began, 1e-9)
     click.echo(
-        f"sent {sent:,} messages ({size / 1e6:,.1f} MB) to {topic} in {seconds:.2f} s: "
-        f"{sent / seconds:,.0f} messages/s, {size / 1e6 / seconds:,.1f} MB/s"
+        f"sent {count_of(sent, 'message')} ({size_of(size)}) to {topic} in {seconds:.2f} s: "
+        f"{sent / seconds:,.0f} messages/s, {size_of(size / seconds)}/s"
     )
+
+
+def _acknowledged(sent: int) -> str:
+    if not sent:
+        return "no message was acknowledged"
+    return f"{count_of(sent, 'message')} of the lines before {'was' if sent == 1 else 'were'} acknowledged"
 
 
 def _send(producer: Producer, messages: list[Message]) -> None:
@@ -88,23 +116,35 @@ def _send(producer: Producer, messages: list[Message]) -> None:
 class _Parser:
     """Makes messages of lines, and counts the lines for errors."""
 
-    def __init__(self, topic: str, key_field: str | None, tag_field: str | None, tag: str | None) -> None:
+    def __init__(self, topic: str, key_field: str | None, tag_field: str | None, tag: str | None, limit: int) -> None:
         self._topic = topic
         self._key_field = key_field
         self._tag_field = tag_field
         self._tag = tag
+        self._limit = limit
         self._line = 0
 
     def messages(self, block: bytes) -> list[Message]:
         """Return the messages of whole lines. Raises `InvalidArgument` with the number of the line."""
-        lines = block.split(b"\n")
-        if not lines[-1]:
-            lines.pop()  # a line ends with \n; it does not begin another one
-        first, self._line = self._line + 1, self._line + len(lines)
-        bodies = (line.removesuffix(b"\r") for line in lines)
+        bodies = _bodies(block)
+        first, self._line = self._line + 1, self._line + len(bodies)
+        if len(block) > self._limit:
+            for number, body in enumerate(bodies, first):
+                if len(body) > self._limit:
+                    raise _too_long(number, self._limit)
         if self._key_field is None and self._tag_field is None:
             return [Message(self._topic, body, self._tag) for body in bodies if body]
         return [self._from_json(body, number) for number, body in enumerate(bodies, first) if body]
+
+    def refused(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
+        """Return what a broker said of the block that `messages` took last, with the number of the longest line."""
+        bodies = _bodies(block)
+        longest = max(range(len(bodies)), key=lambda place: len(bodies[place]))
+        number = self._line - len(bodies) + longest + 1
+        return MessageTooLarge(
+            f"line {number} has {len(bodies[longest]):,} bytes: {error.message}; make it shorter, or start the brokers "
+            "with a larger --max-body-bytes"
+        )
 
     def _from_json(self, body: bytes, number: int) -> Message:
         try:
@@ -118,6 +158,21 @@ class _Parser:
         return Message(self._topic, body, tag, () if key is None else (key,))
 
 
+def _bodies(block: bytes) -> list[bytes]:
+    """Return lines without their ends."""
+    lines = block.split(b"\n")
+    if not lines[-1]:
+        lines.pop()  # a line ends with \n; it does not begin another one
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+def _too_long(number: int, limit: int) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"line {number} has more than {limit:,} bytes: make it shorter, or raise --max-body-bytes, "
+        "here and of the brokers"
+    )
+
+
 def _text(fields: dict[str, Any], field: str | None, number: int) -> str | None:
     """Return a field as text; None when it is not asked for, absent, null or empty."""
     value = None if field is None else fields.get(field)
@@ -125,19 +180,25 @@ def _text(fields: dict[str, Any], field: str | None, number: int) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidArgument(f"line {number}: field {field!r} has a NUL character, which keys and tags may not have")
     if isinstance(value, str | int | float):
         return str(value)
     raise InvalidArgument(f"line {number}: field {field!r} is neither text nor a number")
 
 
-def _blocks(fd: int) -> Iterator[bytes]:
-    """Yield whole lines, as many as have arrived but not more than about a block; the last one may lack its end."""
+def _blocks(fd: int, limit: int) -> Iterator[bytes]:
+    """Yield whole lines, as many as have arrived but not more than about a block; the last one may lack its end.
+
+    Raises `MessageTooLarge` when one is so much above the limit that it should not be kept in memory.
+    """
     rest: list[bytes] = []
-    rest_bytes = 0
+    rest_bytes = lines = 0
     while True:
         data, ended = _available(fd)
         cut = data.rfind(b"\n") + 1
         if cut:
+            lines += data.count(b"\n")
             yield b"".join((*rest, data[:cut]))
             rest, rest_bytes, data = [], 0, data[cut:]
         if data:
@@ -145,8 +206,8 @@ def _blocks(fd: int) -> Iterator[bytes]:
             rest_bytes += len(data)
         if ended:
             break
-        if rest_bytes > _MAX_LINE_BYTES:
-            raise InvalidArgument(f"a line has more than {_MAX_LINE_BYTES:,} bytes: no message can be that large")
+        if rest_bytes > limit + _BLOCK_BYTES:
+            raise _too_long(lines + 1, limit)
     if rest:
         yield b"".join(rest)
 
@@ -167,11 +228,11 @@ def _available(fd: int) -> tuple[bytes, bool]:
 
 
 def _progress(file: BinaryIO) -> AbstractContextManager[Advance]:
-    """Return a progress bar on stderr if that is a terminal, and otherwise nothing to see."""
+    """Return a progress bar on stderr if that is a terminal on which nobody types lines, and else nothing to see."""
     from rich.console import Console
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_terminal or file.isatty():
         return nullcontext(lambda _: None)
     return _bar(console, file)
 

@@ -17,9 +17,8 @@ def route(nameserver: str, topic: str, output: str) -> None:
     Example: minimq route orders
     """
     from minimq.admin import Admin
-    from minimq.cli.topic import PERMISSIONS
+    from minimq.descriptions import name_of
 
-    names = {permission: name for name, permission in PERMISSIONS.items()}
     with Admin(nameserver) as admin:
         found = admin.route(topic)
     rows = [
@@ -34,11 +33,11 @@ def route(nameserver: str, topic: str, output: str) -> None:
             ],
             "read_queues": data.read_queues,
             "write_queues": data.write_queues,
-            "permission": names[data.permission],
+            "permission": name_of(data.permission),
         }
         for data in found.queues
     ]
-    headings = {
+    headings: dict[str, str] = {
         "broker": "Broker",
         "cluster": "Cluster",
         "master": "Master",
@@ -47,4 +46,6 @@ def route(nameserver: str, topic: str, output: str) -> None:
         "write_queues": "Write queues",
         "permission": "Permission",
     }
+    if not any(row["slaves"] for row in rows):
+        del headings["slaves"]
     show(output, rows, headings)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minimq.cli.base import option, output_option, show, show_json, show_table
+from minimq.cli.base import count_of, option, output_option, show, show_json, show_table
+from minimq.descriptions import name_of
+from minimq_common.errors import InvalidArgument
 from minimq_common.model import Permission
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ PERMISSIONS = {
     "write": Permission.WRITE,
     "none": Permission.NONE,
 }
-_NAMES = {permission: name for name, permission in PERMISSIONS.items()}
 
 _cluster_option = option("--cluster", metavar="NAME", help="Which cluster, when the name server knows several.")
 _read_option = option(
@@ -64,8 +65,8 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
     Example: minimq topic create orders --queues 16
     """
     with _admin(nameserver) as admin:
-        admin.create_topic(name, permission=PERMISSIONS[permission], **settings)
-        _tell(admin, name, "created")
+        is_new = admin.create_topic(name, permission=PERMISSIONS[permission], **settings)
+        _tell(admin, name, "created" if is_new else "exists already, unchanged")
 
 
 @topic.command()
@@ -85,6 +86,8 @@ def update(nameserver: str, /, name: str, permission: str | None, **settings: An
 
     Example: minimq topic update orders --queues 32
     """
+    if permission is None and all(settings[count] is None for count in ("queues", "read_queues", "write_queues")):
+        raise InvalidArgument("nothing is to be changed: give --queues, --read-queues, --write-queues or --permission")
     with _admin(nameserver) as admin:
         wanted = None if permission is None else PERMISSIONS[permission]
         admin.update_topic(name, permission=wanted, **settings)
@@ -123,7 +126,7 @@ def list_topics(nameserver: str, output: str) -> None:
                 "brokers": [data.broker_name for data in route.queues],
                 "read_queues": sum(data.read_queues for data in route.queues),
                 "write_queues": sum(data.write_queues for data in route.queues),
-                "permission": "/".join(dict.fromkeys(_NAMES[data.permission] for data in route.queues)),
+                "permission": "/".join(dict.fromkeys(name_of(data.permission) for data in route.queues)),
             }
             for route in admin.routes()
         ]
@@ -153,7 +156,7 @@ def describe(nameserver: str, name: str, output: str) -> None:
             "broker": item.broker_name,
             "read_queues": item.read_queues,
             "write_queues": item.write_queues,
-            "permission": _NAMES[item.permission],
+            "permission": name_of(item.permission),
             "created_at": item.created_at,
         }
         for item in description.settings
@@ -179,7 +182,9 @@ def describe(nameserver: str, name: str, output: str) -> None:
         "permission": "Permission",
         "created_at": "Created",
     }
-    show_table(settings, headings, f"{name}: {description.messages:,} messages")
+    click.echo(f"{name}: {count_of(description.messages, 'message')}\n")
+    show_table(settings, headings)
+    click.echo()
     headings = {
         "broker": "Broker",
         "queue": "Queue",
@@ -195,4 +200,4 @@ def _tell(admin: Admin, name: str, done: str) -> None:
     click.echo(f"topic {name} {done}")
     for data in admin.route(name).queues:
         counts = f"{data.write_queues} write queues, {data.read_queues} read queues"
-        click.echo(f"  {data.broker_name}: {counts}, {_NAMES[data.permission]}")
+        click.echo(f"  {data.broker_name}: {counts}, {name_of(data.permission)}")

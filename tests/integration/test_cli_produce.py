@@ -1,0 +1,144 @@
+"""`minimq produce`, as a process of its own, against real servers."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minimq.admin import Admin
+from minimq.cli.produce import _blocks
+from minimq.local_cluster import LocalCluster
+from minimq_common.model import Permission
+from support.command import Minimq
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="session")
+def minimq(cluster: LocalCluster) -> Minimq:
+    return Minimq(cluster.nameserver)
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+def test_lines_go_in_and_come_out_once(minimq: Minimq, topic: str, group: str) -> None:
+    lines = [f"line {number}" for number in range(20_000)]
+    said = minimq("produce", topic, stdin="\n".join(lines).encode())
+    assert re.match(rf"sent 20,000 messages \(188\.9 KB\) to {topic} in [\d.]+ s: [\d,]+ messages/s", said)
+    assert Counter(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == Counter(lines)
+    assert minimq("consume", topic, "--group", group, "--exit-at-end") == ""
+    minimq("produce", topic, stdin=b"one more\n")
+    assert minimq("consume", topic, "--group", group, "--exit-at-end") == "one more\n"
+
+
+def test_fields_of_json_lines_become_key_and_tag(minimq: Minimq, topic: str, group: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text('{"id": "o-1", "status": "paid"}\r\n\n{"id": 17, "status": "sent"}\n{"other": 1}')
+    assert minimq("produce", topic, str(file), "--key-field", "id", "--tag-field", "status").startswith("sent 3 ")
+    arguments = ("consume", topic, "--group", group, "--exit-at-end", "--format", "json")
+    found = [json.loads(line) for line in minimq(*arguments).splitlines()]
+    assert sorted((item["keys"], item["tag"], item["body"]) for item in found if item["tag"]) == [
+        (["17"], "sent", '{"id": 17, "status": "sent"}'),
+        (["o-1"], "paid", '{"id": "o-1", "status": "paid"}'),
+    ]
+    assert [(item["keys"], item["body"]) for item in found if item["tag"] is None] == [([], '{"other": 1}')]
+    paid = minimq("consume", topic, "--group", f"{group}-paid", "--exit-at-end", "--tags", "paid || lost")
+    assert paid == '{"id": "o-1", "status": "paid"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [(b"{", "line 2 is not JSON"), (b"[1]", "line 2 is no JSON object"), (b'{"id": {}}', "line 2: field 'id'")],
+)
+def test_a_line_that_is_wrong_is_named(minimq: Minimq, topic: str, line: bytes, text: str) -> None:
+    said = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": 1}\n' + line + b"\n", status=1)
+    assert text in said
+    assert said.endswith("\nno message was acknowledged\n")
+
+
+def test_a_topic_that_is_not_there_or_a_file(minimq: Minimq, topic: str) -> None:
+    assert "minimq topic create nope" in minimq("produce", "nope", stdin=b"x", status=1)
+    assert "minimq topic create nope" in minimq("consume", "nope", "--group", "g", "--exit-at-end", status=1)
+    assert "illegal topic name" in minimq("produce", "a b", stdin=b"x", status=2)
+    assert "No such file" in minimq("produce", topic, "/no/such/file", status=2)
+    assert minimq("produce", topic, stdin=b"\n\n").startswith("sent 0 messages")
+
+
+def test_a_line_that_is_too_long_is_named(minimq: Minimq, topic: str) -> None:
+    for length in (5 << 20, 50 << 20):  # the second one is not even kept in memory
+        said = minimq("produce", topic, stdin=b"one\ntwo\n" + b"x" * length, status=1)
+        assert said.startswith(
+            "error: line 3 has more than 4,194,304 bytes: make it shorter, or raise --max-body-bytes"
+        )
+    long = b"one\n" + b"x" * (10 << 20)
+    said = minimq("produce", topic, "--max-body-bytes", str(32 << 20), stdin=long, status=1)
+    assert said.startswith("error: line 2 has 10,485,760 bytes: ")
+    assert "start the brokers with a larger --max-body-bytes" in said
+    text = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": "a\\u0000b"}', status=1)
+    assert "line 1: field 'id' has a NUL character" in text
+
+
+def test_one_message_is_not_messages(minimq: Minimq, topic: str) -> None:
+    assert minimq("produce", topic, stdin=b"hello\n").startswith(f"sent 1 message (5 B) to {topic} in ")
+
+
+def test_ctrl_c_says_what_was_acknowledged_and_ends_with_130(minimq: Minimq, topic: str, admin: Admin) -> None:
+    with minimq.running("produce", topic, stdin=subprocess.PIPE) as producing:
+        assert producing.stdin is not None
+        producing.stdin.write(b"a line\n")
+        producing.stdin.flush()
+        wait_until(lambda: admin.describe_topic(topic).messages == 1, 20)
+        time.sleep(0.2)  # until it has heard of that itself
+        producing.send_signal(signal.SIGINT)
+        output, said = producing.communicate(timeout=20)
+    assert (output, producing.returncode) == (b"", 130)
+    assert said == b"interrupted: 1 message of the lines before was acknowledged\n"
+
+
+def test_what_is_not_allowed_is_said_at_once(minimq: Minimq, topic: str, admin: Admin) -> None:
+    admin.update_topic(topic, permission=Permission.READ)
+    said = minimq("produce", topic, stdin=b"x\n", status=1)
+    assert said.startswith(
+        f"error: topic {topic} is not writable, its permission is read: change it with `minimq topic"
+    )
+    admin.update_topic(topic, permission=Permission.WRITE)
+    for more in ((), ("--exit-at-end",)):
+        said = minimq("consume", topic, "--group", "g", *more, status=1)
+        assert said.startswith(f"error: topic {topic} is not readable, its permission is write")
+
+
+def test_a_slow_pipe_is_sent_as_it_arrives(minimq: Minimq, topic: str, admin: Admin) -> None:
+    with minimq.running("produce", topic, stdin=subprocess.PIPE) as producing:
+        assert producing.stdin is not None
+        for count in (1, 2):
+            producing.stdin.write(b"a line\n")
+            producing.stdin.flush()
+            wait_until(lambda count=count: admin.describe_topic(topic).messages == count, 20)  # type: ignore[misc]
+        output, _ = producing.communicate(timeout=20)
+    assert output.startswith(b"sent 2 messages")
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n"])
+def test_blocks_are_whole_lines_whatever_the_pipe_cuts(ending: bytes, tmp_path: Path) -> None:
+    random.seed(7)
+    text = b"\n".join(b"x" * random.choice((1, 10, 1000, 3_000_000)) for _ in range(40)) + ending
+    file = tmp_path / "lines"
+    file.write_bytes(text)
+    with file.open("rb") as opened:
+        blocks = list(_blocks(opened.fileno(), 4 << 20))
+    assert b"".join(blocks) == text
+    assert all(block.endswith(b"\n") for block in blocks[:-1])
+    assert max(map(len, blocks)) < 9 << 20
