@@ -82,9 +82,15 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     starting = value_of("startingTimestamp", _moment) or value_of("startingOffsets", _offsets)
     ending = value_of("endingTimestamp", _moment) or value_of("endingOffsets", _offsets)
     if _has(starting, LATEST):
-        raise MinimqSourceError("startingOffsets is latest (-1): a batch query would never read anything")
+        raise MinimqSourceError(
+            "startingOffsets is latest (-1), which cannot be a start: a batch query would never read anything; write "
+            "earliest (-2) or offsets"
+        )
     if _has(ending, EARLIEST):
-        raise MinimqSourceError("endingOffsets is earliest (-2): a batch query would never read anything")
+        raise MinimqSourceError(
+            "endingOffsets is earliest (-2), which cannot be an end: a batch query would never read anything; write "
+            "latest (-1) or offsets"
+        )
     return ReadOptions(
         nameserver=value_of("nameserver", lambda _, text: text) or "",
         topics=topics,

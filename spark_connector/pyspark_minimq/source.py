@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
 
@@ -49,3 +51,25 @@ class MinimqDataSource(DataSource):
         from pyspark_minimq.schema import checked_projection
 
         return MinimqBatchReader(parse_read_options(self.options), checked_projection(schema))
+
+    def streamReader(self, schema: StructType) -> NoReturn:
+        """Refuse `readStream`."""
+        _refuse("use spark.read instead of spark.readStream")
+
+    def simpleStreamReader(self, schema: StructType) -> NoReturn:
+        """Refuse `readStream`."""
+        self.streamReader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse `write`."""
+        _refuse("send from Python with minimq.Producer, for example in df.foreachPartition")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse `writeStream`."""
+        _refuse("send from Python with minimq.Producer, for example in foreachBatch")
+
+
+def _refuse(remedy: str) -> NoReturn:
+    from pyspark_minimq.errors import MinimqSourceError
+
+    raise MinimqSourceError(f"minimq reads in batches only so far: {remedy}")
