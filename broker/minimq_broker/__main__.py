@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -10,7 +13,7 @@ import click
 from minimq_broker.options import BrokerOptions
 from minimq_broker.server import Broker
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.inspect import inspect_directory
+from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_common import daemon
 from minimq_common.errors import MiniMQError
 from minimq_common.options import from_command_line
@@ -40,10 +43,8 @@ def check(directory: Path) -> None:
 
     Exit status 0 when all is well, 1 when something is damaged: each finding is a line that names its position.
     """
-    try:
+    with _failing():
         report = check_directory(directory, progress=sys.stderr.isatty())
-    except MiniMQError as error:
-        raise click.ClickException(error.message) from None
     for finding in report.findings:
         click.echo(finding)
     click.echo(report.summary)
@@ -53,13 +54,27 @@ def check(directory: Path) -> None:
 @main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--entries", is_flag=True, help="List every entry of the log, not only what they add up to.")
-def inspect(directory: Path, entries: bool) -> None:
+@click.option(
+    "--output", type=click.Choice(("text", "json")), default="text", show_default=True, help="How it is printed."
+)
+def inspect(directory: Path, entries: bool, output: str) -> None:
     """Show what a data DIRECTORY holds: topics, queues, committed offsets and segments."""
-    try:
+    with _failing():
+        if output == "json":
+            click.echo(json.dumps(inspect_as_json(directory, entries=entries), indent=2, ensure_ascii=False))
+            return
         for line in inspect_directory(directory, entries=entries):
             click.echo(line)
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """End with one line on stderr and status 1 when the block fails."""
+    try:
+        yield
     except MiniMQError as error:
-        raise click.ClickException(error.message) from None
+        click.echo(f"error: {error.message}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -206,6 +206,10 @@ class ConsumerCore:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+        for fetcher in self._fetchers.values():
+            if fetcher.error is not None and not fetcher.error_told:
+                fetcher.error_told = True
+                raise fetcher.error
 
     # ---- committing -----------------------------------------------------------------------------
 
@@ -358,7 +362,7 @@ class ConsumerCore:
             log.info("consumer: lost queue=%s reason=%s", fetcher.queue, error)
             self._lease_over(fetcher.queue, fetcher.epoch)
         else:
-            self._failure = error
+            fetcher.error_told = False
 
     def _stream_to(self, queue: MessageQueue) -> PullStream:
         address = self._address(queue)

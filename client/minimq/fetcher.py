@@ -21,6 +21,7 @@ class Fetcher:
         position: offset of the message that the reader gets next.
         pull: the pull that is under way, None when there is none.
         error: why no more is fetched, until a seek.
+        error_told: whether the reader knows of it, or need not.
         retry_at: when to pull again after a failed pull, on the monotonic clock.
         leaving: another member was given the queue; nothing more is handed out.
         paused: nothing is handed out until `resume`.
@@ -36,6 +37,7 @@ class Fetcher:
         self.position = offset
         self.pull: tuple[PullStream, int] | None = None
         self.error: MiniMQError | None = None
+        self.error_told = True
         self.retry_at = 0.0
         self.leaving = False
         self.paused = False

@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-import queue as queues
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq.broker_link import BrokerLinks
-from minimq.duplex import Duplex
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, SendReceipt
 from minimq_common.errors import CorruptBatch, Fenced, InvalidArgument
 from minimq_proto.v1 import broker_pb2
+from support.raw_member import RawMember
 from support.waiting import wait_until
 
 
 @pytest.fixture
 def group(new_name: Callable[[], str]) -> str:
     return new_name()
-
-
-class RawMember:
-    """A session that says exactly what a test wants."""
-
-    def __init__(self, address: str, client_id: str) -> None:
-        self._links = BrokerLinks()
-        self.link = self._links.to(address)
-        self.client_id = client_id
-        self.events: queues.SimpleQueue[broker_pb2.SessionEvent] = queues.SimpleQueue()
-        self._session: Duplex[broker_pb2.SessionRequest, broker_pb2.SessionEvent] = Duplex(
-            self.link.stub.Session, address, self.events.put, lambda _: None
-        )
-
-    def __enter__(self) -> RawMember:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._session.cancel()
-        self._links.close()
-
-    def say(self, **action: object) -> None:
-        self._session.send(broker_pb2.SessionRequest(client_id=self.client_id, **action))  # type: ignore[arg-type]
-
-    def hear(self, kind: str) -> broker_pb2.SessionEvent:
-        """Return the next event of a kind."""
-        while True:
-            event = self.events.get(timeout=10)
-            if event.WhichOneof("event") == kind:
-                return event
 
 
 def test_a_client_that_has_not_joined_gets_no_lease(cluster: LocalCluster, topic: str, group: str) -> None:
@@ -82,6 +51,51 @@ def test_a_member_that_asks_again_is_told_the_same_lease(cluster: LocalCluster, 
         assert member.hear("granted") == first
 
 
+def test_a_former_owner_can_neither_pull_nor_commit(cluster: LocalCluster, topic: str, group: str) -> None:
+    address = cluster.brokers[0].address
+    item = broker_pb2.QueueOffset(topic=topic, queue_id=0)
+    join = broker_pb2.JoinGroup(group=group, topics=[topic], allocation="averagely")
+    with RawMember(address, "former") as former, RawMember(address, "present") as present:
+        for member in (former, present):
+            member.say(join=join)
+            member.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
+        old = former.hear("granted").granted.epoch
+        assert former.hear("wanted").wanted.queue_id == 0
+        former.say(release=broker_pb2.ReleaseQueues(group=group, queues=[item]))
+        new = present.hear("granted").granted.epoch
+        assert new > old
+
+        for client_id, epoch in (("former", old), ("former", new), ("present", old), ("", 0)):
+            with pytest.raises(Fenced):
+                commit(present, topic, group, client_id, epoch)
+        assert pull_once(former, topic, group, old).failure.code == Fenced.code
+        assert not pull_once(present, topic, group, new).HasField("failure")
+        commit(present, topic, group, "present", new)
+
+
+def test_an_offset_beyond_the_end_cannot_be_committed(cluster: LocalCluster, topic: str, group: str) -> None:
+    with RawMember(cluster.brokers[0].address, "member") as member, pytest.raises(InvalidArgument, match="ends at 0"):
+        commit(member, topic, group, "", 0, offset=1)
+
+
+def commit(member: RawMember, topic: str, group: str, client_id: str, epoch: int, *, offset: int = 0) -> None:
+    item = broker_pb2.QueueOffset(topic=topic, queue_id=0, offset=offset, epoch=epoch)
+    request = broker_pb2.CommitOffsetsRequest(group=group, client_id=client_id, offsets=[item])
+    member.link.call(member.link.stub.CommitOffsets, request, 5.0)
+
+
+def pull_once(member: RawMember, topic: str, group: str, epoch: int) -> broker_pb2.PullFrame:
+    """Return the first frame of a pull that does not wait."""
+    request = broker_pb2.PullRequest(
+        pull_id=1,
+        topic=topic,
+        max_messages=1,
+        max_bytes=1,
+        lease=broker_pb2.Lease(group=group, client_id=member.client_id, epoch=epoch),
+    )
+    return next(iter(member.link.stub.Pull(iter([request]))))
+
+
 def test_a_member_whose_queues_were_taken_away_cannot_commit_them(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
@@ -106,6 +120,29 @@ def test_a_member_whose_queues_were_taken_away_cannot_commit_them(
             kept = [queue for queue in before if queue in slow.assignment]
             slow.commit(dict.fromkeys(kept, 0))
     assert in_hand.queue in before
+
+
+def test_a_consumer_at_the_end_of_queues_under_load_misses_nothing(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    """Pulls that come right between the commit and what everybody is told of it."""
+    received = 0
+    futures: list[Future[SendReceipt]] = []
+    with Producer(cluster.nameserver) as producer, PullConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        for _ in range(3000):
+            futures.extend(producer.send_async(Message(topic, b"x")) for _ in range(10))
+            received += len(consumer.poll(timeout=0))
+        producer.flush()
+        assert all(future.result() for future in futures)
+
+        def all_came() -> bool:
+            nonlocal received
+            received += len(consumer.poll(timeout=0.1))
+            return received >= len(futures)
+
+        wait_until(all_came, timeout=30)
+    assert received == len(futures)
 
 
 def test_a_topic_that_is_deleted_and_made_again_is_read_again_and_harms_no_other(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.services.engine import Engine
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import Fenced, InvalidArgument
 from minimq_common.names import check_group
 from minimq_proto.v1 import broker_pb2
 
@@ -34,8 +34,15 @@ class OffsetService:
         offsets = []
         for item in request.offsets:
             queue = state.queue(item.topic, item.queue_id)
+            key = LeaseKey(group, queue)
+            owner = self._engine.leases.owner(key)
             if request.client_id:
-                self._engine.leases.check(LeaseKey(group, queue), request.client_id, item.epoch)
+                self._engine.leases.check(key, request.client_id, item.epoch)
+            elif owner is not None:
+                raise Fenced(
+                    f"queue {item.topic}/{item.queue_id} belongs to {owner[0]} of group {group!r} now: "
+                    "who assigns queues by hand needs a group of its own"
+                )
             end = state.end(queue).offset
             if not 0 <= item.offset <= end:
                 raise InvalidArgument(

@@ -145,34 +145,44 @@ class _Pull:
         return await self._send(queue, first, end)
 
     async def _send(self, queue: QueueKey, first: int, end: int) -> bool:
+        # Read only when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
+        await self._writing.acquire()
+        try:
+            frame = self._next_frame(queue, first, end)
+        except BaseException:
+            self._writing.release()
+            raise
+        if frame is None:
+            self._writing.release()
+            return False  # retention was faster: the next step says which offsets are valid
+        await self._write_and_release(frame)
+        return frame.end
+
+    def _next_frame(self, queue: QueueKey, first: int, end: int) -> broker_pb2.PullFrame | None:
         batches = self._engine.store.read(queue, self._offset, self._messages_left, min(self._bytes_left, FRAME_BYTES))
         if not batches:
-            return False  # retention was faster: the next step says which offsets are valid
+            return None
         last = batches[-1]
         sent = last.base_offset + last.count - self._offset
         self._messages_left -= sent
         self._bytes_left -= sum(len(batch.data) for batch in batches)
         self._offset += sent
         self._engine.counters.messages_out += sent
-        over = self._messages_left <= 0 or self._bytes_left <= 0
-        await self._write(
-            broker_pb2.PullFrame(
-                batches=[
-                    broker_pb2.StoredBatch(
-                        base_offset=batch.base_offset,
-                        store_timestamp_ms=batch.stored_ms,
-                        position=batch.position,
-                        batch=batch.data,
-                        count=batch.count,
-                    )
-                    for batch in batches
-                ],
-                min_offset=first,
-                max_offset=end,
-                end=over,
-            )
+        return broker_pb2.PullFrame(
+            batches=[
+                broker_pb2.StoredBatch(
+                    base_offset=batch.base_offset,
+                    store_timestamp_ms=batch.stored_ms,
+                    position=batch.position,
+                    batch=batch.data,
+                    count=batch.count,
+                )
+                for batch in batches
+            ],
+            min_offset=first,
+            max_offset=end,
+            end=self._messages_left <= 0 or self._bytes_left <= 0,
         )
-        return over
 
     def _queue(self) -> QueueKey:
         request = self._request
@@ -190,12 +200,14 @@ class _Pull:
         return topic is not None and topic.topic_id == queue.topic_id
 
     async def _write(self, frame: broker_pb2.PullFrame) -> None:
+        await self._writing.acquire()
+        await self._write_and_release(frame)
+
+    async def _write_and_release(self, frame: broker_pb2.PullFrame) -> None:
+        """Write a frame, for which the lock was taken."""
         frame.pull_id = self._request.pull_id
-        async with self._writing:
-            # A write that is cut short breaks the stream for the other pulls: a cancelled pull ends behind it.
-            write = asyncio.ensure_future(self._context.write(frame))
-            try:
-                await asyncio.shield(write)
-            except asyncio.CancelledError:
-                await asyncio.wait((write,))
-                raise
+        # A write that is cut short, or overtaken, breaks the stream for the other pulls: it goes on when this pull is
+        # cancelled, and holds the lock to its end.
+        write = asyncio.ensure_future(self._context.write(frame))
+        write.add_done_callback(lambda _: self._writing.release())
+        await asyncio.shield(write)

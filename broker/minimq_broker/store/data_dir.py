@@ -69,7 +69,13 @@ class DataDirectory:
     def _check_format(self) -> None:
         marker = self.path / "format"
         if not marker.exists():
-            marker.write_text(f"{FORMAT}\n")
+            # Under another name first, and synced: a power cut leaves the whole marker or none.
+            made = self.path / "format.new"
+            with made.open("w") as file:
+                file.write(f"{FORMAT}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            made.rename(marker)
             sync_directory(self.path)
             return
         text = marker.read_text().strip()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import lmdb
+import msgspec
 
 from minimq_broker.core.facts import decode_fact
 from minimq_broker.core.state import QueueKey, State
@@ -19,6 +21,7 @@ from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header
 from minimq_broker.store.message_store import recover
 from minimq_common import batch
 from minimq_common.errors import StoreError
+from minimq_common.model import Permission
 
 
 def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
@@ -32,54 +35,107 @@ def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
         StoreError: it is no data directory, is in use, or is of another version.
         CorruptEntry: an entry that is needed for the state is damaged.
     """
+    with _opened(path) as (log, state):
+        yield from _lines(_about(log, state))
+        if entries:
+            yield from map(_line, _entries(log))
+
+
+def inspect_as_json(path: Path, *, entries: bool) -> dict[str, Any]:
+    """Return the same as values that JSON can hold. Raises as `inspect_directory` does."""
+    with _opened(path) as (log, state):
+        about = _about(log, state)
+        return {**about, "entries": list(_entries(log))} if entries else about
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[CommitLog, State]]:
     directory = DataDirectory(path, create=False)
     try:
         with (
             closing(CommitLog(directory.log_path, 0, readonly=True)) as log,
             closing(Checkpoint(directory.state_path, readonly=True)) as checkpoint,
         ):
-            yield from _segments(log)
-            yield from _state(recover(checkpoint, log), log)
-            if entries:
-                yield from _entries(log)
+            yield log, recover(checkpoint, log)
     except (lmdb.Error, struct.error) as error:
         raise StoreError(f"{path} cannot be read: {error}: run minimq-broker check {path}") from None
     finally:
         directory.close()
 
 
-def _segments(log: CommitLog) -> Iterator[str]:
-    yield f"log: positions {log.start} to {log.end}, {len(log.segments)} segments, {log.disk_bytes} bytes on disk"
-    for segment in log.segments:
-        yield f"  {segment.path.name}: from {segment.start}, {segment.used_bytes} bytes used"
+def _about(log: CommitLog, state: State) -> dict[str, Any]:
+    topics = sorted(state.topics.values(), key=lambda topic: topic.name)
+    names = {topic.topic_id: topic.name for topic in topics}
+    return {
+        "log": {
+            "start": log.start,
+            "end": log.end,
+            "disk_bytes": log.disk_bytes,
+            "segments": [
+                {"file": segment.path.name, "start": segment.start, "used_bytes": segment.used_bytes}
+                for segment in log.segments
+            ],
+        },
+        "term": state.term,
+        "topics": [
+            {
+                "topic": topic.name,
+                "id": topic.topic_id,
+                "read_queues": topic.read_queues,
+                "write_queues": topic.write_queues,
+                "permission": (Permission(topic.permission).name or "").lower().replace("_", "-"),
+                "queues": [_queue(QueueKey(topic.topic_id, number), log, state) for number in range(topic.queues)],
+            }
+            for topic in topics
+        ],
+        "groups": [
+            {"group": group, "topic": names.get(topic_id, topic_id), "queue": queue_id, "offset": offset}
+            for (group, topic_id, queue_id), offset in sorted(state.committed.items())
+        ],
+    }
 
 
-def _state(state: State, log: CommitLog) -> Iterator[str]:
-    yield f"term: {state.term}"
-    names = {}
-    for topic in sorted(state.topics.values(), key=lambda topic: topic.name):
-        names[topic.topic_id] = topic.name
-        yield (
-            f"topic {topic.name}: id {topic.topic_id}, {topic.read_queues} read and {topic.write_queues} write queues, "
-            f"permission {topic.permission}"
-        )
-        for queue_id in range(topic.queues):
-            queue = QueueKey(topic.topic_id, queue_id)
-            end = state.end(queue).offset
-            first = log.first_offset(queue)
-            yield f"  queue {queue_id}: offsets {end if first is None else first} to {end}"
-    for (group, topic_id, queue_id), offset in sorted(state.committed.items()):
-        yield f"group {group}: {names.get(topic_id, topic_id)}/{queue_id} at {offset}"
+def _queue(queue: QueueKey, log: CommitLog, state: State) -> dict[str, int]:
+    end = state.end(queue).offset
+    first = log.first_offset(queue)
+    return {"queue": queue.queue_id, "min_offset": end if first is None else first, "max_offset": end}
 
 
-def _entries(log: CommitLog) -> Iterator[str]:
+def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
     for position, entry in log.entries():
         header = read_header(entry, position)
-        time = datetime.fromtimestamp(header.stored_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        stored_at = datetime.fromtimestamp(header.stored_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        about: dict[str, Any] = {"position": position, "stored_at": stored_at}
         payload = entry[HEADER_BYTES:]
         if header.kind == Kind.FACT:
-            yield f"{position} {time} {decode_fact(payload)}"
+            about["fact"] = msgspec.to_builtins(decode_fact(payload))
         else:
-            about = batch.read_header(payload)
-            last = header.base_offset + about.count - 1
-            yield f"{position} {time} batch queue {header.queue} offsets {header.base_offset} to {last}"
+            about["topic_id"], about["queue"] = header.queue
+            about["min_offset"] = header.base_offset
+            about["max_offset"] = header.base_offset + batch.read_header(payload).count
+        yield about
+
+
+def _lines(about: dict[str, Any]) -> Iterator[str]:
+    log = about["log"]
+    segments = log["segments"]
+    yield f"log: positions {log['start']} to {log['end']}, {len(segments)} segments, {log['disk_bytes']} bytes on disk"
+    for segment in segments:
+        yield f"  {segment['file']}: from {segment['start']}, {segment['used_bytes']} bytes used"
+    yield f"term: {about['term']}"
+    for topic in about["topics"]:
+        counts = f"{topic['read_queues']} read and {topic['write_queues']} write queues"
+        yield f"topic {topic['topic']}: id {topic['id']}, {counts}, permission {topic['permission']}"
+        for queue in topic["queues"]:
+            yield f"  queue {queue['queue']}: offsets {queue['min_offset']} to {queue['max_offset']}"
+    for item in about["groups"]:
+        yield f"group {item['group']}: {item['topic']}/{item['queue']} at {item['offset']}"
+
+
+def _line(entry: dict[str, Any]) -> str:
+    begin = f"{entry['position']} {entry['stored_at']}"
+    if "fact" in entry:
+        fact = dict(entry["fact"])
+        return f"{begin} {fact.pop('type')} {' '.join(f'{name}={value}' for name, value in fact.items())}"
+    where = f"topic id {entry['topic_id']} queue {entry['queue']}"
+    return f"{begin} batch {where} offsets {entry['min_offset']} to {entry['max_offset'] - 1}"

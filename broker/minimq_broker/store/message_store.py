@@ -120,9 +120,12 @@ class MessageStore:
 
         Stops after the batch that reaches `max_messages` or `max_bytes`; at least one comes if there is one.
         """
+        # What was committed this moment and is not in the state yet is beyond the end that everybody is told.
+        end = self.state.end(queue).offset
         return [
             StoredBatch(row.base_offset, row.stored_ms, row.position, row.count, data)
             for row, data in self.log.read(queue, offset, max_messages, max_bytes)
+            if row.base_offset < end
         ]
 
     def bounds(self, queue: QueueKey) -> tuple[int, int]:
