@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -322,7 +323,7 @@ def test_the_check_command(filled: Path) -> None:
     assert damaged.stdout.splitlines()[-1] == "damaged: 1 findings in 1 segments, 8 entries, 10 messages"
     absent = command("check", filled / "absent")
     assert (absent.returncode, absent.stdout) == (1, "")
-    assert absent.stderr.startswith("Error: ")
+    assert absent.stderr.startswith("error: ")
 
 
 def test_the_inspect_command(filled: Path) -> None:
@@ -337,17 +338,22 @@ def test_the_inspect_command(filled: Path) -> None:
         "  queue 1: offsets 0 to 0",
         "group some-group: t/0 at 4",
     ]
-    assert re.fullmatch(r"topic t: id \d+, 2 read and 2 write queues, permission 6", lines[3])
+    assert re.fullmatch(r"topic t: id \d+, 2 read and 2 write queues, permission read-write", lines[3])
     entries = command("inspect", "--entries", filled).stdout.splitlines()[len(lines) :]
     assert len(entries) == 8
     assert entries[2].endswith("offsets 0 to 1")
     assert "some-group" in entries[-1]
+    about = json.loads(command("inspect", "--entries", "--output", "json", filled).stdout)
+    assert about["topics"][0]["queues"][0] == {"queue": 0, "min_offset": 0, "max_offset": 10}
+    assert about["topics"][0]["permission"] == "read-write"
+    assert about["groups"] == [{"group": "some-group", "topic": "t", "queue": 0, "offset": 4}]
+    assert len(about["entries"]) == 8
 
 
 def test_inspecting_what_is_damaged_is_a_named_error(filled: Path) -> None:
     (filled / "commitlog" / SEGMENT).write_bytes(b"no database" * 10_000)
     shown = command("inspect", filled)
     assert shown.returncode == 1
-    assert shown.stderr.startswith("Error: ")
+    assert shown.stderr.startswith("error: ")
     with contextlib.suppress(MiniMQError):
         check_directory(filled)
