@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 def quiet_spark() -> Iterator[SparkSession]:
     """Start Spark on this machine, for as long as the block lasts."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # its workers need the packages that this interpreter has
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # on Ctrl-C it would log a traceback
+    logging.disable(logging.CRITICAL)  # py4j logs a traceback on Ctrl-C
     builder = (
         SparkSession.builder.master("local[*]")
         .appName("minimq flights")
@@ -33,9 +34,13 @@ def quiet_spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "4")
     )
     try:
-        yield builder.getOrCreate()
+        session = builder.getOrCreate()
+        # Spark's own handler asks Java to cancel its jobs, which fails in the middle of another call to it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield session
     finally:
         _stop()
+        logging.disable(logging.NOTSET)
 
 
 def _stop() -> None:

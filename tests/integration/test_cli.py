@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import signal
 import sys
@@ -290,6 +291,22 @@ def test_a_local_cluster_says_how_to_use_it_and_ends_cleanly(number: signal.Sign
         _, errors = running.communicate(timeout=20)
     assert (errors, running.returncode) == (b"", 0)
     assert (tmp_path / "broker-a").is_dir()
+
+
+def test_a_server_that_ends_by_itself_is_named_with_its_log_and_the_remedy(minimq: Minimq, tmp_path: Path) -> None:
+    arguments = ("local", "--brokers", "1", "--port", str(free_port()), "--data-dir", str(tmp_path))
+    with minimq.running(*arguments) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        said = running.stdout.readline() + running.stdout.readline()
+        os.kill(int(said.split()[-1]), signal.SIGKILL)
+        assert running.stderr.readline().startswith(b"error: broker-a has ended by itself")
+        while not (line := running.stderr.readline()).startswith(b"All of it is in "):
+            assert line
+        assert f"{tmp_path}/broker-a.log" in line.decode()
+        assert line.endswith(b"end the cluster with Ctrl-C and start it again\n")
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 0
 
 
 def test_a_local_cluster_cannot_have_slaves_yet(minimq: Minimq) -> None:

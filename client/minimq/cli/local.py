@@ -44,7 +44,7 @@ def local(brokers: int, slaves: int, port: int, data_dir: Path | None) -> None:
 
     with stop_on_signal() as told, LocalCluster(brokers, slaves, port, data_dir) as cluster:
         _introduce(cluster, is_kept=data_dir is not None)
-        _watch(cluster, told)
+        _watch(cluster, told, is_kept=data_dir is not None)
         click.echo("stopping")
 
 
@@ -61,7 +61,7 @@ def _introduce(cluster: LocalCluster, *, is_kept: bool) -> None:
     click.echo("\nCtrl-C ends the cluster.")
 
 
-def _watch(cluster: LocalCluster, told: threading.Event) -> None:
+def _watch(cluster: LocalCluster, told: threading.Event, *, is_kept: bool) -> None:
     """Return when told to; say so when a server ends by itself. Raises `Unavailable` when none is left."""
     left = [*cluster.nameservers, *cluster.brokers]
     failure: MiniMQError | None = None
@@ -70,7 +70,11 @@ def _watch(cluster: LocalCluster, told: threading.Event) -> None:
             if told.is_set():
                 return
             left.remove(server)
-            failure = Unavailable(f"{server.name} has ended by itself; the end of its log:\n{server.log_tail()}")
+            failure = Unavailable(
+                f"{server.name} has ended by itself; the end of its log:\n{server.log_tail()}\n"
+                f"All of it is in {server.log_path}. The other servers go on; to bring it back, end the cluster with "
+                "Ctrl-C and start it again" + ("" if is_kept else ", which begins without data: --data-dir keeps it")
+            )
             click.echo(f"error: {failure.message}", err=True)
         if failure is not None and not left:
             raise Unavailable("no server is left")
