@@ -69,5 +69,5 @@ class BrokerOptions:
 
     @property
     def max_batch_bytes(self) -> int:
-        """Largest batch: one body of the largest size, or many small ones, with their other columns."""
-        return max(self.max_body_bytes, 4 << 20) + (4 << 20)
+        """Largest batch: one body of the largest size, or many small messages with long keys and properties."""
+        return max(self.max_body_bytes, 4 << 20) + (32 << 20)

@@ -49,7 +49,7 @@ class Broker:
         self._engine = Engine(
             options.data_dir,
             StoreOptions(options.segment_bytes, options.flush == "sync", options.checkpoint_interval_s),
-            Limits(options.max_batch_bytes, options.max_pending_bytes),
+            Limits(options.max_body_bytes, options.max_batch_bytes, options.max_pending_bytes),
             self._topics_changed,
         )
         # Larger than in any run before: a name server that still holds one of those takes this one in its place.

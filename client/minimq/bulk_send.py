@@ -61,6 +61,7 @@ class BulkSend:
         self._options = options
         self._open: dict[str, _OpenBatch] = {}
         self._count = 0
+        self._size = 0
         #: Protects the two fields below.
         self._changed = threading.Condition()
         self._under_way = 0
@@ -70,10 +71,10 @@ class BulkSend:
         """Send all messages. Raises where it stops, as `Producer.send_many` tells."""
         wanted = _FIRST_PART
         while part := list(islice(messages, wanted)):
-            size = bytes_of_bodies(part)
-            for piece in self._pieces(part, size):
+            before = self._size
+            for piece in self._pieces(part, bytes_of_bodies(part)):
                 self._add(piece)
-            average = max(size // len(part), 1)
+            average = max((self._size - before) // len(part), 1)
             wanted = max(1, min(_PART, self._options.batch_bytes // average, self._options.batch_messages))
         for batch in self._open.values():
             self._send(batch)
@@ -124,6 +125,7 @@ class BulkSend:
         before = batch.records.size
         batch.records.add(messages)
         batch.slots.append(slots)
+        self._size += batch.records.size - before
         # Full when another part like this one would not fit.
         size = 2 * batch.records.size - before
         if size > self._options.batch_bytes or len(batch.records) + len(messages) > self._options.batch_messages:

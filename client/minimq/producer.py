@@ -13,7 +13,7 @@ from minimq.dispatcher import Dispatcher
 from minimq.options import DEFAULT_NAMESERVER, ProducerOptions, nameserver_addresses, with_changes
 from minimq.receipt import SendReceipt
 from minimq.routing import RouteCache
-from minimq_common.batch_builder import encode
+from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import check_topic
@@ -170,8 +170,10 @@ class Producer:
     def _check(self, message: Message) -> int:
         """Check a single message as its batch will be, so that it cannot spoil others. Returns its size."""
         check_topic(message.topic)
-        encode([message], 0, 0, 0, self._options.max_body_bytes)
-        return len(message.body) + OVERHEAD_BYTES
+        records = BatchBuilder(self._options.max_body_bytes)
+        records.add([message])
+        records.build(0, 0, 0)
+        return records.size + OVERHEAD_BYTES
 
 
 def _call_back(callback: SendCallback, future: Future[SendReceipt]) -> None:

@@ -29,8 +29,8 @@ from minimq_common.errors import CorruptBatch, InvalidArgument
 VERSION = 1
 CODEC_NONE = 0
 
-#: version, codec, number of tag hashes, count, first and last born time, producer id, sequence number.
-HEADER = struct.Struct("<BBHIqqQQ")
+#: version, codec, number of tag hashes, count, largest body, first and last born time, producer id, sequence number.
+HEADER = struct.Struct("<BBHIIqqQQ")
 HEADER_BYTES = HEADER.size
 CRC_BYTES = 4
 #: The CRC-32C of any bytes followed by their own CRC-32C: so a batch is verified whole, without a copy of a part.
@@ -74,6 +74,8 @@ class Header:
     version: int
     codec: int
     count: int
+    #: Size in bytes of the largest body, so that a broker can keep its limit.
+    largest_body: int
     born_first_ms: int
     born_last_ms: int
     producer_id: int
@@ -96,7 +98,7 @@ def read_header(data: bytes | memoryview) -> Header:
     """Return the header of a batch. Raises `CorruptBatch` when it cannot be one, `InvalidArgument` when it is newer."""
     if len(data) < HEADER_BYTES + DIRECTORY.size + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
-    version, codec, hashes, count, first, last, producer, sequence = HEADER.unpack_from(data)
+    version, codec, hashes, count, largest, first, last, producer, sequence = HEADER.unpack_from(data)
     if version != VERSION:
         raise InvalidArgument(f"batch format {version} is not known here (this is {VERSION}): upgrade this side")
     if count == 0:
@@ -106,7 +108,7 @@ def read_header(data: bytes | memoryview) -> Header:
         if len(data) < HEADER_BYTES + 4 * hashes + DIRECTORY.size + CRC_BYTES:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
         tags = struct.unpack_from(f"<{hashes}I", data, HEADER_BYTES)
-    return Header(version, codec, count, first, last, producer, sequence, tags)
+    return Header(version, codec, count, largest, first, last, producer, sequence, tags)
 
 
 def verify(data: bytes) -> None:

@@ -25,6 +25,9 @@ from minimq_common.batch import (
 from minimq_common.errors import InvalidArgument, MessageTooLarge
 from minimq_common.model import NO_PROPERTIES, Message
 
+#: Most characters that the keys, or the properties, of one message may have.
+MAX_METADATA = 32_767
+
 
 class BatchBuilder:
     """Gathers the columns of a batch from messages, a few hundred at a time.
@@ -38,7 +41,7 @@ class BatchBuilder:
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
-        #: Bytes of all bodies.
+        #: Bytes of all bodies, and characters of all keys and properties.
         self.size = 0
         self._bodies: list[bytes] = []
         self._lengths: list[int] = []
@@ -85,7 +88,8 @@ class BatchBuilder:
             raise InvalidArgument(
                 f"a body that is not bytes, or a tag, key or property that is not text: {error}"
             ) from None
-        return _assemble(sections, len(self), hashes, _encode_born(sections, born_ms), producer_id, sequence)
+        born = _encode_born(sections, born_ms)
+        return _assemble(sections, len(self), hashes, max(self._lengths), born, producer_id, sequence)
 
     def _add(self, messages: Sequence[Message]) -> None:
         bodies = [message.body for message in messages]
@@ -110,6 +114,8 @@ class BatchBuilder:
         if str in set(map(type, keys)):
             raise InvalidArgument("keys of a message are a list of strings; a single string was given")
         joined = [key[0] if len(key) == 1 else SEPARATOR.join(key) for key in keys]
+        _check_metadata(max(map(len, joined)), "keys")
+        self.size += sum(map(len, joined))
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
         self._separators += sum([len(key) - 1 for key in keys if len(key) > 1])
@@ -123,6 +129,9 @@ class BatchBuilder:
     def _add_properties(self, properties: list[Mapping[str, str]]) -> None:
         if properties.count(NO_PROPERTIES) == len(properties) and not self._properties:
             return  # told by identity, at the speed of C
+        sizes = [sum(map(len, record)) + sum(map(len, record.values())) for record in properties]
+        _check_metadata(max(sizes), "properties")
+        self.size += sum(sizes)
         self._properties += [NO_PROPERTIES] * (len(self) - len(self._properties))
         self._properties += properties
 
@@ -134,6 +143,13 @@ class BatchBuilder:
         values = [value for record in self._properties for value in record.values()]
         sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _encode_strings(names)
         sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _encode_strings(values)
+
+
+def _check_metadata(largest: int, what: str) -> None:
+    if largest > MAX_METADATA:
+        raise InvalidArgument(
+            f"the {what} of a message have {largest} characters, the limit is {MAX_METADATA}: put it into the body"
+        )
 
 
 def bytes_of_bodies(messages: Sequence[Message]) -> int:
@@ -161,13 +177,14 @@ def _assemble(
     sections: list[bytes],
     count: int,
     hashes: list[int] | None,
+    largest_body: int,
     born: tuple[int, int],
     producer_id: int,
     sequence: int,
 ) -> bytes:
     listed = 0 if hashes is None else len(hashes)
     number = TOO_MANY_TAGS if hashes is None else listed
-    fixed = HEADER.pack(VERSION, CODEC_NONE, number, count, *born, producer_id, sequence)
+    fixed = HEADER.pack(VERSION, CODEC_NONE, number, count, largest_body, *born, producer_id, sequence)
     head = fixed + struct.pack(f"<{listed}I", *(hashes or ())) + DIRECTORY.pack(*map(len, sections))
     crc = google_crc32c.value(head)
     for section in sections:

@@ -547,13 +547,25 @@ def test_garbage_at_the_port_of_a_broker_disturbs_nobody(cluster: LocalCluster, 
     assert len(read_all(cluster.nameserver, topic)) == 8
 
 
+def test_long_keys_and_properties_count_for_the_size_of_batches(producer: Producer, topic: str) -> None:
+    long = "p" * 3000
+    sent = [Message(topic, b"x", keys=[long], properties={"p": long}) for _ in range(6000)]
+
+    receipts = producer.send_many([Message(topic, b"x")] * 2000 + sent)
+
+    assert len(receipts) == 8000
+    with pytest.raises(InvalidArgument, match="32767"):
+        producer.send(Message(topic, b"x", properties={"p": "p" * 40_000}))
+
+
 def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, producer: Producer, topic: str) -> None:
     good = batch_builder.encode([Message(topic, b"x")], 0, 1, 1, 100)
     link = BrokerLink(cluster.brokers[0].address)
     stream = AppendStream(link)
     queue = MessageQueue(topic, "broker-a", 0)
     answers: dict[int, MiniMQError | None] = {}
-    cases = [good[:-1] + bytes([good[-1] ^ 1]), good[:10], b"", b"\x02" + good[1:], bytes(9 << 20), good]
+    large = batch_builder.encode([Message(topic, bytes(5 << 20))], 0, 1, 1, 32 << 20)
+    cases = [good[:-1] + bytes([good[-1] ^ 1]), good[:10], b"", b"\x02" + good[1:], bytes(37 << 20), large, good]
 
     def answer_of(number: int) -> Callable[[object, MiniMQError | None], None]:
         return lambda _, error: answers.__setitem__(number, error)
@@ -563,7 +575,7 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
     wait_until(lambda: len(answers) == len(cases), PATIENCE_S)
 
     codes = [error.code if (error := answers[number]) else None for number in range(len(cases))]
-    assert codes == ["CORRUPT_BATCH"] * 3 + ["INVALID_ARGUMENT", "MESSAGE_TOO_LARGE", None]
+    assert codes == ["CORRUPT_BATCH"] * 3 + ["INVALID_ARGUMENT", "MESSAGE_TOO_LARGE", "MESSAGE_TOO_LARGE", None]
     assert [message.body for message in read_queue(cluster.nameserver, queue)] == [b"x"]
     stream.close(1.0)
     link.close()

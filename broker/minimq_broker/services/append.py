@@ -49,10 +49,16 @@ class AppendService:
     def _job(self, request: broker_pb2.AppendRequest, answers: _Answers) -> AppendJob:
         """Return the request as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
         data = request.batch
-        limit = self._engine.limits.max_batch_bytes
-        if len(data) > limit:
-            raise MessageTooLarge(f"a batch of {len(data)} bytes is over the limit of this broker, {limit} bytes")
+        limits = self._engine.limits
+        if len(data) > limits.max_batch_bytes:
+            raise MessageTooLarge(
+                f"a batch of {len(data)} bytes is over the limit of this broker, {limits.max_batch_bytes} bytes"
+            )
         header = batch.read_header(data)
+        if header.largest_body > limits.max_body_bytes:
+            raise MessageTooLarge(
+                f"a message body has {header.largest_body} bytes, the limit of this broker is {limits.max_body_bytes}"
+            )
         batch.verify(data)
         request_id = request.request_id
 

@@ -29,10 +29,12 @@ class Limits:
     """What the broker lets through.
 
     Attributes:
+        max_body_bytes: largest body of a message, in bytes.
         max_batch_bytes: largest batch, in bytes.
         max_pending_bytes: bytes of batches that may wait for the disk; more are not read from the network.
     """
 
+    max_body_bytes: int
     max_batch_bytes: int
     max_pending_bytes: int
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic, TopicSet
-from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.state import BatchApplied, QueueKey, State
 from minimq_broker.store.message_store import StoreOptions
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
@@ -100,6 +100,33 @@ def test_a_refused_append_leaves_no_trace_and_hinders_no_other(
     assert accepted.result(PATIENCE_S).base_offset == 0
     assert store.bodies("t", 0) == [b"accepted"]
     assert store.read("t", 0, 0)[0].position == end
+
+
+def test_a_commit_is_a_sync(store: OpenStore) -> None:
+    for segment in store.store.log.segments:
+        flags = segment._env.flags()
+        assert flags["sync"]
+        assert flags["metasync"]
+        assert not flags["writemap"]
+
+
+def test_what_is_committed_and_not_told_yet_is_not_read(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    applying, go_on = threading.Event(), threading.Event()
+    apply = store.store.state.apply
+
+    def wait_and_apply(entry: Fact | BatchApplied, position: int) -> None:
+        applying.set()
+        go_on.wait(PATIENCE_S)
+        apply(entry, position)
+
+    monkeypatch.setattr(store.store.state, "apply", wait_and_apply)
+    job = store.submit("t", 0, make_batch([b"x"]))
+    assert applying.wait(PATIENCE_S)
+
+    assert store.store.read(store.key("t", 0), 0, 10, 1 << 20) == []
+    go_on.set()
+    job.result(PATIENCE_S)
+    assert store.bodies("t", 0) == [b"x"]
 
 
 def test_many_jobs_share_few_commits_and_keep_their_order(store: OpenStore) -> None:

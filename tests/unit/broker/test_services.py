@@ -31,7 +31,7 @@ def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]]) -> None:
     """Run a test on an engine with the topic "t", on a loop of its own."""
 
     async def run() -> None:
-        engine = Engine(path, QUIET, Limits(1 << 20, 100), lambda: None)
+        engine = Engine(path, QUIET, Limits(1 << 20, 1 << 20, 100), lambda: None)
         try:
             await engine.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
             async with asyncio.timeout(PATIENCE_S):

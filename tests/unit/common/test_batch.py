@@ -117,7 +117,7 @@ def test_the_hash_of_a_tag_is_the_same_in_every_release() -> None:
 def test_the_layout_is_the_same_in_every_release() -> None:
     data = batch_builder.encode([one(body=b"ab", tag="x"), one(body=b"c")], [1000, 1001], 0x0102, 3, LIMIT)
 
-    header = struct.pack("<BBHIqqQQ", 1, 0, 2, 2, 1000, 1001, 0x0102, 3)
+    header = struct.pack("<BBHIIqqQQ", 1, 0, 2, 2, 2, 1000, 1001, 0x0102, 3)
     hashes = struct.pack("<2I", *sorted([0, google_crc32c.value(b"x")]))
     directory = struct.pack("<12I", 12, 0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 3)
     sections = struct.pack("<3i", 0, 2, 3) + b"\0\1" + b"\1\0" + b"\0x" + b"abc"
