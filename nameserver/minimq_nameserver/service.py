@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import NoReturn
 
 import grpc.aio
@@ -14,6 +15,7 @@ from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, Unavailable
 from minimq_common.model import QueueData, TopicRoute
 from minimq_common.names import check_topic
+from minimq_common.stream_writer import StreamWriter
 from minimq_common.wire import broker_to_wire, permission_from_wire, route_to_wire
 from minimq_nameserver.route_table import BrokerState, Change, RouteTable
 from minimq_nameserver.watchers import Watcher, Watchers
@@ -183,9 +185,12 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         assert task is not None
         self._watches.add(task)
         following = asyncio.create_task(self._follow(watcher, request_iterator), name="nameserver-watch-requests")
-        telling = asyncio.create_task(self._tell(watcher, context), name="nameserver-watch-events")
+        writer: StreamWriter[nameserver_pb2.RouteEvent] = StreamWriter(context)
+        telling = asyncio.create_task(self._tell(watcher, writer), name="nameserver-watch-events")
         try:
             done, _ = await asyncio.wait((following, telling), return_when=asyncio.FIRST_COMPLETED)
+            telling.cancel()
+            await writer.drained()
             for ended in done:
                 ended.result()
         except MiniMQError as error:
@@ -193,6 +198,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
+            telling.cancel()
+            await writer.drained()
             await rpc.abort(context, Unavailable(_STOPPING))
         finally:
             self._watches.discard(task)
@@ -204,16 +211,14 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         async for request in requests:
             self._watchers.follow(watcher, [check_topic(topic) for topic in request.topics])
 
-    async def _tell(
-        self,
-        watcher: Watcher,
-        context: grpc.aio.ServicerContext[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent],
-    ) -> None:
+    async def _tell(self, watcher: Watcher, writer: StreamWriter[nameserver_pb2.RouteEvent]) -> None:
         while True:
             topic = await watcher.next_topic()
-            # Looked up only now: a client that was slow to read gets the latest route, not a history.
-            route = self._table.route(topic) or TopicRoute(topic, (), {})
-            await context.write(nameserver_pb2.RouteEvent(route=route_to_wire(route)))
+            await writer.write(partial(self._route_event, topic))
+
+    def _route_event(self, topic: str) -> nameserver_pb2.RouteEvent:
+        # Looked up only when it is written: a client that was slow to read gets the latest route, not a history.
+        return nameserver_pb2.RouteEvent(route=route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {})))
 
 
 def _state_from_wire(request: nameserver_pb2.RegisterRequest) -> BrokerState:

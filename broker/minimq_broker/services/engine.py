@@ -83,7 +83,7 @@ class Engine:
     # ---- streams --------------------------------------------------------------------------------
 
     def receive(self, requests: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Begin to receive the requests of a stream, until its client ends it or the broker stops."""
+        """Begin to receive what never ends by itself, such as the requests of a stream; it is cancelled at the stop."""
         task = asyncio.create_task(requests, name=name)
         self._receivers.add(task)
         task.add_done_callback(self._received)

@@ -24,6 +24,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Permission
 from minimq_common.rpc import to_failure
+from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ class PullService:
     async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
         """Start and cancel pulls as the client asks, until it closes its side and the last pull has ended."""
         pulls: dict[int, asyncio.Task[None]] = {}
-        receiver = self._engine.receive(self._receive(requests, context, pulls), "pull-receiver")
+        writer: StreamWriter[broker_pb2.PullFrame] = StreamWriter(context)
+        receiver = self._engine.receive(self._receive(requests, writer, pulls), "pull-receiver")
         try:
             await asyncio.wait((receiver,))
             if pulls and not receiver.cancelled():
@@ -55,18 +57,21 @@ class PullService:
             receiver.cancel()
             for task in pulls.values():
                 task.cancel()
+        await writer.drained()
 
     async def _receive(
-        self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context, pulls: dict[int, asyncio.Task[None]]
+        self,
+        requests: AsyncIterator[broker_pb2.PullRequest],
+        writer: StreamWriter[broker_pb2.PullFrame],
+        pulls: dict[int, asyncio.Task[None]],
     ) -> None:
-        writing = asyncio.Lock()
         async for request in requests:
             pull_id = request.pull_id
             if pull_id in pulls:  # an id that is used again ends the pull that had it
                 pulls[pull_id].cancel()
             if request.cancel:
                 continue
-            pull = _Pull(self._engine, request, context, writing, refused=len(pulls) >= MAX_PULLS)
+            pull = _Pull(self._engine, request, writer, refused=len(pulls) >= MAX_PULLS)
             task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
             task.add_done_callback(partial(_forget, pulls, pull_id))
 
@@ -83,15 +88,13 @@ class _Pull:
         self,
         engine: Engine,
         request: broker_pb2.PullRequest,
-        context: Context,
-        writing: asyncio.Lock,
+        writer: StreamWriter[broker_pb2.PullFrame],
         *,
         refused: bool,
     ) -> None:
         self._engine = engine
         self._request = request
-        self._context = context
-        self._writing = writing
+        self._writer = writer
         self._refused = refused
         self._offset = request.offset
         self._messages_left = request.max_messages
@@ -146,22 +149,13 @@ class _Pull:
 
     async def _send(self, queue: QueueKey, first: int, end: int) -> bool:
         # Read only when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
-        await self._writing.acquire()
-        try:
-            frame = self._next_frame(queue, first, end)
-        except BaseException:
-            self._writing.release()
-            raise
-        if frame is None:
-            self._writing.release()
-            return False  # retention was faster: the next step says which offsets are valid
-        await self._write_and_release(frame)
-        return frame.end
+        frame = await self._writer.write(lambda: self._next_frame(queue, first, end))
+        return frame is not None and frame.end
 
     def _next_frame(self, queue: QueueKey, first: int, end: int) -> broker_pb2.PullFrame | None:
         batches = self._engine.store.read(queue, self._offset, self._messages_left, min(self._bytes_left, FRAME_BYTES))
         if not batches:
-            return None
+            return None  # retention was faster: the next step says which offsets are valid
         last = batches[-1]
         sent = last.base_offset + last.count - self._offset
         self._messages_left -= sent
@@ -169,6 +163,7 @@ class _Pull:
         self._offset += sent
         self._engine.counters.messages_out += sent
         return broker_pb2.PullFrame(
+            pull_id=self._request.pull_id,
             batches=[
                 broker_pb2.StoredBatch(
                     base_offset=batch.base_offset,
@@ -200,14 +195,5 @@ class _Pull:
         return topic is not None and topic.topic_id == queue.topic_id
 
     async def _write(self, frame: broker_pb2.PullFrame) -> None:
-        await self._writing.acquire()
-        await self._write_and_release(frame)
-
-    async def _write_and_release(self, frame: broker_pb2.PullFrame) -> None:
-        """Write a frame, for which the lock was taken."""
         frame.pull_id = self._request.pull_id
-        # A write that is cut short, or overtaken, breaks the stream for the other pulls: it goes on when this pull is
-        # cancelled, and holds the lock to its end.
-        write = asyncio.ensure_future(self._context.write(frame))
-        write.add_done_callback(lambda _: self._writing.release())
-        await asyncio.shield(write)
+        await self._writer.write(lambda: frame)

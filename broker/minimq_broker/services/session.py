@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,7 @@ from minimq_broker.services.engine import Engine
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound
 from minimq_common.names import check_group
 from minimq_common.rpc import to_failure
+from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
 Context = grpc.aio.ServicerContext[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
@@ -70,9 +71,8 @@ class SessionService:
         self._engine = engine
         self._options = options
         self._sessions: dict[str, _Session] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._lease_events: asyncio.Queue[LeaseEvent] = asyncio.Queue()
-        self._start(self._deliver_lease_events(), "session-lease-events")
+        engine.receive(self._deliver_lease_events(), "session-lease-events")
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
         """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use."""
@@ -82,7 +82,8 @@ class SessionService:
             return
         session = self._open(first.client_id)
         name = f"session-{session.client_id}"
-        sender = asyncio.create_task(_send(session, context), name=f"{name}-sender")
+        writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context)
+        sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
         receiver = session.receiver = self._engine.receive(self._receive(session, first, incoming), f"{name}-receiver")
         try:
             await asyncio.wait((receiver,))
@@ -90,6 +91,7 @@ class SessionService:
             receiver.cancel()
             sender.cancel()
             self._disconnected(session)
+        await writer.drained()
 
     async def _receive(
         self,
@@ -128,11 +130,6 @@ class SessionService:
             return
         loop = asyncio.get_running_loop()
         session.grace = loop.call_later(self._options.grace_s, self._bury, session)
-
-    def _start(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _bury(self, session: _Session) -> None:
         """Take a dead client out of its groups."""
@@ -292,6 +289,11 @@ def _members_event(members: Members) -> broker_pb2.SessionEvent:
     return broker_pb2.SessionEvent(members=event)
 
 
-async def _send(session: _Session, context: Context) -> None:
+async def _send(session: _Session, writer: StreamWriter[broker_pb2.SessionEvent]) -> None:
     while True:
-        await context.write(await session.events.get())
+        event = await session.events.get()
+        await writer.write(partial(_as_it_is, event))
+
+
+def _as_it_is(event: broker_pb2.SessionEvent) -> broker_pb2.SessionEvent:
+    return event
