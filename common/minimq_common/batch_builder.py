@@ -114,8 +114,10 @@ class BatchBuilder:
         if str in set(map(type, keys)):
             raise InvalidArgument("keys of a message are a list of strings; a single string was given")
         joined = [key[0] if len(key) == 1 else SEPARATOR.join(key) for key in keys]
-        _check_metadata(max(map(len, joined)), "keys")
-        self.size += sum(map(len, joined))
+        size = len("".join(joined))  # the fastest sum there is
+        if size > MAX_METADATA:
+            _check_metadata(max(map(len, joined)), "keys")
+        self.size += size
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
         self._separators += sum([len(key) - 1 for key in keys if len(key) > 1])
