@@ -256,6 +256,8 @@ class SessionService:
             session.tell(self._lease_event(event))
         except TopicNotFound:
             log.info("session: the topic of a lease was deleted client=%s", event.client_id)
+        except Exception:  # a queue that cannot be looked up must not end the grants of all others
+            log.exception("session: a lease could not be told client=%s key=%s", event.client_id, event.key)
 
     def _lease_event(self, event: LeaseEvent) -> broker_pb2.SessionEvent:
         group, queue = event.key
