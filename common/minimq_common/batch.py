@@ -26,11 +26,12 @@ import google_crc32c
 
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
-VERSION = 1
+VERSION = 2
 CODEC_NONE = 0
 
-#: version, codec, number of tag hashes, count, largest body, first and last born time, producer id, sequence number.
-HEADER = struct.Struct("<BBHIIqqQQ")
+#: version, codec, number of tag hashes, count, largest body, first and last born time, producer id, sequence number,
+#: number of unsettled sequence numbers.
+HEADER = struct.Struct("<BBHIIqqQQI")
 HEADER_BYTES = HEADER.size
 CRC_BYTES = 4
 #: The CRC-32C of any bytes followed by their own CRC-32C: so a batch is verified whole, without a copy of a part.
@@ -78,8 +79,11 @@ class Header:
     largest_body: int
     born_first_ms: int
     born_last_ms: int
+    #: 0 for a producer that does not number its batches: those are stored as often as they are sent.
     producer_id: int
     sequence: int
+    #: How many sequence numbers just before this one may still be sent again; all earlier ones never will be.
+    unsettled: int
     #: Sorted hashes of the tags in the batch (0 for "no tag"); None when there are too many to list.
     tag_hashes: tuple[int, ...] | None
 
@@ -87,6 +91,11 @@ class Header:
     def size(self) -> int:
         """Length of the header in bytes."""
         return HEADER_BYTES + 4 * len(self.tag_hashes or ())
+
+    @property
+    def settled_before(self) -> int:
+        """The producer will never send a batch with a smaller sequence number again."""
+        return max(self.sequence - self.unsettled, 0)
 
 
 def tag_hash(tag: str | None) -> int:
@@ -98,7 +107,7 @@ def read_header(data: bytes | memoryview) -> Header:
     """Return the header of a batch. Raises `CorruptBatch` when it cannot be one, `InvalidArgument` when it is newer."""
     if len(data) < HEADER_BYTES + DIRECTORY.size + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
-    version, codec, hashes, count, largest, first, last, producer, sequence = HEADER.unpack_from(data)
+    version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
     if version != VERSION:
         raise InvalidArgument(f"batch format {version} is not known here (this is {VERSION}): upgrade this side")
     if count == 0:
@@ -108,7 +117,7 @@ def read_header(data: bytes | memoryview) -> Header:
         if len(data) < HEADER_BYTES + 4 * hashes + DIRECTORY.size + CRC_BYTES:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
         tags = struct.unpack_from(f"<{hashes}I", data, HEADER_BYTES)
-    return Header(version, codec, count, largest, first, last, producer, sequence, tags)
+    return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags)
 
 
 def verify(data: bytes) -> None:

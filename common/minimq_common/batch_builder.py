@@ -66,13 +66,14 @@ class BatchBuilder:
         except (TypeError, AttributeError) as error:
             raise InvalidArgument(f"a message has a field of a wrong type: {error}") from None
 
-    def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int) -> bytes:
+    def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
         """Return the batch.
 
         Args:
             born_ms: when the messages were handed in, in ms since 1970: one time for all, or one for each.
             producer_id: 64 random bits of the producer.
             sequence: number of the batch at that producer. Both together are the id of the batch.
+            unsettled: how many sequence numbers just before this one may still be sent again.
 
         Raises:
             InvalidArgument: a tag, key or property is not text, or has a NUL.
@@ -89,7 +90,7 @@ class BatchBuilder:
                 f"a body that is not bytes, or a tag, key or property that is not text: {error}"
             ) from None
         born = _encode_born(sections, born_ms)
-        return _assemble(sections, len(self), hashes, max(self._lengths), born, producer_id, sequence)
+        return _assemble(sections, len(self), hashes, max(self._lengths), born, (producer_id, sequence, unsettled))
 
     def _add(self, messages: Sequence[Message]) -> None:
         bodies = [message.body for message in messages]
@@ -181,12 +182,11 @@ def _assemble(
     hashes: list[int] | None,
     largest_body: int,
     born: tuple[int, int],
-    producer_id: int,
-    sequence: int,
+    origin: tuple[int, int, int],
 ) -> bytes:
     listed = 0 if hashes is None else len(hashes)
     number = TOO_MANY_TAGS if hashes is None else listed
-    fixed = HEADER.pack(VERSION, CODEC_NONE, number, count, largest_body, *born, producer_id, sequence)
+    fixed = HEADER.pack(VERSION, CODEC_NONE, number, count, largest_body, *born, *origin)
     head = fixed + struct.pack(f"<{listed}I", *(hashes or ())) + DIRECTORY.pack(*map(len, sections))
     crc = google_crc32c.value(head)
     for section in sections:

@@ -7,7 +7,8 @@
     ├── ServerError             a broker or a name server refused
     │   ├── TopicNotFound           ├── TopicExists         ├── QueueNotFound     ├── NoPermission
     │   ├── OffsetOutOfRange        ├── CorruptBatch        ├── Fenced            ├── GroupConflict
-    │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    └── InternalError
+    │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    ├── InternalError
+    │   └── NotDrained
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
     ├── SendFailed              all tries of a send failed; lists each of them
@@ -16,7 +17,17 @@
     └── StoreError              a data directory cannot be used
         ├── DataDirectoryInUse      ├── DataDirectoryVersion  └── CorruptEntry
 
-The retry loop of the client reads `retriable` and `refresh_route` and never lists classes.
+What a client does after an error stands on its class, in three marks; the retry loop reads them and never lists
+classes. No mark at all: the call fails at once.
+
+    mark            what a producer does                                       on
+    retriable       tries again, elsewhere if it may                           TransportError, NoPermission, SystemBusy,
+                                                                               StoreFull, InternalError, NotDrained,
+                                                                               BrokerConflict, BufferFull
+    refresh_route   asks for the route first; a batch that may go to any       TransportError, NoPermission,
+                    queue then tries another                                   TopicNotFound, QueueNotFound
+    avoid_broker    sends to other brokers for a while                         TransportError, SystemBusy, StoreFull,
+                                                                               InternalError
 """
 
 from __future__ import annotations
@@ -33,6 +44,8 @@ class MiniMQError(Exception):
     retriable: ClassVar[bool] = False
     #: What the client believes about the topic's route is probably out of date.
     refresh_route: ClassVar[bool] = False
+    #: Something is wrong with the broker itself, so that others are the better choice for a while.
+    avoid_broker: ClassVar[bool] = False
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -103,6 +116,13 @@ class NoPermission(ServerError):
     refresh_route = True
 
 
+class NotDrained(ServerError):
+    """Queues cannot be hidden yet: a group has not read all of their messages. The text names groups and queues."""
+
+    code = "NOT_DRAINED"
+    retriable = True
+
+
 class OffsetOutOfRange(ServerError):
     """The offset is not stored: it was deleted, or is not written yet. The text says the valid range."""
 
@@ -139,6 +159,7 @@ class SystemBusy(ServerError):
 
     code = "SYSTEM_BUSY"
     retriable = True
+    avoid_broker = True
 
 
 class StoreFull(ServerError):
@@ -146,6 +167,7 @@ class StoreFull(ServerError):
 
     code = "STORE_FULL"
     retriable = True
+    avoid_broker = True
 
 
 class InternalError(ServerError):
@@ -153,6 +175,7 @@ class InternalError(ServerError):
 
     code = "INTERNAL"
     retriable = True
+    avoid_broker = True
 
 
 class TransportError(MiniMQError):
@@ -161,6 +184,7 @@ class TransportError(MiniMQError):
     code = "TRANSPORT"
     retriable = True
     refresh_route = True
+    avoid_broker = True
 
 
 class Unavailable(TransportError):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from minimq_common.errors import DataDirectoryInUse, DataDirectoryVersion, StoreError
 
-FORMAT = 1
+FORMAT = 2
 
 
 class DataDirectory:

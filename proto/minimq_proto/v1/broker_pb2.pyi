@@ -20,6 +20,29 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _SendStatus:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SendStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SendStatus.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SEND_STATUS_OK: _SendStatus.ValueType  # 0
+    """On disk."""
+    SEND_STATUS_NOT_SYNCED: _SendStatus.ValueType  # 1
+    """Acknowledged before it is on disk, as the broker was told to."""
+    SEND_STATUS_ALREADY_STORED: _SendStatus.ValueType  # 2
+    """On disk since an earlier try of the same batch; nothing was written now."""
+
+class SendStatus(_SendStatus, metaclass=_SendStatusEnumTypeWrapper): ...
+
+SEND_STATUS_OK: SendStatus.ValueType  # 0
+"""On disk."""
+SEND_STATUS_NOT_SYNCED: SendStatus.ValueType  # 1
+"""Acknowledged before it is on disk, as the broker was told to."""
+SEND_STATUS_ALREADY_STORED: SendStatus.ValueType  # 2
+"""On disk since an earlier try of the same batch; nothing was written now."""
+global___SendStatus = SendStatus
+
 class _StartAt:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -78,10 +101,15 @@ class AppendResult(google.protobuf.message.Message):
     BASE_OFFSET_FIELD_NUMBER: builtins.int
     STORE_TIMESTAMP_MS_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    STATUS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     base_offset: builtins.int
     """Offset of the first record of the batch; the others follow without a gap."""
     store_timestamp_ms: builtins.int
+    queue_id: builtins.int
+    """The queue that holds the batch: not the one asked for when an earlier try had stored it in another."""
+    status: global___SendStatus.ValueType
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
     def __init__(
@@ -91,9 +119,11 @@ class AppendResult(google.protobuf.message.Message):
         base_offset: builtins.int = ...,
         store_timestamp_ms: builtins.int = ...,
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
+        queue_id: builtins.int = ...,
+        status: global___SendStatus.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "failure", b"failure", "request_id", b"request_id", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "failure", b"failure", "queue_id", b"queue_id", "request_id", b"request_id", "status", b"status", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
 
 global___AppendResult = AppendResult
 
@@ -292,8 +322,13 @@ class CreateTopicRequest(google.protobuf.message.Message):
 
     TOPIC_FIELD_NUMBER: builtins.int
     IF_NOT_EXISTS_FIELD_NUMBER: builtins.int
+    AUTOMATIC_FIELD_NUMBER: builtins.int
     if_not_exists: builtins.bool
     """Succeed without a change when the very same topic is there already."""
+    automatic: builtins.bool
+    """A producer asks because the topic does not exist: the broker decides whether it may, and how many queues there
+    will be. Only the name is looked at.
+    """
     @property
     def topic(self) -> global___Topic: ...
     def __init__(
@@ -301,9 +336,10 @@ class CreateTopicRequest(google.protobuf.message.Message):
         *,
         topic: global___Topic | None = ...,
         if_not_exists: builtins.bool = ...,
+        automatic: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["topic", b"topic"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["if_not_exists", b"if_not_exists", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["automatic", b"automatic", "if_not_exists", b"if_not_exists", "topic", b"topic"]) -> None: ...
 
 global___CreateTopicRequest = CreateTopicRequest
 
@@ -879,9 +915,38 @@ class SessionEvent(google.protobuf.message.Message):
 global___SessionEvent = SessionEvent
 
 @typing.final
-class GetStatusRequest(google.protobuf.message.Message):
-    """---- The broker itself -------------------------------------------------------------------------------"""
+class SetPermissionRequest(google.protobuf.message.Message):
+    """---- The broker itself -------------------------------------------------------------------------------
 
+    What may be done with all topics of this broker; kept over restarts.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PERMISSION_FIELD_NUMBER: builtins.int
+    permission: builtins.int
+    """Bits: 2 write, 4 read."""
+    def __init__(
+        self,
+        *,
+        permission: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["permission", b"permission"]) -> None: ...
+
+global___SetPermissionRequest = SetPermissionRequest
+
+@typing.final
+class SetPermissionResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___SetPermissionResponse = SetPermissionResponse
+
+@typing.final
+class GetStatusRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     def __init__(
@@ -906,6 +971,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     MESSAGES_IN_FIELD_NUMBER: builtins.int
     MESSAGES_OUT_FIELD_NUMBER: builtins.int
     COMMITS_FIELD_NUMBER: builtins.int
+    PERMISSION_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -919,6 +985,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     messages_in: builtins.int
     messages_out: builtins.int
     commits: builtins.int
+    permission: builtins.int
+    """Bits that hold for all its topics: 2 write, 4 read."""
     def __init__(
         self,
         *,
@@ -934,7 +1002,8 @@ class GetStatusResponse(google.protobuf.message.Message):
         messages_in: builtins.int = ...,
         messages_out: builtins.int = ...,
         commits: builtins.int = ...,
+        permission: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "segments", b"segments", "started_ms", b"started_ms", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "segments", b"segments", "started_ms", b"started_ms", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse

@@ -74,6 +74,11 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.GetStatusResponse,
     ]
 
+    SetPermission: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.SetPermissionRequest,
+        minimq_proto.v1.broker_pb2.SetPermissionResponse,
+    ]
+
 class BrokerAsyncStub:
     Append: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.AppendRequest,
@@ -128,6 +133,11 @@ class BrokerAsyncStub:
     GetStatus: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.GetStatusRequest,
         minimq_proto.v1.broker_pb2.GetStatusResponse,
+    ]
+
+    SetPermission: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.SetPermissionRequest,
+        minimq_proto.v1.broker_pb2.SetPermissionResponse,
     ]
 
 class BrokerServicer(metaclass=abc.ABCMeta):
@@ -207,5 +217,12 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.GetStatusResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.GetStatusResponse]]: ...
+
+    @abc.abstractmethod
+    def SetPermission(
+        self,
+        request: minimq_proto.v1.broker_pb2.SetPermissionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.SetPermissionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.SetPermissionResponse]]: ...
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
