@@ -9,8 +9,9 @@ import grpc.aio
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.services.engine import Engine, Limits, now_ms
-from minimq_broker.services.service import BrokerService, Identity
+from minimq_broker.services.service import BrokerService
 from minimq_broker.services.session import SessionOptions
+from minimq_broker.services.status import Identity
 from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.model import Permission
@@ -91,7 +92,7 @@ class Broker:
             broker_id=self._options.broker_id,
             address=self._options.advertise or self._address,
             data_version=self._data_version,
-            permission=Permission.READ_WRITE,
+            permission=self._engine.state.permission if self._engine else Permission.READ_WRITE,
             topics=[
                 nameserver_pb2.TopicConfig(
                     topic=topic.name,

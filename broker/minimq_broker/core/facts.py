@@ -63,13 +63,19 @@ class GroupStarted(msgspec.Struct, frozen=True, tag="group-started"):
     offsets: tuple[CommittedOffset, ...]
 
 
+class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
+    """What may be done with all topics of the broker has changed."""
+
+    permission: int
+
+
 class TermBegun(msgspec.Struct, frozen=True, tag="term"):
     """The broker began to write again. Epochs of leases start with the term, so that they grow over restarts."""
 
     term: int
 
 
-Fact = TopicSet | TopicDeleted | OffsetsCommitted | GroupStarted | TermBegun
+Fact = TopicSet | TopicDeleted | OffsetsCommitted | GroupStarted | PermissionSet | TermBegun
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)

@@ -9,20 +9,24 @@ writer thread calls `apply`; other threads look single values up, which is safe.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from minimq_broker.core.facts import (
+    CommittedOffset,
     Fact,
     GroupStarted,
     OffsetsCommitted,
+    PermissionSet,
     TermBegun,
     Topic,
     TopicDeleted,
     TopicSet,
 )
-from minimq_common.errors import QueueNotFound, TopicNotFound
+from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
+from minimq_common.model import Permission
 
 
 class QueueKey(NamedTuple):
@@ -54,12 +58,14 @@ class State:
 
     Attributes:
         position: the log position up to which entries are applied.
+        permission: what may be done with all topics of the broker, whatever their own permission allows.
         changed: the rows that were changed since the last checkpoint.
     """
 
     def __init__(self) -> None:
         self.position = 0
         self.term = 0
+        self.permission: int = Permission.READ_WRITE
         self.topics: dict[str, Topic] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
@@ -92,6 +98,20 @@ class State:
         """Return the committed offset of a group, None when there is none."""
         return self.committed.get((group, *queue))
 
+    def allowed(self, topic: Topic) -> Permission:
+        """Return what may be done with a topic now: what both its own permission and that of the broker allow."""
+        return Permission(topic.permission & self.permission)
+
+    def check_allowed(self, topic: Topic, wanted: Permission) -> None:
+        """Raise `NoPermission` when a topic cannot be written, or read, on this broker now."""
+        if self.allowed(topic) & wanted:
+            return
+        what = "writable" if wanted == Permission.WRITE else "readable"
+        cause = "" if topic.permission & wanted else ": its own permission does not allow it"
+        if not self.permission & wanted:
+            cause = f": the whole broker is not {what}, until minimq cluster permission allows it again"
+        raise NoPermission(f"topic {topic.name!r} is not {what} on this broker{cause}")
+
     # ---- changing ----------------------------------------------------------------------------------
 
     def apply(self, entry: Fact | BatchApplied, position: int) -> None:
@@ -100,23 +120,27 @@ class State:
             case BatchApplied(queue, end):
                 self._set(("end", *queue), self.ends, queue, end)
             case OffsetsCommitted(group, offsets, forced):
-                for item in offsets:
-                    key = (group, item.topic_id, item.queue_id)
-                    if forced or item.offset > self.committed.get(key, -1):
-                        self._set(("offset", *key), self.committed, key, item.offset)
+                self._move(group, offsets, forced=forced)
             case GroupStarted(group, topic_id, offsets):
                 self._set(("started", group, topic_id), self.started, (group, topic_id), True)
-                for item in offsets:
-                    key = (group, item.topic_id, item.queue_id)
-                    self._set(("offset", *key), self.committed, key, item.offset)
+                self._move(group, offsets, forced=True)
             case TopicSet(topic):
                 self._set(("topic", topic.name), self.topics, topic.name, topic)
             case TopicDeleted(name):
                 self._forget(name)
+            case PermissionSet(permission):
+                self.permission = permission
+                self.changed.add(("permission",))
             case TermBegun(term):
                 self.term = term
                 self.changed.add(("term",))
         self.position = position
+
+    def _move(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
+        for item in offsets:
+            key = (group, item.topic_id, item.queue_id)
+            if forced or item.offset > self.committed.get(key, -1):
+                self._set(("offset", *key), self.committed, key, item.offset)
 
     def _set(self, row: tuple[Any, ...], table: dict[Any, Any], key: Any, value: Any) -> None:
         table[key] = value
@@ -158,6 +182,8 @@ class State:
                 return self.started.get((key[0], key[1]))
             case "topic":
                 return self.topics.get(key[0])
+            case "permission":
+                return self.permission
             case _:
                 return self.term
 
@@ -173,5 +199,7 @@ class State:
                 self.started[(key[0], key[1])] = value
             case "topic":
                 self.topics[key[0]] = msgspec.convert(value, Topic)
+            case "permission":
+                self.permission = value
             case _:
                 self.term = value

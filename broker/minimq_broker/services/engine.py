@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimq_broker.core.facts import Fact, TopicDeleted, TopicSet
+from minimq_broker.core.facts import Fact, PermissionSet, TopicDeleted, TopicSet
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable
 from minimq_broker.core.long_poll import LongPoll
@@ -54,7 +54,7 @@ class Engine:
         path: the data directory.
         options: how the store keeps its data.
         limits: what is let through.
-        topics_changed: called when topics were created, changed or deleted.
+        topics_changed: called when topics were created, changed or deleted, or when the permission of the broker was.
     """
 
     def __init__(self, path: Path, options: StoreOptions, limits: Limits, topics_changed: Callable[[], None]) -> None:
@@ -147,7 +147,7 @@ class Engine:
     def _react(self, fact: Fact) -> None:
         if isinstance(fact, TopicDeleted):  # rare, so everybody may look for their topic again
             self._wake(self._long_poll.all())
-        if isinstance(fact, TopicSet | TopicDeleted):
+        if isinstance(fact, TopicSet | TopicDeleted | PermissionSet):
             self._topics_changed()
 
     # ---- waiting --------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from minimq_common.errors import (
     CorruptEntry,
     InvalidArgument,
     MiniMQError,
-    NoPermission,
     OffsetOutOfRange,
     SystemBusy,
 )
@@ -183,8 +182,7 @@ class _Pull:
         request = self._request
         state = self._engine.state
         queue = state.queue(request.topic, request.queue_id)
-        if not state.topic(request.topic).permission & Permission.READ:
-            raise NoPermission(f"topic {request.topic!r} is not readable on this broker")
+        state.check_allowed(state.topic(request.topic), Permission.READ)
         if request.HasField("lease"):
             lease = request.lease
             self._engine.leases.check(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)

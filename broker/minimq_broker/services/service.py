@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from minimq_broker.services.append import AppendService
@@ -13,6 +12,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.session import SessionOptions, SessionService
+from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
 from minimq_common.errors import MiniMQError
 from minimq_common.rpc import abort
@@ -21,28 +21,16 @@ from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 Response = TypeVar("Response")
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which broker this is."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    version: str
-    started_ms: int
-
-
 class BrokerService(broker_pb2_grpc.BrokerServicer):
     """All calls of one broker."""
 
     def __init__(self, engine: Engine, identity: Identity, sessions: SessionOptions) -> None:
-        self._engine = engine
-        self._identity = identity
         self._append = AppendService(engine)
         self._pull = PullService(engine)
         self._session = SessionService(engine, sessions)
         self._topics = TopicService(engine)
         self._offsets = OffsetService(engine)
+        self._status = StatusService(engine, identity)
 
     # The stubs type streams as generators; grpc.aio takes handlers that write to the context as well.
 
@@ -89,24 +77,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         return await _answer(self._offsets.committed(request), context)
 
     async def GetStatus(self, request: broker_pb2.GetStatusRequest, context: Any) -> broker_pb2.GetStatusResponse:
-        return self._status()
+        return self._status.tell()
 
-    def _status(self) -> broker_pb2.GetStatusResponse:
-        store, identity = self._engine.store, self._identity
-        return broker_pb2.GetStatusResponse(
-            cluster=identity.cluster,
-            broker_name=identity.broker_name,
-            broker_id=identity.broker_id,
-            version=identity.version,
-            started_ms=identity.started_ms,
-            log_start=store.log.start,
-            log_end=store.state.position,
-            segments=len(store.log.segments),
-            disk_bytes=store.log.disk_bytes,
-            messages_in=self._engine.counters.messages_in,
-            messages_out=self._engine.counters.messages_out,
-            commits=store.commits,
-        )
+    async def SetPermission(
+        self, request: broker_pb2.SetPermissionRequest, context: Any
+    ) -> broker_pb2.SetPermissionResponse:
+        return await _answer(self._status.set_permission(request), context)
 
 
 async def _answer(call: Awaitable[Response], context: Any) -> Response:

@@ -26,7 +26,7 @@ class TopicService:
         check_topic(wanted.topic)
         _check_counts(wanted.read_queues, wanted.write_queues)
         _check_all_readable(wanted.read_queues, wanted.write_queues)
-        permission = _permission(wanted.permission or Permission.READ_WRITE)
+        permission = check_permission(wanted.permission or Permission.READ_WRITE)
         created_ms = now_ms()
 
         def decide(state: State) -> Fact | None:
@@ -47,7 +47,7 @@ class TopicService:
             )
 
         await self._engine.record(decide)
-        return broker_pb2.CreateTopicResponse()
+        return broker_pb2.CreateTopicResponse(topic=self._message(wanted.topic))
 
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:
         """Change queue counts or permission. Raises `TopicNotFound`, `InvalidArgument`."""
@@ -63,10 +63,10 @@ class TopicService:
             if not request.force and (read, write) != (old.read_queues, old.write_queues):
                 _check_all_readable(read, write)
                 _check_nothing_hidden(old, read, [state.end(queue).offset for queue in _queues(old)], firsts)
-            return TopicSet(Topic(old.name, old.topic_id, read, write, _permission(permission), old.created_ms))
+            return TopicSet(Topic(old.name, old.topic_id, read, write, check_permission(permission), old.created_ms))
 
         await self._engine.record(decide)
-        return broker_pb2.UpdateTopicResponse(topic=_message(self._engine.state.topic(request.topic)))
+        return broker_pb2.UpdateTopicResponse(topic=self._message(request.topic))
 
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic; its messages are gone at once, their disk when their segments go. Raises `TopicNotFound`."""
@@ -87,16 +87,22 @@ class TopicService:
                     last_store_timestamp_ms=self._engine.state.end(key).stored_ms,
                 )
             )
-        return broker_pb2.DescribeTopicResponse(topic=_message(topic), queues=queues)
+        return broker_pb2.DescribeTopicResponse(topic=topic_message(topic, self._engine.state), queues=queues)
+
+    def _message(self, name: str) -> broker_pb2.Topic:
+        state = self._engine.state
+        return topic_message(state.topic(name), state)
 
 
-def _message(topic: Topic) -> broker_pb2.Topic:
+def topic_message(topic: Topic, state: State) -> broker_pb2.Topic:
+    """Return a topic as it travels."""
     return broker_pb2.Topic(
         topic=topic.name,
         read_queues=topic.read_queues,
         write_queues=topic.write_queues,
         permission=topic.permission,
         created_ms=topic.created_ms,
+        allowed=int(state.allowed(topic)),
     )
 
 
@@ -134,7 +140,8 @@ def _check_nothing_hidden(topic: Topic, read: int, ends: list[int], firsts: list
         )
 
 
-def _permission(bits: int) -> Permission:
+def check_permission(bits: int) -> Permission:
+    """Return the permission. Raises `InvalidArgument` when a bit has no meaning."""
     if bits & ~Permission.READ_WRITE:
         raise InvalidArgument(f"permission {bits}: it is the sum of 2 (write) and 4 (read)")
     return Permission(bits)

@@ -25,7 +25,7 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import batch_entry, fact_entry
 from minimq_broker.store.segment import Row
 from minimq_common.batch import Header
-from minimq_common.errors import InternalError, MiniMQError, NoPermission, QueueNotFound, StoreError, StoreFull
+from minimq_common.errors import InternalError, MiniMQError, QueueNotFound, StoreError, StoreFull
 from minimq_common.model import Permission
 
 log = logging.getLogger(__name__)
@@ -104,8 +104,7 @@ class _Group:
 
     def add_batch(self, job: AppendJob) -> None:
         topic = self._state.topic(job.topic)
-        if not topic.permission & Permission.WRITE:
-            raise NoPermission(f"topic {job.topic!r} is not writable on this broker")
+        self._state.check_allowed(topic, Permission.WRITE)
         if not 0 <= job.queue_id < topic.write_queues:
             raise QueueNotFound(
                 f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "

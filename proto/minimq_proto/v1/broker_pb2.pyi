@@ -272,12 +272,15 @@ class Topic(google.protobuf.message.Message):
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
     CREATED_MS_FIELD_NUMBER: builtins.int
+    ALLOWED_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     permission: builtins.int
     """Bits: 2 write, 4 read."""
     created_ms: builtins.int
+    allowed: builtins.int
+    """In answers: what may be done now, which is what the permission of the broker allows as well. Name servers show this."""
     def __init__(
         self,
         *,
@@ -286,8 +289,9 @@ class Topic(google.protobuf.message.Message):
         write_queues: builtins.int = ...,
         permission: builtins.int = ...,
         created_ms: builtins.int = ...,
+        allowed: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["created_ms", b"created_ms", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allowed", b"allowed", "created_ms", b"created_ms", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
 
 global___Topic = Topic
 
@@ -347,9 +351,16 @@ global___CreateTopicRequest = CreateTopicRequest
 class CreateTopicResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    TOPIC_FIELD_NUMBER: builtins.int
+    @property
+    def topic(self) -> global___Topic: ...
     def __init__(
         self,
+        *,
+        topic: global___Topic | None = ...,
     ) -> None: ...
+    def HasField(self, field_name: typing.Literal["topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
 
 global___CreateTopicResponse = CreateTopicResponse
 
@@ -362,12 +373,17 @@ class UpdateTopicRequest(google.protobuf.message.Message):
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
     FORCE_FIELD_NUMBER: builtins.int
+    IGNORED_GROUPS_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     permission: builtins.int
     force: builtins.bool
     """Also when messages go out of sight by it: those of queues that are not read any more."""
+    @property
+    def ignored_groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Groups whose unread messages are no reason to refuse."""
+
     def __init__(
         self,
         *,
@@ -376,9 +392,10 @@ class UpdateTopicRequest(google.protobuf.message.Message):
         write_queues: builtins.int | None = ...,
         permission: builtins.int | None = ...,
         force: builtins.bool = ...,
+        ignored_groups: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_write_queues", b"_write_queues", "permission", b"permission", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_write_queues", b"_write_queues", "force", b"force", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_write_queues", b"_write_queues", "force", b"force", "ignored_groups", b"ignored_groups", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_permission", b"_permission"]) -> typing.Literal["permission"] | None: ...
     @typing.overload
@@ -939,9 +956,18 @@ global___SetPermissionRequest = SetPermissionRequest
 class SetPermissionResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    TOPIC_FIELD_NUMBER: builtins.int
+    @property
+    def topic(self) -> global___Topic:
+        """One of its topics, if it has any: name servers that show this one as it is now show all of them so."""
+
     def __init__(
         self,
+        *,
+        topic: global___Topic | None = ...,
     ) -> None: ...
+    def HasField(self, field_name: typing.Literal["topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
 
 global___SetPermissionResponse = SetPermissionResponse
 

@@ -1,0 +1,60 @@
+"""The broker itself: what it says of itself, and what may be done with all of its topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minimq_broker.core.facts import PermissionSet, Topic
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.topics import check_permission, topic_message
+from minimq_proto.v1 import broker_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which broker this is."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    version: str
+    started_ms: int
+
+
+class StatusService:
+    """The calls of the broker that concern it as a whole."""
+
+    def __init__(self, engine: Engine, identity: Identity) -> None:
+        self._engine = engine
+        self._identity = identity
+
+    def tell(self) -> broker_pb2.GetStatusResponse:
+        """Tell what this broker is, holds and has done."""
+        store, identity = self._engine.store, self._identity
+        return broker_pb2.GetStatusResponse(
+            cluster=identity.cluster,
+            broker_name=identity.broker_name,
+            broker_id=identity.broker_id,
+            version=identity.version,
+            started_ms=identity.started_ms,
+            log_start=store.log.start,
+            log_end=store.state.position,
+            segments=len(store.log.segments),
+            disk_bytes=store.log.disk_bytes,
+            messages_in=self._engine.counters.messages_in,
+            messages_out=self._engine.counters.messages_out,
+            commits=store.commits,
+            permission=store.state.permission,
+        )
+
+    async def set_permission(self, request: broker_pb2.SetPermissionRequest) -> broker_pb2.SetPermissionResponse:
+        """Set what may be done with all topics. Durable when this returns. Raises `InvalidArgument`."""
+        fact = PermissionSet(check_permission(request.permission))
+        await self._engine.record(lambda _: fact)
+        topic = self._telling_topic()
+        return broker_pb2.SetPermissionResponse(topic=topic_message(topic, self._engine.state) if topic else None)
+
+    def _telling_topic(self) -> Topic | None:
+        """Return a topic whose permission hides nothing of the broker's, if there is one, or any."""
+        topics = self._engine.state.topics.copy().values()
+        return max(topics, key=lambda topic: topic.permission.bit_count(), default=None)
