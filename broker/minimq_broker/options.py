@@ -46,6 +46,16 @@ class BrokerOptions:
     max_pending_bytes: int = option(
         64 << 20, "Batches that may wait for the disk; beyond that, senders are slowed down.", minimum=1 << 20
     )
+    busy_after_s: float = option(
+        0.5, "Time that a batch may wait for room among these; then its sender is told to come back later.", minimum=0
+    )
+    auto_create_queues: int = option(
+        0,
+        "Queues of a topic that does not exist when a producer sends to it, made by itself on this broker; 0: none is "
+        "made. Names that begin with % never are.",
+        minimum=0,
+        maximum=1024,
+    )
     session_grace_s: float = option(
         3.0, "Time in which a consumer whose connection broke may come back before its queues go to others.", minimum=0
     )

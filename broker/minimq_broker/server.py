@@ -50,7 +50,7 @@ class Broker:
         self._engine = Engine(
             options.data_dir,
             StoreOptions(options.segment_bytes, options.flush == "sync", options.checkpoint_interval_s),
-            Limits(options.max_body_bytes, options.max_batch_bytes, options.max_pending_bytes),
+            Limits(options.max_body_bytes, options.max_batch_bytes, options.max_pending_bytes, options.busy_after_s),
             self._topics_changed,
         )
         # Larger than in any run before: a name server that still holds one of those takes this one in its place.
@@ -58,7 +58,7 @@ class Broker:
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
-        service = BrokerService(self._engine, identity, sessions)
+        service = BrokerService(self._engine, identity, sessions, options.auto_create_queues)
         broker_pb2_grpc.add_BrokerServicer_to_server(service, self._server)
         self._address = await rpc.bind(self._server, options.listen)
         await self._server.start()

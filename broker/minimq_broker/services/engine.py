@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine, Set
 from dataclasses import dataclass
@@ -18,10 +19,14 @@ from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, SendStatus
 from minimq_broker.store.message_store import MessageStore, StoreOptions
-from minimq_broker.store.writer import AnyJob, AppendJob, FactJob
+from minimq_common.errors import SystemBusy
 
 log = logging.getLogger(__name__)
+
+#: When a sender for whom there was no room may come back, in seconds.
+_COME_BACK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +37,13 @@ class Limits:
         max_body_bytes: largest body of a message, in bytes.
         max_batch_bytes: largest batch, in bytes.
         max_pending_bytes: bytes of batches that may wait for the disk; more are not read from the network.
+        busy_after_s: seconds that a batch may wait for room among these bytes.
     """
 
     max_body_bytes: int
     max_batch_bytes: int
     max_pending_bytes: int
+    busy_after_s: float = 0.5
 
 
 @dataclass(slots=True)
@@ -66,6 +73,8 @@ class Engine:
         self._pending_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
+        #: Time of the loop since when there was neither room nor a sign of life from the disk.
+        self._stuck_since = math.inf
         self._receivers: set[asyncio.Task[None]] = set()
         self.store = MessageStore(path, self._hand_over, options, now_ms)
         self.groups = GroupTable(self.store.term << 32)
@@ -102,10 +111,25 @@ class Engine:
     # ---- writing --------------------------------------------------------------------------------
 
     async def append(self, job: AppendJob) -> None:
-        """Hand a batch to the writer; `job.done` is called on the loop. Waits while too much is on its way."""
+        """Hand a batch to the writer; `job.done` is called on the loop. Waits a moment while too much is on its way.
+
+        Raises:
+            SystemBusy: there was no room for too long.
+        """
+        came_at = self._loop.time()
         while self._pending_bytes and self._pending_bytes + job.size > self.limits.max_pending_bytes:
             self._room.clear()
-            await self._room.wait()
+            self._stuck_since = min(self._stuck_since, self._loop.time())
+            try:
+                # When the disk hangs, those who come later are told at once: each stream waits for one batch at a time.
+                async with asyncio.timeout_at(min(came_at, self._stuck_since) + self.limits.busy_after_s):
+                    await self._room.wait()
+            except TimeoutError:
+                raise SystemBusy(
+                    f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker and leave no room "
+                    f"since {self.limits.busy_after_s} s: send again later, or to another broker",
+                    retry_after_s=_COME_BACK_S,
+                ) from None
         self._pending_bytes += job.size
         self.store.submit(job)
 
@@ -135,13 +159,14 @@ class Engine:
         for job in jobs:
             if isinstance(job, AppendJob):
                 self._pending_bytes -= job.size
-                if job.error is None:
+                if job.error is None and job.status is not SendStatus.ALREADY_STORED:
                     self.counters.messages_in += job.header.count
                 job.done(job)
             else:
                 if job.fact is not None and job.error is None:
                     self._react(job.fact)
                 job.done(job)
+        self._stuck_since = math.inf
         self._room.set()
 
     def _react(self, fact: Fact) -> None:

@@ -24,11 +24,11 @@ Response = TypeVar("Response")
 class BrokerService(broker_pb2_grpc.BrokerServicer):
     """All calls of one broker."""
 
-    def __init__(self, engine: Engine, identity: Identity, sessions: SessionOptions) -> None:
+    def __init__(self, engine: Engine, identity: Identity, sessions: SessionOptions, auto_create_queues: int) -> None:
         self._append = AppendService(engine)
         self._pull = PullService(engine)
         self._session = SessionService(engine, sessions)
-        self._topics = TopicService(engine)
+        self._topics = TopicService(engine, auto_create_queues)
         self._offsets = OffsetService(engine)
         self._status = StatusService(engine, identity)
 

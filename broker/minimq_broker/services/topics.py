@@ -2,59 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from minimq_broker.core.draining import Bounds, find_lags, say_lags
 from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine, now_ms
-from minimq_common.errors import InvalidArgument, TopicExists
+from minimq_common.errors import InvalidArgument, NotDrained, TopicExists, TopicNotFound
 from minimq_common.model import Permission
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
 
 MAX_QUEUES = 1024
-_NAMED_QUEUES = 10
+
+#: After this time it is worth asking again whether queues are drained.
+_LOOK_AGAIN_S = 0.2
+
+#: Names that the system gives itself begin with it.
+_SYSTEM_PREFIX = "%"
+
+_Decide = Callable[[State], Fact | None]
 
 
 class TopicService:
-    """The calls of the broker that concern topics."""
+    """The calls of the broker that concern topics.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        engine: what stores them.
+        auto_create_queues: how many queues a topic gets that a producer needs and nobody has created; 0 when this
+            broker makes no topics by itself.
+    """
+
+    def __init__(self, engine: Engine, auto_create_queues: int) -> None:
         self._engine = engine
+        self._auto_create_queues = auto_create_queues
 
     async def create(self, request: broker_pb2.CreateTopicRequest) -> broker_pb2.CreateTopicResponse:
-        """Create a topic. Raises `TopicExists`, `InvalidArgument`."""
-        wanted = request.topic
-        check_topic(wanted.topic)
-        _check_counts(wanted.read_queues, wanted.write_queues)
-        _check_all_readable(wanted.read_queues, wanted.write_queues)
-        permission = check_permission(wanted.permission or Permission.READ_WRITE)
-        created_ms = now_ms()
+        """Create a topic.
+
+        Raises:
+            TopicExists: it is there, with other settings unless it is made automatically.
+            TopicNotFound: it was to be made automatically, and this broker does not do that.
+            InvalidArgument: a name or number breaks a rule.
+        """
+        check_topic(request.topic.topic)
+        decide = self._decide_automatic(request.topic.topic) if request.automatic else _decide_creation(request)
+        created = await self._engine.record(decide) is not None
+        return broker_pb2.CreateTopicResponse(topic=self._message(request.topic.topic), created=created)
+
+    def _decide_automatic(self, name: str) -> _Decide:
+        """Make a topic that a producer needs, unless it is there already with whatever settings."""
+        queues, created_ms = self._auto_create_queues, now_ms()
 
         def decide(state: State) -> Fact | None:
-            present = state.topics.get(wanted.topic)
-            topic = Topic(wanted.topic, state.position, wanted.read_queues, wanted.write_queues, permission, created_ms)
-            if present is None:
-                return TopicSet(topic)
-            same = (present.read_queues, present.write_queues, present.permission) == (
-                topic.read_queues,
-                topic.write_queues,
-                topic.permission,
-            )
-            if request.if_not_exists and same:
+            if name in state.topics:
                 return None
-            raise TopicExists(
-                f"topic {present.name!r} exists with {present.write_queues} write and {present.read_queues} read "
-                "queues: change it with minimq topic update, or choose another name"
-            )
+            if name.startswith(_SYSTEM_PREFIX):
+                raise TopicNotFound(
+                    f"topic {name!r} does not exist: names that begin with % are never made by themselves"
+                )
+            if not queues:
+                raise TopicNotFound(
+                    f"topic {name!r} does not exist, and this broker makes none by itself: create it with "
+                    f"`minimq topic create {name}`, or start brokers with --auto-create-queues 8"
+                )
+            return TopicSet(Topic(name, state.position, queues, queues, Permission.READ_WRITE, created_ms))
 
-        await self._engine.record(decide)
-        return broker_pb2.CreateTopicResponse(topic=self._message(wanted.topic))
+        return decide
 
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:
-        """Change queue counts or permission. Raises `TopicNotFound`, `InvalidArgument`."""
-        present = self._engine.state.topic(request.topic)
-        firsts = [self._engine.store.bounds(queue)[0] for queue in _queues(present)]
+        """Change queue counts or permission.
 
-        def decide(state: State) -> Fact:
+        Raises:
+            TopicNotFound: there is no such topic.
+            InvalidArgument: a number breaks a rule.
+            NotDrained: messages that some group has not read would go out of sight.
+        """
+        ignored = frozenset(request.ignored_groups)
+
+        def decide(state: State) -> Fact | None:
             old = state.topic(request.topic)
             read = request.read_queues if request.HasField("read_queues") else old.read_queues
             write = request.write_queues if request.HasField("write_queues") else old.write_queues
@@ -62,11 +88,19 @@ class TopicService:
             _check_counts(read, write)
             if not request.force and (read, write) != (old.read_queues, old.write_queues):
                 _check_all_readable(read, write)
-                _check_nothing_hidden(old, read, [state.end(queue).offset for queue in _queues(old)], firsts)
-            return TopicSet(Topic(old.name, old.topic_id, read, write, check_permission(permission), old.created_ms))
+                self._check_drained(state, old, read, ignored)
+            new = Topic(old.name, old.topic_id, read, write, check_permission(permission), old.created_ms)
+            return TopicSet(new) if new != old else None
 
         await self._engine.record(decide)
         return broker_pb2.UpdateTopicResponse(topic=self._message(request.topic))
+
+    def _check_drained(self, state: State, topic: Topic, read: int, ignored: frozenset[str]) -> None:
+        """Raise `NotDrained` when fewer read queues would hide what a group has not read."""
+        hidden = _queues(topic)[read : topic.read_queues]
+        lags = find_lags(state, {queue: Bounds(*self._engine.store.bounds(queue)) for queue in hidden}, ignored)
+        if lags:
+            raise NotDrained(say_lags(lags), retry_after_s=_LOOK_AGAIN_S)
 
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic; its messages are gone at once, their disk when their segments go. Raises `TopicNotFound`."""
@@ -110,6 +144,33 @@ def _queues(topic: Topic) -> list[QueueKey]:
     return [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
 
 
+def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
+    wanted = request.topic
+    _check_counts(wanted.read_queues, wanted.write_queues)
+    _check_all_readable(wanted.read_queues, wanted.write_queues)
+    permission = check_permission(wanted.permission or Permission.READ_WRITE)
+    created_ms = now_ms()
+
+    def decide(state: State) -> Fact | None:
+        present = state.topics.get(wanted.topic)
+        topic = Topic(wanted.topic, state.position, wanted.read_queues, wanted.write_queues, permission, created_ms)
+        if present is None:
+            return TopicSet(topic)
+        same = (present.read_queues, present.write_queues, present.permission) == (
+            topic.read_queues,
+            topic.write_queues,
+            topic.permission,
+        )
+        if request.if_not_exists and same:
+            return None
+        raise TopicExists(
+            f"topic {present.name!r} exists with {present.write_queues} write and {present.read_queues} read "
+            "queues: change it with minimq topic update, or choose another name"
+        )
+
+    return decide
+
+
 def _check_counts(read: int, write: int) -> None:
     for kind, count in (("read", read), ("write", write)):
         if not 1 <= count <= MAX_QUEUES:
@@ -121,22 +182,6 @@ def _check_all_readable(read: int, write: int) -> None:
         raise InvalidArgument(
             f"{read} read queues and {write} write queues: nobody could read what is sent to the others; "
             "give at least as many read queues"
-        )
-
-
-def _check_nothing_hidden(topic: Topic, read: int, ends: list[int], firsts: list[int]) -> None:
-    """Refuse fewer read queues while one of the others holds messages; ends and first offsets are by queue."""
-    # A queue that was added meanwhile has no first offset here: it begins at 0.
-    starts = [*firsts, *[0] * len(ends)]
-    held = {queue: ends[queue] - starts[queue] for queue in range(read, topic.read_queues)}
-    held = {queue: count for queue, count in held.items() if count > 0}
-    if held:
-        count = sum(held.values())
-        names = ", ".join(map(str, [*held][:_NAMED_QUEUES])) + (", ..." if len(held) > _NAMED_QUEUES else "")
-        raise InvalidArgument(
-            f"{'queue' if len(held) == 1 else 'queues'} {names} of topic {topic.name!r} on this broker still "
-            f"{'holds' if len(held) == 1 else 'hold'} {count:,} {'message' if count == 1 else 'messages'}: lower "
-            "--write-queues first and let every group read the rest; --force hides them all the same"
         )
 
 

@@ -352,15 +352,19 @@ class CreateTopicResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: builtins.int
+    CREATED_FIELD_NUMBER: builtins.int
+    created: builtins.bool
+    """False when it was there already."""
     @property
     def topic(self) -> global___Topic: ...
     def __init__(
         self,
         *,
         topic: global___Topic | None = ...,
+        created: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["topic", b"topic"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "topic", b"topic"]) -> None: ...
 
 global___CreateTopicResponse = CreateTopicResponse
 
