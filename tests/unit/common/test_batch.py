@@ -115,9 +115,11 @@ def test_the_hash_of_a_tag_is_the_same_in_every_release() -> None:
 
 
 def test_the_layout_is_the_same_in_every_release() -> None:
-    data = batch_builder.encode([one(body=b"ab", tag="x"), one(body=b"c")], [1000, 1001], 0x0102, 3, LIMIT)
+    builder = batch_builder.BatchBuilder(LIMIT)
+    builder.add([one(body=b"ab", tag="x"), one(body=b"c")])
+    data = builder.build([1000, 1001], 0x0102, 3, unsettled=2)
 
-    header = struct.pack("<BBHIIqqQQ", 1, 0, 2, 2, 2, 1000, 1001, 0x0102, 3)
+    header = struct.pack("<BBHIIqqQQI", 2, 0, 2, 2, 2, 1000, 1001, 0x0102, 3, 2)
     hashes = struct.pack("<2I", *sorted([0, google_crc32c.value(b"x")]))
     directory = struct.pack("<12I", 12, 0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 3)
     sections = struct.pack("<3i", 0, 2, 3) + b"\0\1" + b"\1\0" + b"\0x" + b"abc"
@@ -163,8 +165,8 @@ def sealed(content: bytes) -> bytes:
 
 def test_a_newer_version_says_to_upgrade() -> None:
     encoded = encode([one()])
-    with pytest.raises(InvalidArgument, match=r"batch format 2 .* upgrade"):
-        RecordBatch(sealed(b"\x02" + encoded[1:-4]))
+    with pytest.raises(InvalidArgument, match=r"batch format 3 .* upgrade"):
+        RecordBatch(sealed(b"\x03" + encoded[1:-4]))
 
 
 def test_an_unknown_codec_says_to_upgrade() -> None:
