@@ -8,7 +8,7 @@
     │   ├── TopicNotFound           ├── TopicExists         ├── QueueNotFound     ├── NoPermission
     │   ├── OffsetOutOfRange        ├── CorruptBatch        ├── Fenced            ├── GroupConflict
     │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    ├── InternalError
-    │   └── NotDrained
+    │   ├── NotDrained              └── StaleSequence
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
     ├── SendFailed              all tries of a send failed; lists each of them
@@ -133,6 +133,12 @@ class CorruptBatch(ServerError):
     """The bytes of a batch do not match their checksum."""
 
     code = "CORRUPT_BATCH"
+
+
+class StaleSequence(ServerError):
+    """A batch has a number that its producer has settled: it may be stored already, and the broker knows no more."""
+
+    code = "STALE_SEQUENCE"
 
 
 class Fenced(ServerError):

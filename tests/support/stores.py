@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,17 +11,16 @@ from typing import Any
 from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
+from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
-from minimq_broker.store.writer import AnyJob, AppendJob, FactJob
-from minimq_common import batch, batch_builder
+from minimq_common import batch
 from minimq_common.batch import RecordBatch
+from minimq_common.batch_builder import BatchBuilder
 from minimq_common.model import Message, Permission
 
 PATIENCE_S = 20.0
 #: No checkpoint by time, so that a test decides when there is one.
 QUIET = StoreOptions(checkpoint_interval_s=3600.0)
-
-_sequence = itertools.count()
 
 
 class Clock:
@@ -36,9 +34,19 @@ class Clock:
 
 
 def make_batch(bodies: Sequence[bytes], tag: str | None = None) -> bytes:
-    """Return a batch whose records have these bodies."""
-    messages = [Message("", body, tag) for body in bodies]
-    return batch_builder.encode(messages, 1_600_000_000_000, 1, next(_sequence), 32 << 20)
+    """Return a batch whose records have these bodies, without a number: it is stored as often as it is sent."""
+    return _build(bodies, tag, 0, 0, 0)
+
+
+def numbered_batch(producer_id: int, sequence: int, *bodies: bytes, unsettled: int = 1 << 20) -> bytes:
+    """Return a batch that is stored once; `unsettled` numbers before its own may still be sent again."""
+    return _build(bodies or [b"%d/%d" % (producer_id, sequence)], None, producer_id, sequence, unsettled)
+
+
+def _build(bodies: Sequence[bytes], tag: str | None, producer_id: int, sequence: int, unsettled: int) -> bytes:
+    builder = BatchBuilder(32 << 20)
+    builder.add([Message("", body, tag) for body in bodies])
+    return builder.build(1_600_000_000_000, producer_id, sequence, unsettled)
 
 
 class OpenStore:

@@ -25,6 +25,7 @@ from minimq_broker.core.facts import (
     TopicDeleted,
     TopicSet,
 )
+from minimq_broker.core.producers import Place, ProducerTable
 from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
 
@@ -44,21 +45,26 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BatchApplied(NamedTuple):
-    """What an entry with a batch changes."""
+    """What an entry with a batch changes; producer id and numbers as in the header of the batch."""
 
     queue: QueueKey
     end: QueueEnd
+    place: Place
+    producer_id: int
+    sequence: int
+    settled_before: int
 
 
 _EMPTY = QueueEnd()
 
 
 class State:
-    """Topics, ends of queues, committed offsets and the term of one broker.
+    """Topics, ends of queues, committed offsets, numbers of producers and the term of one broker.
 
     Attributes:
         position: the log position up to which entries are applied.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
+        producers: which numbered batches are stored where.
         changed: the rows that were changed since the last checkpoint.
     """
 
@@ -70,6 +76,7 @@ class State:
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
         self.started: dict[tuple[str, int], bool] = {}
+        self.producers = ProducerTable()
         self.changed: set[tuple[Any, ...]] = set()
 
     # ---- looking up --------------------------------------------------------------------------------
@@ -119,6 +126,8 @@ class State:
         match entry:
             case BatchApplied(queue, end):
                 self._set(("end", *queue), self.ends, queue, end)
+                if entry.producer_id:
+                    self._remember(entry, position)
             case OffsetsCommitted(group, offsets, forced):
                 self._move(group, offsets, forced=forced)
             case GroupStarted(group, topic_id, offsets):
@@ -142,6 +151,13 @@ class State:
             if forced or item.offset > self.committed.get(key, -1):
                 self._set(("offset", *key), self.committed, key, item.offset)
 
+    def _remember(self, batch: BatchApplied, position: int) -> None:
+        self.changed.add(("producer", batch.producer_id))
+        for forgotten in self.producers.add(
+            batch.producer_id, batch.sequence, batch.settled_before, batch.place, position
+        ):
+            self.changed.add(("producer", forgotten))
+
     def _set(self, row: tuple[Any, ...], table: dict[Any, Any], key: Any, value: Any) -> None:
         table[key] = value
         self.changed.add(row)
@@ -160,6 +176,7 @@ class State:
             for key in [key for key in table if key[place] == topic.topic_id]:
                 del table[key]
                 self.changed.add((kind, *key))
+        self.changed.update(("producer", producer_id) for producer_id in self.producers.forget_topic(topic.topic_id))
 
     # ---- as rows, for the checkpoint -----------------------------------------------------------------
 
@@ -171,7 +188,7 @@ class State:
         """Forget which rows were changed: they are saved."""
         self.changed.clear()
 
-    def _value(self, row: tuple[Any, ...]) -> Any:
+    def _value(self, row: tuple[Any, ...]) -> Any:  # noqa: PLR0911 - one for each kind
         kind, *key = row
         match kind:
             case "end":
@@ -182,6 +199,8 @@ class State:
                 return self.started.get((key[0], key[1]))
             case "topic":
                 return self.topics.get(key[0])
+            case "producer":
+                return self.producers.row(key[0])
             case "permission":
                 return self.permission
             case _:
@@ -199,6 +218,8 @@ class State:
                 self.started[(key[0], key[1])] = value
             case "topic":
                 self.topics[key[0]] = msgspec.convert(value, Topic)
+            case "producer":
+                self.producers.load(key[0], value)
             case "permission":
                 self.permission = value
             case _:

@@ -8,11 +8,17 @@ from collections.abc import AsyncIterator
 import grpc.aio
 
 from minimq_broker.services.engine import Engine
-from minimq_broker.store.writer import AppendJob
+from minimq_broker.store.jobs import AppendJob, SendStatus
 from minimq_common import batch
 from minimq_common.errors import MessageTooLarge, MiniMQError
 from minimq_common.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
+
+_STATUS = {
+    SendStatus.OK: broker_pb2.SEND_STATUS_OK,
+    SendStatus.NOT_SYNCED: broker_pb2.SEND_STATUS_NOT_SYNCED,
+    SendStatus.ALREADY_STORED: broker_pb2.SEND_STATUS_ALREADY_STORED,
+}
 
 Context = grpc.aio.ServicerContext[broker_pb2.AppendRequest, broker_pb2.AppendResponse]
 
@@ -67,7 +73,11 @@ class AppendService:
                 result = broker_pb2.AppendResult(request_id=request_id, failure=to_failure(job.error))
             else:
                 result = broker_pb2.AppendResult(
-                    request_id=request_id, base_offset=job.base_offset, store_timestamp_ms=job.stored_ms
+                    request_id=request_id,
+                    queue_id=job.stored_queue_id,
+                    base_offset=job.base_offset,
+                    store_timestamp_ms=job.stored_ms,
+                    status=_STATUS[job.status],
                 )
             answers.add(result)
 

@@ -11,6 +11,7 @@ import lmdb
 from rich.console import Console
 from rich.progress import Progress
 
+from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
@@ -91,6 +92,8 @@ class _Walk:
         self._report = report
         self._next_offset: dict[QueueKey, int] = {}
         self._stored_ms: dict[QueueKey, int] = {}
+        #: As bounded as that of a broker, so that it finds what the broker was bound to find.
+        self._producers = ProducerTable()
         self.position = -1
 
     def segment_or_finding(self, segment: Segment) -> None:
@@ -126,6 +129,7 @@ class _Walk:
                     data = bytes(entry[HEADER_BYTES:])
                     rows.append(self._row(position, header, data))
                     self._verify(header, data)
+                    self._verify_number(header, data)
             except MiniMQError as error:
                 self._find(segment, position, error.message)
         return rows
@@ -157,6 +161,21 @@ class _Walk:
         if header.stored_ms < stored_ms:
             raise CorruptEntry(f"queue {queue} offset {first} was stored before the batch ahead of it")
         batch.RecordBatch(data)
+
+    def _verify_number(self, header: EntryHeader, data: bytes) -> None:
+        """Raise `CorruptEntry` when a numbered batch is in its topic already. A topic that is made again is another."""
+        about = batch.read_header(data)
+        if not about.producer_id:
+            return
+        number = about.producer_id, about.sequence
+        former = self._producers.find(*number)
+        place = Place(*header.queue, header.base_offset, header.stored_ms)
+        self._producers.add(*number, about.settled_before, place, self.position)
+        if former is not None and former.topic_id == place.topic_id:
+            raise CorruptEntry(
+                f"queue {header.queue} offset {header.base_offset} is batch {about.sequence} of producer "
+                f"{about.producer_id:016x} again, which is in queue {former.queue_id} at offset {former.base_offset}"
+            )
 
     def _find(self, segment: Segment, position: int, text: str) -> None:
         self._report.findings.append(f"{segment.path.name}: position {position}: {text}")

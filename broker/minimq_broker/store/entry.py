@@ -13,6 +13,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from minimq_broker.core.facts import Fact, decode_fact, encode_fact
+from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry
@@ -69,5 +70,7 @@ def effect(entry: memoryview, position: int) -> Fact | BatchApplied:
     payload = entry[HEADER_BYTES:]
     if header.kind == Kind.FACT:
         return decode_fact(payload)
-    count = batch.read_header(payload).count
-    return BatchApplied(header.queue, QueueEnd(header.base_offset + count, header.stored_ms))
+    about = batch.read_header(payload)
+    end = QueueEnd(header.base_offset + about.count, header.stored_ms)
+    place = Place(*header.queue, header.base_offset, header.stored_ms)
+    return BatchApplied(header.queue, end, place, about.producer_id, about.sequence, about.settled_before)

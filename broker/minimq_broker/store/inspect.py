@@ -111,8 +111,11 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
             about["fact"] = msgspec.to_builtins(decode_fact(payload))
         else:
             about["topic_id"], about["queue"] = header.queue
+            sent = batch.read_header(payload)
             about["min_offset"] = header.base_offset
-            about["max_offset"] = header.base_offset + batch.read_header(payload).count
+            about["max_offset"] = header.base_offset + sent.count
+            if sent.producer_id:
+                about["producer"], about["sequence"] = f"{sent.producer_id:016x}", sent.sequence
         yield about
 
 
@@ -138,4 +141,5 @@ def _line(entry: dict[str, Any]) -> str:
         fact = dict(entry["fact"])
         return f"{begin} {fact.pop('type')} {' '.join(f'{name}={value}' for name, value in fact.items())}"
     where = f"topic id {entry['topic_id']} queue {entry['queue']}"
-    return f"{begin} batch {where} offsets {entry['min_offset']} to {entry['max_offset'] - 1}"
+    line = f"{begin} batch {where} offsets {entry['min_offset']} to {entry['max_offset'] - 1}"
+    return f"{line} producer {entry['producer']} sequence {entry['sequence']}" if "producer" in entry else line

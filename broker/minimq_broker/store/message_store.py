@@ -17,7 +17,8 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import effect
-from minimq_broker.store.writer import AnyJob, FactJob, Notify, Writer
+from minimq_broker.store.jobs import AnyJob, FactJob, Notify
+from minimq_broker.store.writer import Writer
 from minimq_common.errors import CorruptEntry, StoreError
 
 log = logging.getLogger(__name__)

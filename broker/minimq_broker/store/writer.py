@@ -14,134 +14,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass, field
 
 import lmdb
 
-from minimq_broker.core.facts import Fact
-from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.entry import batch_entry, fact_entry
-from minimq_broker.store.segment import Row
-from minimq_common.batch import Header
-from minimq_common.errors import InternalError, MiniMQError, QueueNotFound, StoreError, StoreFull
-from minimq_common.model import Permission
+from minimq_broker.store.group import Group
+from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, Notify, SendStatus
+from minimq_common.errors import InternalError, MiniMQError, StoreError, StoreFull
 
 log = logging.getLogger(__name__)
 
 #: A group is committed when it has this much, so that one transaction stays small next to a segment.
 _MAX_GROUP_BYTES = 32 << 20
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """Something to write. The writer sets `error` or the results, then hands the job back."""
-
-    error: MiniMQError | None = field(default=None, init=False)
-
-
-@dataclass(slots=True, eq=False)
-class AppendJob(Job):
-    """A batch for a queue. Results: `base_offset` and `stored_ms`."""
-
-    topic: str
-    queue_id: int
-    data: bytes
-    header: Header
-    done: Callable[[AppendJob], None]
-    base_offset: int = field(default=-1, init=False)
-    stored_ms: int = field(default=0, init=False)
-
-    @property
-    def size(self) -> int:
-        """Bytes that the job holds in memory."""
-        return len(self.data)
-
-
-@dataclass(slots=True, eq=False)
-class FactJob(Job):
-    """A fact to record.
-
-    `decide` is called by the writer with the state as of all earlier jobs, and returns the fact, or None when there
-    is nothing to record; it raises a `MiniMQError` to refuse. A job whose fact does not depend on the state sets
-    `alone` to False, so that many share one sync.
-    """
-
-    decide: Callable[[State], Fact | None]
-    done: Callable[[FactJob], None]
-    alone: bool = True
-    fact: Fact | None = field(default=None, init=False)
-
-    @property
-    def size(self) -> int:
-        """Bytes that the job holds in memory, roughly."""
-        return 256
-
-
-AnyJob = AppendJob | FactJob
-
-#: Called by the writer's thread with jobs that are acknowledged or refused, and the queues that readers see grown.
-Notify = Callable[[list[AnyJob], Set[QueueKey]], None]
-
-
-class _Group:
-    """What one transaction will hold. Offsets are given here, on top of those in the state."""
-
-    def __init__(self, state: State, end: int, now_ms: int) -> None:
-        self._state = state
-        self._ends: dict[QueueKey, QueueEnd] = {}
-        self._now_ms = now_ms
-        self.end = end
-        self.entries: list[tuple[int, bytes]] = []
-        self.rows: list[tuple[QueueKey, Row]] = []
-        self.effects: list[tuple[Fact | BatchApplied, int]] = []
-
-    @property
-    def grown(self) -> Set[QueueKey]:
-        """The queues that get batches."""
-        return self._ends.keys()
-
-    def add_batch(self, job: AppendJob) -> None:
-        topic = self._state.topic(job.topic)
-        self._state.check_allowed(topic, Permission.WRITE)
-        if not 0 <= job.queue_id < topic.write_queues:
-            raise QueueNotFound(
-                f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "
-                f"its queues are 0 to {topic.write_queues - 1}"
-            )
-        queue = QueueKey(topic.topic_id, job.queue_id)
-        end = self._ends.get(queue) or self._state.end(queue)
-        stored_ms = max(self._now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
-        header = job.header
-        entry = batch_entry(queue, end.offset, stored_ms, job.data)
-        position = self.end
-        self._append(entry)
-        after = QueueEnd(end.offset + header.count, stored_ms)
-        row = Row(
-            after.offset - 1,
-            position,
-            len(entry),
-            header.count,
-            stored_ms,
-            header.born_first_ms,
-            header.born_last_ms,
-            header.tag_hashes,
-        )
-        self.rows.append((queue, row))
-        self._ends[queue] = after
-        self.effects.append((BatchApplied(queue, after), self.end))
-        job.base_offset, job.stored_ms = end.offset, stored_ms
-
-    def add_fact(self, job: FactJob) -> None:
-        job.fact = job.decide(self._state)
-        if job.fact is not None:
-            self._append(fact_entry(job.fact, self._now_ms))
-            self.effects.append((job.fact, self.end))
-
-    def _append(self, entry: bytes) -> None:
-        self.entries.append((self.end, entry))
-        self.end += len(entry)
 
 
 class Writer:
@@ -233,7 +119,6 @@ class Writer:
     def _write(self, jobs: list[AnyJob]) -> None:
         """Write one group and tell everybody."""
         grown: Set[QueueKey] = frozenset()
-        count = len(jobs)
         if self._failure:
             self._refuse(jobs, self._failure)
         else:
@@ -243,10 +128,6 @@ class Writer:
             except Exception as error:  # noqa: BLE001 - whatever it is, every caller must hear of it
                 self._succeeded = False
                 self._refuse(jobs, self._reason(error))
-                if len(jobs) < count:
-                    log.error(
-                        "store: batches are lost that were acknowledged before the commit jobs=%d", count - len(jobs)
-                    )
         try:
             self._notify(jobs, grown)
         except Exception as error:  # noqa: BLE001 - who waits for these jobs was not told, later ones shall be
@@ -255,7 +136,8 @@ class Writer:
     def _commit(self, jobs: list[AnyJob]) -> Set[QueueKey]:
         """Write what can be written of a group, and return the queues that have grown. Takes early answers out."""
         self._log.roll_if_full(self._state.position)
-        group = _Group(self._state, self._state.position, self._clock_ms())
+        ahead = not self._sync and self._succeeded
+        group = Group(self._state, self._state.position, self._clock_ms(), ahead=ahead)
         for job in jobs:
             try:
                 if isinstance(job, AppendJob):
@@ -267,24 +149,30 @@ class Writer:
             except Exception as error:  # a fault in one decision is no fault of the disk
                 log.exception("store: a job failed")
                 job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
-        if not self._sync and self._succeeded:
-            self._notify([job for job in jobs if isinstance(job, AppendJob)], frozenset())
-            jobs[:] = [job for job in jobs if isinstance(job, FactJob)]
+        if group.early:
+            self._notify([*group.early], frozenset())
+            told = set[AnyJob](group.early)
+            jobs[:] = [job for job in jobs if job not in told]
         if group.entries:
             self._store(group)
         return group.grown
 
-    def _store(self, group: _Group) -> None:
+    def _store(self, group: Group) -> None:
         try:
-            self._put(group)
-        except lmdb.MapFullError:
-            self._log.roll(self._state.position)
-            self._put(group)
+            try:
+                self._put(group)
+            except lmdb.MapFullError:
+                self._log.roll(self._state.position)
+                self._put(group)
+        except Exception:
+            if lost := sum(job.status is SendStatus.NOT_SYNCED for job in group.early):
+                log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
+            raise
         self.commits += 1
         for effect, position in group.effects:
             self._state.apply(effect, position)
 
-    def _put(self, group: _Group) -> None:
+    def _put(self, group: Group) -> None:
         segment = self._log.active
         with segment.begin() as txn:
             segment.put(txn, group.entries, group.rows)

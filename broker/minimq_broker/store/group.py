@@ -1,0 +1,125 @@
+"""What one transaction of the writer will hold."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from minimq_broker.core.facts import Fact, Topic
+from minimq_broker.core.producers import PendingBatches, Place
+from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_broker.store.entry import batch_entry, fact_entry
+from minimq_broker.store.jobs import AppendJob, FactJob, SendStatus
+from minimq_broker.store.segment import Row
+from minimq_common.errors import InvalidArgument, QueueNotFound
+from minimq_common.model import Permission
+
+
+class Group:
+    """The entries of one transaction. Offsets are given here, on top of those in the state.
+
+    A job is taken in whole or, when it is refused by a `MiniMQError`, without a trace.
+
+    Args:
+        state: as it is before the group.
+        end: log position of the first entry.
+        now_ms: store time.
+        ahead: acknowledge batches before they are written.
+
+    Attributes:
+        early: the batches that may be acknowledged before the group is written.
+    """
+
+    def __init__(self, state: State, end: int, now_ms: int, *, ahead: bool) -> None:
+        self._state = state
+        self._ends: dict[QueueKey, QueueEnd] = {}
+        self._pending = PendingBatches(state.producers)
+        self._now_ms = now_ms
+        self._ahead = ahead
+        self.end = end
+        self.entries: list[tuple[int, bytes]] = []
+        self.rows: list[tuple[QueueKey, Row]] = []
+        self.effects: list[tuple[Fact | BatchApplied, int]] = []
+        self.early: list[AppendJob] = []
+
+    @property
+    def grown(self) -> Set[QueueKey]:
+        """The queues that get batches."""
+        return self._ends.keys()
+
+    def add_batch(self, job: AppendJob) -> None:
+        """Give a batch its place, or find the one that it has.
+
+        Raises:
+            TopicNotFound, QueueNotFound, NoPermission: it cannot be stored there.
+            StaleSequence: it may have been stored before, and it is not known any more.
+            InvalidArgument: it was stored in another topic before.
+        """
+        topic = self._state.topic(job.topic)
+        if job.header.producer_id and self._found(job, topic):
+            return
+        self._state.check_allowed(topic, Permission.WRITE)
+        if not 0 <= job.queue_id < topic.write_queues:
+            raise QueueNotFound(
+                f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "
+                f"its queues are 0 to {topic.write_queues - 1}"
+            )
+        queue = QueueKey(topic.topic_id, job.queue_id)
+        end = self._ends.get(queue) or self._state.end(queue)
+        stored_ms = max(self._now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
+        header = job.header
+        entry = batch_entry(queue, end.offset, stored_ms, job.data)
+        position = self.end
+        self._append(entry)
+        after = QueueEnd(end.offset + header.count, stored_ms)
+        row = Row(
+            after.offset - 1,
+            position,
+            len(entry),
+            header.count,
+            stored_ms,
+            header.born_first_ms,
+            header.born_last_ms,
+            header.tag_hashes,
+        )
+        self.rows.append((queue, row))
+        self._ends[queue] = after
+        place = Place(*queue, end.offset, stored_ms)
+        number = header.producer_id, header.sequence, header.settled_before
+        self.effects.append((BatchApplied(queue, after, place, *number), self.end))
+        if header.producer_id:
+            self._pending.add(*number, place)
+        _answer(job, place, SendStatus.NOT_SYNCED if self._ahead else SendStatus.OK)
+        if self._ahead:
+            self.early.append(job)
+
+    def _found(self, job: AppendJob, topic: Topic) -> bool:
+        """Answer a batch that was sent before by where it is."""
+        header = job.header
+        repeated = self._pending.find(header.producer_id, header.sequence)
+        if repeated is None:
+            return False
+        if repeated.place.topic_id != topic.topic_id:
+            raise InvalidArgument(
+                f"batch {header.sequence} of producer {header.producer_id:016x} is stored in another topic already, "
+                f"not in {job.topic!r}: a new batch needs a new number"
+            )
+        _answer(job, repeated.place, SendStatus.ALREADY_STORED)
+        if repeated.applied:  # what is on disk stays there, whatever becomes of the group
+            self.early.append(job)
+        return True
+
+    def add_fact(self, job: FactJob) -> None:
+        """Take in what a job decides, if it decides for something."""
+        job.fact = job.decide(self._state)
+        if job.fact is not None:
+            self._append(fact_entry(job.fact, self._now_ms))
+            self.effects.append((job.fact, self.end))
+
+    def _append(self, entry: bytes) -> None:
+        self.entries.append((self.end, entry))
+        self.end += len(entry)
+
+
+def _answer(job: AppendJob, place: Place, status: SendStatus) -> None:
+    job.status, job.stored_queue_id = status, place.queue_id
+    job.base_offset, job.stored_ms = place.base_offset, place.stored_ms

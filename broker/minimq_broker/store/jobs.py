@@ -1,0 +1,79 @@
+"""What is handed to the writer, and comes back with a result or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from minimq_broker.core.facts import Fact
+from minimq_broker.core.state import QueueKey, State
+from minimq_common.batch import Header
+from minimq_common.errors import MiniMQError
+
+
+class SendStatus(IntEnum):
+    """What the sender of an acknowledged batch may rely on."""
+
+    #: It is on disk.
+    OK = 0
+    #: It will be on disk soon.
+    NOT_SYNCED = 1
+    #: It is on disk since an earlier try, and was not written again.
+    ALREADY_STORED = 2
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Something to write. The writer sets `error` or the results, then hands the job back."""
+
+    error: MiniMQError | None = field(default=None, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class AppendJob(Job):
+    """A batch for a queue.
+
+    Results: where the batch is, which is not where it was to go when an earlier try had stored it in another queue.
+    """
+
+    topic: str
+    queue_id: int
+    data: bytes
+    header: Header
+    done: Callable[[AppendJob], None]
+    status: SendStatus = field(default=SendStatus.OK, init=False)
+    stored_queue_id: int = field(default=-1, init=False)
+    base_offset: int = field(default=-1, init=False)
+    stored_ms: int = field(default=0, init=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory."""
+        return len(self.data)
+
+
+@dataclass(slots=True, eq=False)
+class FactJob(Job):
+    """A fact to record.
+
+    `decide` is called by the writer with the state as of all earlier jobs, and returns the fact, or None when there
+    is nothing to record; it raises a `MiniMQError` to refuse. A job whose fact does not depend on the state sets
+    `alone` to False, so that many share one sync.
+    """
+
+    decide: Callable[[State], Fact | None]
+    done: Callable[[FactJob], None]
+    alone: bool = True
+    fact: Fact | None = field(default=None, init=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory, roughly."""
+        return 256
+
+
+AnyJob = AppendJob | FactJob
+
+#: Called by the writer's thread with jobs that are acknowledged or refused, and the queues that readers see grown.
+Notify = Callable[[list[AnyJob], Set[QueueKey]], None]
