@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from itertools import islice, repeat
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice, repeat
 from typing import Any
 
 from minimq.dispatcher import Dispatcher
 from minimq.options import ProducerOptions
 from minimq.outgoing import Completion
 from minimq.receipt import BatchReceipt, SendReceipt
-from minimq.routing import RouteCache
+from minimq.send_buffer import SendBuffer
 from minimq_common.batch_builder import BatchBuilder, bytes_of_bodies
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
-from minimq_common.names import check_topic
 
 #: What a message takes of the buffer beside its body.
 OVERHEAD_BYTES = 64
@@ -28,11 +28,14 @@ _FIRST_PART = 16
 Slots = Sequence[int]
 
 
-class _OpenBatch:
-    """Messages of one topic that will leave together."""
+#: Where messages go together: a topic, and the queue when they must go to one.
+Destination = tuple[str, MessageQueue | None]
 
-    def __init__(self, topic: str, max_body_bytes: int) -> None:
-        self.topic = topic
+
+class _OpenBatch:
+    """Messages for one destination that will leave together."""
+
+    def __init__(self, max_body_bytes: int) -> None:
         self.records = BatchBuilder(max_body_bytes)
         self.slots: list[Slots] = []
 
@@ -47,19 +50,26 @@ class BulkSend:
 
     Args:
         dispatcher: sends the batches.
-        routes: where the queues are.
-        queue: where all messages must go, or None.
+        buffer: holds room for them.
         options: of the producer.
+        find: makes the route of a topic known, or raises.
+        choose: returns the queue where a message must go, None for any; without it all may go anywhere.
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, routes: RouteCache, queue: MessageQueue | None, options: ProducerOptions
+        self,
+        dispatcher: Dispatcher,
+        buffer: SendBuffer,
+        options: ProducerOptions,
+        find: Callable[[str], object],
+        choose: Callable[[Message], MessageQueue | None] | None,
     ) -> None:
         self._dispatcher = dispatcher
-        self._routes = routes
-        self._queue = queue
+        self._buffer = buffer
+        self._find = find
+        self._choose = choose
         self._options = options
-        self._open: dict[str, _OpenBatch] = {}
+        self._open: dict[Destination, _OpenBatch] = {}
         self._count = 0
         self._size = 0
         #: Protects the two fields below.
@@ -76,8 +86,8 @@ class BulkSend:
                 self._add(piece)
             average = max((self._size - before) // len(part), 1)
             wanted = max(1, min(_PART, self._options.batch_bytes // average, self._options.batch_messages))
-        for batch in self._open.values():
-            self._send(batch)
+        for destination, batch in self._open.items():
+            self._send(destination, batch)
 
     def wait(self) -> None:
         """Wait for the outcome of every batch that was sent."""
@@ -97,6 +107,15 @@ class BulkSend:
             raise self._failed(failures)
         return receipts
 
+    def outcomes(self) -> Iterator[tuple[int, SendReceipt | None, MiniMQError | None]]:
+        """Yield the place of each message that was sent, with its receipt or the reason why there is none."""
+        for slots, outcome in self._outcomes:
+            places = chain.from_iterable(slots)
+            if isinstance(outcome, BatchReceipt):
+                yield from ((place, SendReceipt(outcome, index), None) for index, place in enumerate(places))
+            else:
+                yield from ((place, None, outcome) for place in places)
+
     def _pieces(self, part: list[Message], size: int) -> Iterator[list[Message]]:
         """Cut a part in which the messages are suddenly much larger than before."""
         if size <= 2 * self._options.batch_bytes:
@@ -108,20 +127,20 @@ class BulkSend:
     def _add(self, messages: list[Message]) -> None:
         start = self._count
         self._count += len(messages)
-        topics = {message.topic for message in messages}
-        if len(topics) == 1:
-            self._add_to(messages[0].topic, messages, range(start, self._count))
+        if self._choose is None and len({message.topic for message in messages}) == 1:
+            self._add_to((messages[0].topic, None), messages, range(start, self._count))
             return
-        for topic in topics:
-            slots = [slot for slot, message in enumerate(messages, start) if message.topic == topic]
-            self._add_to(topic, [messages[slot - start] for slot in slots], slots)
+        groups: defaultdict[Destination, list[int]] = defaultdict(list)
+        for index, message in enumerate(messages):
+            groups[message.topic, self._choose(message) if self._choose else None].append(index)
+        for destination, group in groups.items():
+            self._add_to(destination, [messages[index] for index in group], [start + index for index in group])
 
-    def _add_to(self, topic: str, messages: list[Message], slots: Slots) -> None:
-        batch = self._open.get(topic)
+    def _add_to(self, destination: Destination, messages: list[Message], slots: Slots) -> None:
+        batch = self._open.get(destination)
         if batch is None:
-            if self._routes.known(topic) is None:
-                self._routes.route(check_topic(topic))
-            batch = self._open[topic] = _OpenBatch(topic, self._options.max_body_bytes)
+            self._find(destination[0])
+            batch = self._open[destination] = _OpenBatch(self._options.max_body_bytes)
         before = batch.records.size
         batch.records.add(messages)
         batch.slots.append(slots)
@@ -129,16 +148,16 @@ class BulkSend:
         # Full when another part like this one would not fit.
         size = 2 * batch.records.size - before
         if size > self._options.batch_bytes or len(batch.records) + len(messages) > self._options.batch_messages:
-            self._send(self._open.pop(topic))
+            self._send(destination, self._open.pop(destination))
 
-    def _send(self, batch: _OpenBatch) -> None:
+    def _send(self, destination: Destination, batch: _OpenBatch) -> None:
         size = batch.size
-        self._dispatcher.reserve(len(batch.records), size)
+        self._buffer.reserve(len(batch.records), size)
         with self._changed:
             self._under_way += 1
         complete = self._completion(batch.slots)
         try:
-            self._dispatcher.send_batch(batch.topic, self._queue, batch.records, size, complete)
+            self._dispatcher.send_batch(*destination, batch.records, size, complete)
         except Exception:  # it was not handed in
             complete(None, None)
             raise

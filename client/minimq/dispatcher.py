@@ -7,53 +7,36 @@ message leaves at once, and a flood travels in large batches.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import random
 import threading
 import time
-from collections import deque
-from concurrent.futures import Future
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 from minimq.append_stream import AppendStream
+from minimq.batch_numbers import BatchNumbers
 from minimq.broker_link import BrokerLinks
 from minimq.options import ProducerOptions
-from minimq.outgoing import Completion, Lane, OutgoingBatch, PendingMessage, describe_try
-from minimq.placement import BUSY, Place, Placement
-from minimq.receipt import BatchReceipt, SendReceipt
+from minimq.outgoing import Completion, Lane, Outcome, OutgoingBatch, PendingMessage
+from minimq.placement import Place, Placement
+from minimq.receipt import BatchReceipt, SendStatus
+from minimq.retry import GiveUp, next_step, patience_s
 from minimq.routing import RouteCache
+from minimq.send_buffer import SendBuffer
+from minimq.statistics import ProducerStatistics, SendCounters
+from minimq.waiting_lines import WaitingLines
 from minimq_common.batch_builder import BatchBuilder
-from minimq_common.errors import (
-    BufferFull,
-    Closed,
-    DeadlineExceeded,
-    InvalidArgument,
-    MiniMQError,
-    SendFailed,
-    Unavailable,
-)
+from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: Each try gets a share of the time that is left, so that one hung broker does not eat all of it.
-_TRIES_TO_FIT = 3
-#: A try is given at least this long, however little of the budget is left.
-_SHORTEST_TRY_S = 0.2
-#: Waits before the second, third, ... try: the first goes elsewhere at once.
-_BACKOFF_S = (0.0, 0.1, 0.3, 1.0)
 #: How often late tries are looked for.
 _TICK_S = 0.1
-
-
-class _LineKey(NamedTuple):
-    topic: str
-    queue: MessageQueue | None
-    avoid: str | None
 
 
 @dataclass(slots=True, eq=False)
@@ -74,27 +57,24 @@ class Dispatcher:
     Args:
         routes: where the queues are.
         links: connections to brokers.
+        buffer: what is handed in has room there, and gives it back at its end.
         options: of the producer.
     """
 
-    def __init__(self, routes: RouteCache, links: BrokerLinks, options: ProducerOptions) -> None:
+    def __init__(self, routes: RouteCache, links: BrokerLinks, buffer: SendBuffer, options: ProducerOptions) -> None:
         self._routes = routes
         self._links = links
+        self._buffer = buffer
         self._options = options
-        self.producer_id = random.getrandbits(64)
-        self._sequence = itertools.count()
-        #: Protects everything below. Never held while a batch is encoded or a future completed.
+        self.producer_id = random.getrandbits(64) or 1  # 0 stands for a producer that does not number its batches
+        #: Protects everything below. Never held while a batch is encoded or an outcome told.
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._lanes: dict[tuple[str, MessageQueue | None], Lane] = {}
-        #: Sealed batches in line, by all that decides whether there is a place for them.
-        self._backlog: dict[_LineKey, deque[OutgoingBatch]] = {}
-        self._delayed: list[tuple[float, int, OutgoingBatch]] = []
+        self._numbers = BatchNumbers()
+        self._counters = SendCounters()
+        self._placement = Placement(routes, options)
+        self._waiting = WaitingLines(self._placement, options.batch_messages, options.batch_bytes)
         self._flights: set[_Flight] = set()
-        self._placement = Placement(routes, options.window)
         self._streams: dict[str, AppendStream] = {}
-        self._buffered_bytes = 0
-        self._unfinished = 0
         self._closed = False
         self._stop = threading.Event()
         self._timer = threading.Thread(target=self._keep_time, name="minimq-producer-timer", daemon=True)
@@ -102,73 +82,69 @@ class Dispatcher:
 
     # ---- handing in -----------------------------------------------------------------------------
 
-    def reserve(self, count: int, size: int) -> None:
-        """Take room in the buffer for `count` messages of together `size` bytes; given back at completion.
-
-        Raises:
-            BufferFull: there is none, and the option `block_when_full` is off.
-            Closed: the producer was closed.
-        """
-        with self._room:
-            while self._buffered_bytes and self._buffered_bytes + size > self._options.buffer_bytes:
-                if self._closed:
-                    break
-                if not self._options.block_when_full:
-                    raise BufferFull(
-                        f"{self._buffered_bytes} bytes wait to be sent, the limit is {self._options.buffer_bytes}: "
-                        "send more slowly, raise buffer_bytes, or set block_when_full"
-                    )
-                self._room.wait()
-            if self._closed:
-                raise Closed("the producer is closed")
-            self._buffered_bytes += size
-            self._unfinished += count
-
-    def send_message(self, message: Message, queue: MessageQueue | None, size: int) -> Future[SendReceipt]:
-        """Send one checked message for which `reserve` was called."""
-        item = PendingMessage(message, Future(), time.time_ns() // 1_000_000, size)
+    def send_message(self, message: Message, queue: MessageQueue | None, size: int, outcome: Outcome | None) -> None:
+        """Send one checked message that has room in the buffer."""
+        item = PendingMessage(message, outcome, time.time_ns() // 1_000_000, time.monotonic(), size)
         with self._lock:
-            lane = self._lanes.get((message.topic, queue))
-            if lane is None:
-                lane = self._lanes[message.topic, queue] = Lane(message.topic, queue)
-            lane.pending.append(item)
+            self._waiting.add_message(message.topic, queue, item)
         self._pump()
-        return item.future
 
     def send_batch(
         self, topic: str, queue: MessageQueue | None, records: BatchBuilder, size: int, complete: Completion
     ) -> None:
-        """Send the records of one topic as one batch, for which `reserve` was called. Raises `InvalidArgument`."""
+        """Send the records of one topic, which have room in the buffer, as one batch. Raises `InvalidArgument`."""
         try:
-            outgoing = self._encode(topic, queue, records, time.time_ns() // 1_000_000, size, complete)
+            data, sequence = self._encode(records, time.time_ns() // 1_000_000)
         except Exception:
-            self._release(len(records), size)
+            self._buffer.release(len(records), size)
             raise
+        outgoing = OutgoingBatch(
+            topic,
+            queue,
+            data=data,
+            count=len(records),
+            size=size,
+            sequence=sequence,
+            handed_in=time.monotonic(),
+            complete=complete,
+        )
         with self._lock:
-            self._line_of(outgoing).append(outgoing)
+            self._waiting.add_batch(outgoing)
         self._pump()
 
-    def flush(self, timeout_s: float | None) -> int:
-        """Wait until all that was handed in is acknowledged or has failed; return how many messages are not."""
-        with self._room:
-            self._room.wait_for(lambda: self._unfinished == 0, timeout_s)
-            return self._unfinished
-
-    def close(self, timeout_s: float) -> int:
-        """Flush, end all threads and streams, fail what is left; return how many messages that were. Idempotent."""
-        left = self.flush(timeout_s)
-        with self._room:
+    def close(self) -> Counter[str]:
+        """End all threads and streams, fail what is left; return how many messages that were, by topic."""
+        with self._lock:
             self._closed = True
             streams = list(self._streams.values())
-            self._room.notify_all()
         self._stop.set()
         self._timer.join()
+        left = self._abandon(Closed("the producer was closed before the message was acknowledged"))
         for stream in streams:
             if left:
                 stream.cancel()
             stream.close(1.0)
-        self._abandon(Closed("the producer was closed before the message was acknowledged"))
         return left
+
+    # ---- brokers to avoid -----------------------------------------------------------------------
+
+    def to_probe(self) -> Mapping[str, str]:
+        """Return the addresses of brokers that are left out because they were not reached, by name."""
+        with self._lock:
+            return self._placement.to_probe(time.monotonic())
+
+    def probed(self, broker: str, reached: bool) -> None:
+        """Take in whether such a broker answers now."""
+        with self._lock:
+            self._placement.probed(broker, time.monotonic(), reached=reached)
+        if reached:
+            self._pump()
+
+    def statistics(self) -> ProducerStatistics:
+        """Return what was done so far."""
+        with self._lock:
+            avoided = tuple(self._placement.avoided(time.monotonic()))
+            return self._counters.snapshot((self._buffer.messages, self._buffer.bytes), avoided)
 
     # ---- sending --------------------------------------------------------------------------------
 
@@ -176,7 +152,7 @@ class Dispatcher:
         """Send whatever has somewhere to go."""
         while True:
             with self._lock:
-                work = self._next()
+                work = self._waiting.next(time.monotonic())
             if work is None:
                 return
             what, place = work
@@ -194,50 +170,22 @@ class Dispatcher:
             else:
                 self._launch(outgoing, *place)
 
-    def _next(self) -> tuple[OutgoingBatch | Lane, Place | None] | None:
-        """Take the next thing to send out of its line, with its place. The caller holds the lock.
-
-        The place is None when no broker takes it. Returns None when everything has to wait.
-        """
-        for line_key, line in self._backlog.items():
-            place = self._placement.take(*line_key)
-            if place is not BUSY:
-                outgoing = line.popleft()
-                if not line:
-                    del self._backlog[line_key]
-                return outgoing, place
-        for key, lane in self._lanes.items():
-            place = self._placement.take(lane.topic, lane.queue, None)
-            if place is not BUSY:
-                del self._lanes[key]
-                taken = lane.take(self._options.batch_messages, self._options.batch_bytes)
-                if lane.pending:
-                    self._lanes[key] = lane  # at the end: each lane gets its turn
-                return taken, place
-        return None
-
-    def _line_of(self, outgoing: OutgoingBatch) -> deque[OutgoingBatch]:
-        return self._backlog.setdefault(_LineKey(outgoing.topic, outgoing.queue, outgoing.last_broker), deque())
-
-    def _encode(
-        self,
-        topic: str,
-        queue: MessageQueue | None,
-        records: BatchBuilder,
-        born_ms: int | list[int],
-        size: int,
-        complete: Completion,
-    ) -> OutgoingBatch:
-        sequence = next(self._sequence)
-        data = records.build(born_ms, self.producer_id, sequence)
-        return OutgoingBatch(topic, queue, data, len(records), size, sequence, complete)
+    def _encode(self, records: BatchBuilder, born_ms: int | list[int]) -> tuple[bytes, int]:
+        """Return records as a batch, and its sequence number."""
+        with self._lock:
+            number = self._numbers.begin()
+        try:
+            return records.build(born_ms, self.producer_id, *number), number.sequence
+        except Exception:
+            with self._lock:
+                self._numbers.settle(number.sequence)
+            raise
 
     def _seal(self, lane: Lane) -> OutgoingBatch:
         """Make a batch of what was taken out of a lane."""
         records = BatchBuilder(self._options.max_body_bytes)
         records.add([item.message for item in lane.pending])
-        born_ms = [item.born_ms for item in lane.pending]
-        return self._encode(lane.topic, lane.queue, records, born_ms, lane.size, lane.complete)
+        return lane.sealed(*self._encode(records, [item.born_ms for item in lane.pending]))
 
     def _spoiled(self, lane: Lane, place: Place | None, error: Exception) -> None:
         """Fail messages that make no batch: each was checked when it was handed in, so one was changed since."""
@@ -246,27 +194,26 @@ class Dispatcher:
                 self._placement.landed(place.queue)
         text = error.message if isinstance(error, MiniMQError) else repr(error)
         reason = f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
-        self._complete(_unsealed(lane), None, InvalidArgument(reason))
+        self._complete(lane.sealed(b"", -1), None, InvalidArgument(reason))
 
     def _launch(self, outgoing: OutgoingBatch, queue: MessageQueue, address: str) -> None:
         now = time.monotonic()
         if outgoing.deadline is None:
             outgoing.deadline = now + self._options.send_timeout_s
-        tries_left = max(_TRIES_TO_FIT - len(outgoing.tries), 1)
-        patience = max((outgoing.deadline - now) / tries_left, _SHORTEST_TRY_S)
         outgoing.last_broker = queue.broker_name
-        flight = _Flight(outgoing, queue, address, now, now + patience)
+        late_at = now + patience_s(now, outgoing.deadline, len(outgoing.tries))
+        flight = _Flight(outgoing, queue, address, now, late_at)
         try:
             with self._lock:
                 self._flights.add(flight)
                 stream = flight.stream = self._stream_to(address)
         except MiniMQError as error:
-            self._landed(flight, None, error)
+            self._failed(flight, error)
             return
         except (ValueError, RuntimeError) as error:  # the channel was closed just now, or there is no thread to be had
-            self._landed(flight, None, Unavailable(f"no stream to broker {address}: {error}"))
+            self._failed(flight, Unavailable(f"no stream to broker {address}: {error}"))
             return
-        stream.append(queue, outgoing.data, lambda result, error: self._landed(flight, result, error))
+        stream.append(queue, outgoing.data, partial(self._answered, flight))
 
     def _stream_to(self, address: str) -> AppendStream:
         stream = self._streams.get(address)
@@ -274,90 +221,125 @@ class Dispatcher:
             stream = self._streams[address] = AppendStream(self._links.to(address))
         return stream
 
-    # ---- answers --------------------------------------------------------------------------------
+    # ---- outcomes of tries ----------------------------------------------------------------------
 
-    def _landed(self, flight: _Flight, result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
-        """Take the outcome of a try; only the first one counts."""
-        with self._lock:
-            if flight not in self._flights:
-                return  # it took too long, and was given up
-            self._flights.remove(flight)
-            self._placement.landed(flight.queue)
-        outgoing = flight.batch
+    def _landed(self, flight: _Flight) -> bool:
+        """Take a try out of the air; False when that was done before: only the first outcome counts. Needs the lock."""
+        if flight not in self._flights:
+            return False  # it took too long, and was given up
+        self._flights.remove(flight)
+        self._placement.landed(flight.queue)
+        return True
+
+    def _answered(self, flight: _Flight, result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
         if result is not None:
-            receipt = BatchReceipt(
-                flight.queue,
-                result.base_offset,
-                result.store_timestamp_ms,
-                outgoing.count,
-                self.producer_id,
-                outgoing.sequence,
-            )
-            self._complete(outgoing, receipt, None)
+            self._acknowledged(flight, result)
         elif error is not None:
-            where = f"{flight.queue} at {flight.address}"
-            outgoing.tries.append(describe_try(len(outgoing.tries) + 1, where, flight.began, error))
-            self._try_later(outgoing, error)
+            self._failed(flight, error)
+
+    def _acknowledged(self, flight: _Flight, result: broker_pb2.AppendResult) -> None:
+        now = time.monotonic()
+        outgoing, queue = flight.batch, flight.queue
+        status = SendStatus(result.status)
+        with self._lock:
+            if not self._landed(flight):
+                return
+            self._placement.answered(queue.broker_name, now - flight.began, now)
+            self._counters.acknowledged(
+                outgoing.count,
+                len(outgoing.data),
+                now - outgoing.handed_in,
+                already_stored=status is SendStatus.ALREADY_STORED,
+            )
+        if result.queue_id != queue.queue_id:  # an earlier try had stored it there
+            queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
+        receipt = BatchReceipt(
+            queue,
+            result.base_offset,
+            result.store_timestamp_ms,
+            outgoing.count,
+            self.producer_id,
+            outgoing.sequence,
+            status,
+        )
+        self._complete(outgoing, receipt, None)
+        self._pump()
+
+    def _failed(self, flight: _Flight, error: MiniMQError) -> None:
+        now = time.monotonic()
+        outgoing = flight.batch
+        with self._lock:
+            if not self._landed(flight):
+                return
+            self._placement.failed(flight.queue.broker_name, error, now)
+        where = f"{flight.queue} at {flight.address}"
+        outgoing.tries.append(
+            f"try {len(outgoing.tries) + 1}: {where}, failed after {now - flight.began:.3f} s: {error.message}"
+        )
+        self._try_later(outgoing, error)
         self._pump()
 
     def _try_later(self, outgoing: OutgoingBatch, error: MiniMQError) -> None:
-        """Put a batch in line again, or fail it: when trying again cannot help, or time or tries are used up."""
+        """Put a batch in line again, or fail it: when trying again cannot help, or time is used up."""
         now = time.monotonic()
         if outgoing.deadline is None:  # it was never tried: no broker takes it
             outgoing.deadline = now + self._options.send_timeout_s
-        # The watch tells of a changed route within milliseconds, so the next try finds it without being asked.
-        elsewhere = error.refresh_route and outgoing.queue is None
-        number = min(max(len(outgoing.tries), 1), len(_BACKOFF_S)) - 1
-        delay = max(_BACKOFF_S[number] if outgoing.tries else _TICK_S, error.retry_after_s)
-        hopeless = not (error.retriable or elsewhere)
-        if hopeless or now + delay >= outgoing.deadline:
-            if len(outgoing.tries) > 1 or not hopeless:
-                error = SendFailed(
-                    f"{outgoing.count} messages for topic {outgoing.topic!r} were not acknowledged: {error.message}",
-                    tuple(outgoing.tries),
-                )
-            self._complete(outgoing, None, error)
-            return
         with self._lock:
+            elsewhere = self._placement.has_other(outgoing.topic, outgoing.last_broker, now)
             closed = self._closed
-            if closed:
-                pass  # nobody would bring it back
-            elif delay:
-                heapq.heappush(self._delayed, (now + delay, outgoing.sequence, outgoing))
-            else:
-                self._line_of(outgoing).appendleft(outgoing)
-        if closed:
+        step = next_step(
+            error,
+            tries=len(outgoing.tries),
+            now=now,
+            deadline=outgoing.deadline,
+            bound=outgoing.queue is not None,
+            elsewhere=elsewhere,
+        )
+        if closed:  # nobody would bring it back
             self._complete(outgoing, None, Closed("the producer was closed before the message was acknowledged"))
+        elif isinstance(step, GiveUp):
+            self._complete(outgoing, None, self._final(outgoing, error))
+        else:
+            if step.refresh_route:
+                self._routes.refresh_soon(outgoing.topic)
+            with self._lock:
+                if outgoing.tries:
+                    self._counters.retried()
+                self._waiting.try_again(outgoing, now + step.delay_s if step.delay_s else None)
+
+    def _final(self, outgoing: OutgoingBatch, error: MiniMQError) -> MiniMQError:
+        """Return what the sender is told of the last error: itself when there was but one try, and no use in others."""
+        if len(outgoing.tries) <= 1 and not error.retriable:
+            return error
+        return SendFailed(
+            f"{outgoing.count} messages for topic {outgoing.topic!r} were not acknowledged: {error.message}",
+            tuple(outgoing.tries),
+        )
 
     def _complete(self, outgoing: OutgoingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        if outgoing.queue is not None:
-            with self._lock:
+        with self._lock:
+            self._numbers.settle(outgoing.sequence)
+            if error is not None:
+                self._counters.failed(outgoing.count)
+            if outgoing.queue is not None:
                 self._placement.done(outgoing.queue)
         try:
             outgoing.complete(receipt, error)
         except Exception:
             log.exception("producer: an outcome was not taken in topic=%s", outgoing.topic)
         finally:
-            self._release(outgoing.count, outgoing.size)
+            self._buffer.release(outgoing.count, outgoing.size)
 
-    def _release(self, count: int, size: int) -> None:
-        with self._room:
-            self._buffered_bytes -= size
-            self._unfinished -= count
-            self._room.notify_all()
-
-    def _abandon(self, error: MiniMQError) -> None:
+    def _abandon(self, error: MiniMQError) -> Counter[str]:
         with self._lock:
-            left = [outgoing for line in self._backlog.values() for outgoing in line]
-            left += [outgoing for _, _, outgoing in self._delayed]
-            left += [flight.batch for flight in self._flights]
-            lanes = list(self._lanes.values())
-            self._backlog.clear()
-            self._delayed.clear()
+            left = self._waiting.clear() + [flight.batch for flight in self._flights]
             self._flights.clear()
-            self._lanes.clear()
-        for outgoing in left + [_unsealed(lane) for lane in lanes]:
+        counts: Counter[str] = Counter()
+        for what in left:
+            outgoing = what.sealed(b"", -1) if isinstance(what, Lane) else what
+            counts[outgoing.topic] += outgoing.count
             self._complete(outgoing, None, error)
+        return counts
 
     def _keep_time(self) -> None:
         while not self._stop.wait(_TICK_S):
@@ -374,18 +356,11 @@ class Dispatcher:
             for stream in silent:
                 if self._streams.get(stream.address) is stream:
                     del self._streams[stream.address]
-            while self._delayed and self._delayed[0][0] <= now:
-                outgoing = heapq.heappop(self._delayed)[2]
-                self._line_of(outgoing).appendleft(outgoing)
+            self._waiting.due(now)
         for flight in late:
             waited = now - flight.began
-            self._landed(flight, None, DeadlineExceeded(f"broker {flight.address} did not answer in {waited:.2f} s"))
+            self._failed(flight, DeadlineExceeded(f"broker {flight.address} did not answer in {waited:.2f} s"))
         # What else is under way there goes elsewhere at once, and nothing waits in memory for a broker that hangs.
         for stream in silent:
             stream.give_up(Unavailable(f"broker {stream.address} left an earlier request without an answer"))
         self._pump()
-
-
-def _unsealed(lane: Lane) -> OutgoingBatch:
-    """Return a batch that will never be sent, to be failed."""
-    return OutgoingBatch(lane.topic, lane.queue, b"", len(lane.pending), lane.size, 0, lane.complete)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
+from minimq.latency_table import DEFAULT_LATENCY_TABLE, latency_table
+from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 #: What a command or a program uses that was told no name server.
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
+
+#: How batches are compressed, by name.
+CompressionName = Literal["none", "zstd"]
 
 Options = TypeVar("Options", bound="DataclassInstance")
 
@@ -42,7 +47,9 @@ def check_above_zero(options: DataclassInstance, *, but: str = "") -> None:
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         # A switch is no number, though Python thinks so.
-        if isinstance(value, bool) or value > 0 or (value == 0 and field.name == but):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if value > 0 or (value == 0 and field.name == but):
             continue
         raise InvalidArgument(f"{field.name} is {value}: it must be {'0 or above' if field.name == but else 'above 0'}")
 
@@ -61,6 +68,14 @@ class ProducerOptions:
         block_when_full: wait for room in the buffer, or raise BufferFull.
         window: requests that may be under way to one broker.
         close_timeout_s: seconds that `close` waits for what is on its way.
+        compression: of batches, "none" or "zstd"; brokers store them as they come, and consumers open both.
+        compress_above_bytes: smaller batches are not compressed, nor are those on which that saves next to nothing.
+        fault_avoidance: leave brokers out for a while that fail or are slow, as long as there are others. Messages
+            that must go to one queue go there all the same.
+        latency_table: for how long, by latency: "5.1.4" or "4.x", the tables of these releases of RocketMQ.
+        probe_interval_s: seconds between two questions to a broker that is left out because it was not reached; an
+            answer ends that.
+        machine_rooms: rooms that are near; brokers are named ROOM@NAME. Others are used when no broker there is.
     """
 
     send_timeout_s: float = 3.0
@@ -71,9 +86,26 @@ class ProducerOptions:
     block_when_full: bool = True
     window: int = 8
     close_timeout_s: float = 30.0
+    compression: CompressionName = "none"
+    compress_above_bytes: int = 4096
+    fault_avoidance: bool = True
+    latency_table: str = DEFAULT_LATENCY_TABLE
+    probe_interval_s: float = 0.5
+    machine_rooms: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_above_zero(self)
+        choices = get_args(CompressionName)
+        if self.compression not in choices:
+            raise InvalidArgument(f"compression is {self.compression!r}: it must be one of {', '.join(choices)}")
+        latency_table(self.latency_table)
+        if isinstance(self.machine_rooms, str):
+            raise InvalidArgument(f"machine_rooms is {self.machine_rooms!r}: give a sequence of names")
+
+    @property
+    def batch_compression(self) -> Compression | None:
+        """How batches are compressed; None when they are not."""
+        return Compression(self.compress_above_bytes) if self.compression == "zstd" else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from minimq.receipt import BatchReceipt, SendReceipt
 from minimq_common.errors import MiniMQError
@@ -18,16 +16,30 @@ Completion = Callable[[BatchReceipt | None, MiniMQError | None], None]
 class OutgoingBatch:
     """A batch that is to be sent, and what has been tried. Belongs to whoever took it from the dispatcher's queue."""
 
-    __slots__ = ("complete", "count", "data", "deadline", "last_broker", "queue", "sequence", "size", "topic", "tries")
+    __slots__ = (
+        "complete",
+        "count",
+        "data",
+        "deadline",
+        "handed_in",
+        "last_broker",
+        "queue",
+        "sequence",
+        "size",
+        "topic",
+        "tries",
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a fact of its own
         self,
         topic: str,
         queue: MessageQueue | None,
+        *,
         data: bytes,
         count: int,
         size: int,
         sequence: int,
+        handed_in: float,
         complete: Completion,
     ) -> None:
         self.topic = topic
@@ -38,6 +50,8 @@ class OutgoingBatch:
         #: Bytes that it holds of the producer's buffer.
         self.size = size
         self.sequence = sequence
+        #: When its oldest message was, by the monotonic clock.
+        self.handed_in = handed_in
         self.complete = complete
         #: Set when it is first tried.
         self.deadline: float | None = None
@@ -45,12 +59,26 @@ class OutgoingBatch:
         self.last_broker: str | None = None
 
 
+class Outcome(Protocol):
+    """Where the outcome of a single message goes; a `concurrent.futures.Future` is one."""
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Return whether somebody still waits; called once, before one of the others."""
+
+    def set_result(self, result: SendReceipt, /) -> None:
+        """Take the receipt."""
+
+    def set_exception(self, exception: MiniMQError | None, /) -> None:
+        """Take the reason why there is none."""
+
+
 class PendingMessage(NamedTuple):
-    """A single message that waits in a lane."""
+    """A single message that waits in a lane. Nobody hears of its outcome when it has none."""
 
     message: Message
-    future: Future[SendReceipt]
+    outcome: Outcome | None
     born_ms: int
+    handed_in: float
     size: int
 
 
@@ -81,17 +109,26 @@ class Lane:
         taken.pending, self.pending = self.pending[:number], self.pending[number:]
         return taken
 
+    def sealed(self, data: bytes, sequence: int) -> OutgoingBatch:
+        """Return its messages as the batch that was made of them."""
+        return OutgoingBatch(
+            self.topic,
+            self.queue,
+            data=data,
+            count=len(self.pending),
+            size=self.size,
+            sequence=sequence,
+            handed_in=self.pending[0].handed_in,
+            complete=self.complete,
+        )
+
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        """Complete the futures of all messages."""
+        """Tell the outcome of all messages."""
         for index, item in enumerate(self.pending):
-            if not item.future.set_running_or_notify_cancel():
+            outcome = item.outcome
+            if outcome is None or not outcome.set_running_or_notify_cancel():
                 continue
             if receipt is not None:
-                item.future.set_result(SendReceipt(receipt, index))
+                outcome.set_result(SendReceipt(receipt, index))
             else:
-                item.future.set_exception(error)
-
-
-def describe_try(number: int, where: str, began: float, error: MiniMQError) -> str:
-    """Return the line about one try for the error of a send."""
-    return f"try {number}: {where}, failed after {time.monotonic() - began:.3f} s: {error.message}"
+                outcome.set_exception(error)

@@ -7,32 +7,30 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from minimq.broker_link import BrokerLinks
-from minimq.bulk_send import OVERHEAD_BYTES, BulkSend
-from minimq.dispatcher import Dispatcher
-from minimq.options import DEFAULT_NAMESERVER, ProducerOptions, nameserver_addresses, with_changes
+from minimq.interceptor import SendInterceptor
+from minimq.options import DEFAULT_NAMESERVER, ProducerOptions, with_changes
+from minimq.queue_selection import Selector
 from minimq.receipt import SendReceipt
-from minimq.routing import RouteCache
-from minimq_common.batch_builder import BatchBuilder
+from minimq.sender import Sender
+from minimq.statistics import ProducerStatistics
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
-from minimq_common.names import check_topic
 
 #: Called with the receipt of a message, or with the reason why there is none.
 SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
-#: Chooses the queue for a message among all that are writable.
-Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class Producer:
     """Sends messages; a receipt means that the message is on the disk of its broker.
 
     Messages go to all writable queues of their topic in turn. What is handed in while requests are under way travels
-    in one batch, and a batch goes to one queue. Thread-safe: one producer serves a whole process.
+    in one batch, and a batch goes to one queue. A try that fails is followed by others, at other brokers first; the
+    same broker never stores a batch twice. Thread-safe: one producer serves a whole process.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
         options: how to send; single options may be given by name instead.
+        interceptors: called around each send, in their order.
 
     Raises:
         InvalidArgument: an address or an option is wrong.
@@ -42,13 +40,11 @@ class Producer:
         self,
         nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
         options: ProducerOptions | None = None,
+        *,
+        interceptors: Sequence[SendInterceptor] = (),
         **changes: Any,  # noqa: ANN401 - the fields of ProducerOptions
     ) -> None:
-        self._options = with_changes(options or ProducerOptions(), changes)
-        self._routes = RouteCache(nameserver_addresses(nameserver))
-        self._links = BrokerLinks()
-        self._dispatcher = Dispatcher(self._routes, self._links, self._options)
-        self._closed = False
+        self._sender = Sender(nameserver, with_changes(options or ProducerOptions(), changes), interceptors)
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +66,8 @@ class Producer:
         Args:
             message: what to send.
             queue: where it must go; then it is never moved to another queue.
-            selector: chooses that queue among the writable ones.
+            selector: chooses that queue, such as `by_hash("order-17")`; among the queues of brokers that are away for
+                the moment as well, so that a key keeps its queue.
 
         Raises:
             InvalidArgument: the message breaks a rule.
@@ -94,29 +91,37 @@ class Producer:
         Args:
             message: what to send.
             queue: where it must go; then it is never moved to another queue.
-            selector: chooses that queue among the writable ones.
+            selector: chooses that queue, as for `send`.
             callback: called with the outcome by a thread of the producer; it must not block.
 
         Returns:
             A future of the receipt, which raises what `send` would.
         """
-        size = self._check(message)
-        if selector is not None:
-            queue = selector(self._routes.route(message.topic).write_queues(), message)
-        elif self._routes.known(message.topic) is None:
-            self._routes.route(message.topic)
-        self._dispatcher.reserve(1, size)
-        future = self._dispatcher.send_message(message, queue, size)
+        prepared = self._sender.prepare(message, queue, selector)
+        future: Future[SendReceipt] = Future()
         if callback is not None:
             future.add_done_callback(lambda done: _call_back(callback, done))
+        self._sender.hand_in(prepared, future)
         return future
 
-    def send_many(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
+    def send_one_way(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> None:
+        """Send a message of whose outcome nobody wants to hear: cheaper, and tried as often as any other.
+
+        What is wrong with the message itself is raised, as `send` does. What happens later shows in `statistics`.
+        """
+        self._sender.hand_in(self._sender.prepare(message, queue, selector), None)
+
+    def send_many(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> list[SendReceipt]:
         """Send messages in large batches and wait until all are on disk. The fast path.
 
         Args:
             messages: what to send, of one topic or several; read as it is sent, never held as a whole.
             queue: where all must go, in their order.
+            selector: chooses the queue of each, as for `send`; the messages for one queue keep their order.
 
         Returns:
             The receipts, in the order of the messages.
@@ -128,12 +133,7 @@ class Producer:
             SendFailed: some messages were not acknowledged; the text says how many were.
             Closed: the producer was closed.
         """
-        bulk = BulkSend(self._dispatcher, self._routes, queue, self._options)
-        try:
-            bulk.send(iter(messages))
-        finally:
-            bulk.wait()
-        return bulk.receipts()
+        return self._sender.send_many(messages, queue, selector)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything handed in is on disk or has failed.
@@ -144,9 +144,11 @@ class Producer:
         Raises:
             SendFailed: messages were still on their way after that time.
         """
-        left = self._dispatcher.flush(timeout)
-        if left:
-            raise SendFailed(f"{left} messages were still on their way after {timeout} s")
+        self._sender.flush(timeout)
+
+    def statistics(self) -> ProducerStatistics:
+        """Return what was done so far: messages, retries, bytes, latencies, and the brokers that are left out now."""
+        return self._sender.statistics()
 
     def close(self, timeout: float | None = None) -> None:
         """Flush and end. Idempotent.
@@ -155,25 +157,10 @@ class Producer:
             timeout: seconds to wait for what is on its way; the option `close_timeout_s` unless given.
 
         Raises:
-            SendFailed: messages were not acknowledged in that time; their futures fail with `Closed`.
+            SendFailed: messages were not acknowledged in that time, so many for each topic; their futures fail with
+                `Closed`.
         """
-        if self._closed:
-            return
-        self._closed = True
-        timeout = self._options.close_timeout_s if timeout is None else timeout
-        left = self._dispatcher.close(timeout)
-        self._links.close()
-        self._routes.close()
-        if left:
-            raise SendFailed(f"{left} messages were not acknowledged within {timeout} s before the producer closed")
-
-    def _check(self, message: Message) -> int:
-        """Check a single message as its batch will be, so that it cannot spoil others. Returns its size."""
-        check_topic(message.topic)
-        records = BatchBuilder(self._options.max_body_bytes)
-        records.add([message])
-        records.build(0, 0, 0)
-        return records.size + OVERHEAD_BYTES
+        self._sender.close(timeout)
 
 
 def _call_back(callback: SendCallback, future: Future[SendReceipt]) -> None:

@@ -1,13 +1,25 @@
-"""What a producer gets for a message that is on disk."""
+"""What a producer gets for a message that a broker has stored."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from enum import Enum
 
 import msgspec
 
 from minimq_common import batch
 from minimq_common.model import MessageQueue
+
+
+class SendStatus(Enum):
+    """What a broker promises with a receipt."""
+
+    #: The message is on disk.
+    SEND_OK = 0
+    #: The broker was told to acknowledge before the message is on disk (`--flush async`).
+    NOT_SYNCED = 1
+    #: The message is on disk since an earlier try, whose acknowledgement was lost; it was not stored twice.
+    ALREADY_STORED = 2
 
 
 class BatchReceipt(msgspec.Struct, frozen=True):
@@ -20,6 +32,7 @@ class BatchReceipt(msgspec.Struct, frozen=True):
         count: number of messages.
         producer_id: with `sequence`, the id of the batch.
         sequence: number of the batch at its producer.
+        status: what the broker promises.
     """
 
     queue: MessageQueue
@@ -28,6 +41,7 @@ class BatchReceipt(msgspec.Struct, frozen=True):
     count: int
     producer_id: int
     sequence: int
+    status: SendStatus
 
 
 class SendReceipt(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +49,11 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
 
     batch: BatchReceipt
     index: int
+
+    @property
+    def status(self) -> SendStatus:
+        """What the broker promises."""
+        return self.batch.status
 
     @property
     def message_id(self) -> str:

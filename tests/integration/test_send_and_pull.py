@@ -20,7 +20,7 @@ from minimq.append_stream import AppendStream
 from minimq.broker_link import BrokerLink
 from minimq.pull_stream import PullStream
 from minimq.server_process import ServerProcess, free_port
-from minimq_common import batch_builder
+from minimq_common import batch, batch_builder
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
@@ -565,7 +565,15 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
     queue = MessageQueue(topic, "broker-a", 0)
     answers: dict[int, MiniMQError | None] = {}
     large = batch_builder.encode([Message(topic, bytes(5 << 20))], 0, 1, 1, 32 << 20)
-    cases = [good[:-1] + bytes([good[-1] ^ 1]), good[:10], b"", b"\x02" + good[1:], bytes(37 << 20), large, good]
+    cases = [
+        good[:-1] + bytes([good[-1] ^ 1]),
+        good[:10],
+        b"",
+        bytes([batch.VERSION + 1]) + good[1:],
+        bytes(37 << 20),
+        large,
+        good,
+    ]
 
     def answer_of(number: int) -> Callable[[object, MiniMQError | None], None]:
         return lambda _, error: answers.__setitem__(number, error)

@@ -1,0 +1,158 @@
+"""The producer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from minimq.aio.outcomes import LoopOutcomes
+from minimq.interceptor import SendInterceptor
+from minimq.options import DEFAULT_NAMESERVER, ProducerOptions, with_changes
+from minimq.queue_selection import Selector
+from minimq.receipt import SendReceipt
+from minimq.sender import Prepared, Sender
+from minimq.statistics import ProducerStatistics
+from minimq_common.errors import BufferFull, SendFailed
+from minimq_common.model import Message, MessageQueue
+
+T = TypeVar("T")
+
+
+class Producer:
+    """Sends messages from one event loop; what it does and promises is the same as of `minimq.Producer`.
+
+    Nothing blocks the loop: what has to wait, for a name server or for room in the buffer, waits in a thread. Not
+    thread-safe: it belongs to the loop on which it is first used.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        options: how to send; single options may be given by name instead.
+        interceptors: called around each send, by threads of the producer as well as on the loop.
+
+    Raises:
+        InvalidArgument: an address or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        options: ProducerOptions | None = None,
+        *,
+        interceptors: Sequence[SendInterceptor] = (),
+        **changes: Any,  # noqa: ANN401 - the fields of ProducerOptions
+    ) -> None:
+        self._options = with_changes(options or ProducerOptions(), changes)
+        self._sender = Sender(nameserver, self._options, interceptors)
+        # One thread, so that what waits is handed in in its order.
+        self._waiting = ThreadPoolExecutor(1, "minimq-aio-producer")
+        self._outcomes: LoopOutcomes[SendReceipt] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except SendFailed:
+            if error is None:  # otherwise the error that is on its way says more
+                raise
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    async def send(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> SendReceipt:
+        """Send a message and wait until it is on disk; see `minimq.Producer.send`."""
+        return await (await self.send_async(message, queue=queue, selector=selector))
+
+    async def send_async(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> asyncio.Future[SendReceipt]:
+        """Send a message; return as soon as it is handed in, which is at once while there is room in the buffer.
+
+        Returns:
+            A future of the receipt, which raises what `send` would. Cancelling it takes nothing back.
+        """
+        prepared = await self._prepare(message, queue, selector)
+        if self._outcomes is None:
+            self._outcomes = LoopOutcomes(asyncio.get_running_loop())
+        outcome = self._outcomes.new()
+        await self._hand_in(prepared, outcome)
+        return outcome.future
+
+    async def send_one_way(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> None:
+        """Send a message of whose outcome nobody wants to hear; see `minimq.Producer.send_one_way`."""
+        await self._hand_in(await self._prepare(message, queue, selector), None)
+
+    async def send_many(
+        self,
+        messages: Iterable[Message] | AsyncIterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages in large batches and wait until all are on disk; see `minimq.Producer.send_many`.
+
+        Args:
+            messages: what to send. A plain iterable is read by a thread; an asynchronous one on the loop, a batch at a
+                time.
+            queue: where all must go, in their order.
+            selector: chooses the queue of each.
+        """
+        if isinstance(messages, AsyncIterable):
+            return await self._send_stream(messages, queue, selector)
+        return await asyncio.to_thread(self._sender.send_many, messages, queue, selector)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything handed in is on disk or has failed; see `minimq.Producer.flush`."""
+        await asyncio.to_thread(self._sender.flush, timeout)
+
+    def statistics(self) -> ProducerStatistics:
+        """Return what was done so far."""
+        return self._sender.statistics()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush and end; see `minimq.Producer.close`. Idempotent."""
+        try:
+            await asyncio.to_thread(self._sender.close, timeout)
+        finally:
+            self._waiting.shutdown(wait=False)
+
+    # ---- without blocking the loop --------------------------------------------------------------
+
+    async def _prepare(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> Prepared:
+        if self._sender.knows(message.topic):
+            return self._sender.prepare(message, queue, selector)
+        return await self._in_thread(partial(self._sender.prepare, message, queue, selector))
+
+    async def _hand_in(self, prepared: Prepared, outcome: Any) -> None:  # noqa: ANN401 - see `outgoing.Outcome`
+        if self._sender.try_hand_in(prepared, outcome):
+            return
+        if not self._options.block_when_full:
+            raise BufferFull("the buffer is full: send more slowly, raise buffer_bytes, or set block_when_full")
+        await self._in_thread(partial(self._sender.hand_in, prepared, outcome))
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._waiting, call)
+
+    async def _send_stream(
+        self, messages: AsyncIterable[Message], queue: MessageQueue | None, selector: Selector | None
+    ) -> list[SendReceipt]:
+        receipts: list[SendReceipt] = []
+        part: list[Message] = []
+        async for message in messages:
+            part.append(message)
+            if len(part) == self._options.batch_messages:
+                receipts += await asyncio.to_thread(self._sender.send_many, part, queue, selector)
+                part = []
+        if part:
+            receipts += await asyncio.to_thread(self._sender.send_many, part, queue, selector)
+        return receipts
