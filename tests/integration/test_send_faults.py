@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import NoneType
 
 import pytest
 
@@ -15,7 +17,7 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendRec
 from minimq.broker_link import BrokerLink
 from minimq.dispatcher import Dispatcher
 from minimq.pull_stream import PullStream
-from minimq_common.errors import BufferFull, InvalidArgument, MiniMQError, SendFailed
+from minimq_common.errors import BufferFull, Closed, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.reading import check_brokers, read_all
 from support.waiting import wait_until
@@ -108,6 +110,22 @@ def test_with_one_hung_broker_of_two_every_message_is_sent(pair: LocalCluster) -
     assert {int(body) for body in bodies(pair) if body != b"warm"} == set(range(4001))
 
 
+def test_closing_while_a_broker_hangs_counts_exactly_the_messages_that_it_has(pair: LocalCluster) -> None:
+    hung, well = pair.brokers
+    producer = Producer(pair.nameserver, send_timeout_s=60, batch_messages=2)
+    producer.send_many([Message("t", b"warm")] * 100)
+    hung.pause()
+    places = [MessageQueue("t", broker.name, number) for broker in (hung, well) for number in (0, 1)]
+    futures = [producer.send_async(Message("t", b"x"), queue=places[number % 4]) for number in range(20)]
+    with pytest.raises(SendFailed, match=r"^10 messages were not acknowledged within 1.0 s"):
+        producer.close(1.0)
+    assert all(future.done() for future in futures)
+    assert [type(future.exception(0)) for future in futures] == [Closed, Closed, NoneType, NoneType] * 5
+    hung.resume()
+    stored = [message for message in read_all(pair.nameserver, "t") if message.body == b"x"]
+    assert sum(message.queue.broker_name == well.name for message in stored) == 10
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -135,6 +153,37 @@ def test_tries_that_were_given_up_take_no_memory_and_are_not_stored(single: Loca
     grown = after_round[-1] - after_round[0]  # the first round shows what a full window takes
     assert grown < 128 << 20, f"{grown >> 20} MiB for {tries} tries"
     assert stored <= 8, f"{stored} messages that were given up were stored, of {tries} tries"
+
+
+# ---- name servers that are gone -----------------------------------------------------------------
+
+
+def test_without_any_name_server_a_producer_goes_on_with_what_it_knows(tmp_path: Path) -> None:
+    with LocalCluster(brokers=2, nameservers=2, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        with Producer(cluster.nameserver, send_timeout_s=10) as producer:
+            numbers = itertools.count()
+
+            def brokers_of(count: int) -> set[str]:
+                messages = [Message("t", b"%d" % next(numbers)) for _ in range(count)]
+                return {producer.send(message).queue.broker_name for message in messages}
+
+            assert brokers_of(8) == {"broker-a", "broker-b"}
+            for nameserver in cluster.nameservers:
+                nameserver.kill()
+            assert brokers_of(8) == {"broker-a", "broker-b"}
+            cluster.brokers[0].kill()
+            assert brokers_of(20) == {"broker-b"}
+            cluster.brokers[0].start()
+            wait_until(lambda: "broker-a" in brokers_of(4), PATIENCE_S)
+            with pytest.raises(Unavailable, match="none of 2 name servers answers"):
+                producer.send(Message("unknown", b"x"))
+        for nameserver in cluster.nameservers:
+            nameserver.start()
+        sent = next(numbers)
+        assert set(map(int, bodies(cluster))) == set(range(sent))
+    check_brokers(cluster)
 
 
 # ---- faults of its own --------------------------------------------------------------------------

@@ -1,0 +1,87 @@
+"""A stretch of network between a client and a server that loses what the server says."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class Relay:
+    """Passes TCP connections on to a server, as they are, until told otherwise. A context manager; thread-safe.
+
+    Attributes:
+        address: HOST:PORT at which clients reach the server through it.
+    """
+
+    def __init__(self, server: str) -> None:
+        host, port = server.rsplit(":", 1)
+        self._server = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lock = threading.Lock()
+        self._connections: list[tuple[socket.socket, socket.socket]] = []
+        #: Connections to the server whose answers go nowhere.
+        self._deaf: set[socket.socket] = set()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        self._threads[0].join()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+
+    def lose_answers(self) -> None:
+        """Let nothing through any more that the server says on the connections that there are now."""
+        with self._lock:
+            self._deaf.update(to_server for _, to_server in self._connections)
+
+    def cut(self) -> None:
+        """End the connections that there are now."""
+        with self._lock:
+            connections, self._connections = self._connections, []
+        for pair in connections:
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(self._server)
+                except OSError:  # it is not up; the client notices as it would without us
+                    client.close()
+                    continue
+                with self._lock:
+                    self._connections.append((client, server))
+                    self._threads.append(threading.Thread(target=self._connect, args=(client, server)))
+                    self._threads[-1].start()
+
+    def _connect(self, client: socket.socket, server: socket.socket) -> None:
+        back = threading.Thread(target=self._pass_on, args=(server, client))
+        with client, server:
+            back.start()
+            self._pass_on(client, server)
+            back.join()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                with self._lock:
+                    lost = source in self._deaf
+                if not lost:
+                    target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
