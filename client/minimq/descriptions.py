@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from minimq_common.model import MessageQueue, Permission
+from minimq_common.wire import permission_from_wire
 from minimq_proto.v1 import broker_pb2
 
 
@@ -39,7 +40,7 @@ class TopicSettings:
         broker_name: the broker.
         read_queues: how many queues consumers see.
         write_queues: how many queues producers see.
-        permission: what may be done with them.
+        permission: what may be done with them, if the permission of the broker allows it as well.
         created_at: when the broker created the topic.
     """
 
@@ -84,6 +85,7 @@ class BrokerReport:
         messages_in: messages stored since the start.
         messages_out: messages delivered since the start.
         commits: write transactions since the start, each of which may hold many batches.
+        permission: what may be done with all of its topics.
     """
 
     version: str
@@ -95,6 +97,7 @@ class BrokerReport:
     messages_in: int
     messages_out: int
     commits: int
+    permission: Permission
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
         messages_in=answer.messages_in,
         messages_out=answer.messages_out,
         commits=answer.commits,
+        permission=permission_from_wire(answer.permission),
     )
 
 

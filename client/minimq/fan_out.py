@@ -57,13 +57,26 @@ class FanOut:
         self, addresses: Mapping[Key, str], method: Callable[[BrokerStub], Callable[..., Response]], request: object
     ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
         """Return the answers and the failures by the keys of the addresses, in the order of the keys."""
+        return self.call_each(addresses, method, dict.fromkeys(addresses, request))
+
+    def call_each(
+        self,
+        addresses: Mapping[Key, str],
+        method: Callable[[BrokerStub], Callable[..., Response]],
+        requests: Mapping[Key, object],
+    ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+        """Do as `call_all` does, with a request of its own for each key that has one; the others are not called."""
         answers: dict[Key, Response] = {}
         failures: dict[Key, MiniMQError] = {}
-        if not addresses:
+        if not requests:
             return answers, failures
-        pool = ThreadPoolExecutor(min(len(addresses), _PARALLEL_CALLS), "minimq-admin")
+        pool = ThreadPoolExecutor(min(len(requests), _PARALLEL_CALLS), "minimq-admin")
         try:
-            futures = {key: pool.submit(self.call, address, method, request) for key, address in addresses.items()}
+            futures = {
+                key: pool.submit(self.call, address, method, requests[key])
+                for key, address in addresses.items()
+                if key in requests
+            }
             for key, future in futures.items():
                 try:
                     answers[key] = future.result()

@@ -18,6 +18,7 @@ from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
     MiniMQError,
+    NotDrained,
     TopicExists,
     TopicNotFound,
     Unavailable,
@@ -120,8 +121,8 @@ def test_a_name_server_that_does_not_show_the_topic_in_time_is_named(pair: Local
             with pytest.raises(DeadlineExceeded, match=lag):
                 admin.create_topic("orders")
             with pytest.raises(DeadlineExceeded, match=lag):
-                admin.update_topic("orders", queues=2)
-            admin.update_topic("orders", queues=3, wait=False)
+                admin.update_topic("orders", write_queues=2)
+            admin.update_topic("orders", write_queues=3, wait=False)
             admin.create_topic("two", wait=False)
             assert {item.write_queues for item in admin.describe_topic("orders").settings} == {3}
             admin.delete_topic("orders")
@@ -179,13 +180,52 @@ def test_what_breaks_a_rule_is_refused_with_the_rule(admin: Admin, arguments: di
     assert "x" not in admin.list_topics()
 
 
+# ---- Some brokers only --------------------------------------------------------------------------
+
+
+def test_brokers_can_have_different_counts(admin: Admin, new_name: Callable[[], str]) -> None:
+    name = new_name()
+    assert admin.create_topic(name, queues=2, brokers=["broker-b"])
+    assert list(shapes(admin, name)) == ["broker-b"]
+    assert admin.create_topic(name, queues=5, brokers=["broker-a"])
+    assert [shape[:2] for shape in shapes(admin, name).values()] == [(5, 5), (2, 2)]
+    assert not admin.create_topic(name, queues=2, brokers=["broker-b"], if_not_exists=True)
+    with pytest.raises(TopicExists, match="broker-a has 5 write"):
+        admin.create_topic(name, queues=2)
+    admin.update_topic(name, read_queues=7, permission=Permission.READ, brokers=["broker-b"])
+    assert shapes(admin, name) == {
+        "broker-a": (5, 5, Permission.READ_WRITE),
+        "broker-b": (7, 2, Permission.READ),
+    }
+    admin.delete_topic(name, brokers=["broker-b"])
+    assert list(shapes(admin, name)) == ["broker-a"]
+    with pytest.raises(TopicNotFound, match=f"not on broker-b: .*minimq topic create {name} --broker broker-b"):
+        admin.update_topic(name, write_queues=1, brokers=["broker-a", "broker-b"])
+    assert shapes(admin, name)["broker-a"][:2] == (5, 5)
+
+
+def test_a_broker_that_is_not_there_is_refused_with_the_list(admin: Admin, topic: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: admin.create_topic("x", brokers=["broker-a", "broker-z"]),
+        lambda: admin.update_topic(topic, write_queues=1, brokers=["broker-z"]),
+        lambda: admin.resize_topic(topic, 1, brokers=["broker-z"]),
+        lambda: admin.delete_topic(topic, brokers=["broker-z"], if_exists=True),
+        lambda: admin.set_broker_permission("broker-z", Permission.READ),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="no broker 'broker-z': the name server knows broker-a, broker-b"):
+            call()
+    assert [shape[:2] for shape in shapes(admin, topic).values()] == [(4, 4), (4, 4)]
+    assert "x" not in admin.list_topics()
+
+
 # ---- Update, delete -----------------------------------------------------------------------------
 
 
 def test_an_update_changes_what_is_given_and_keeps_the_rest(admin: Admin, topic: str) -> None:
     admin.update_topic(topic, write_queues=2)
     assert shapes(admin, topic)["broker-a"] == (4, 2, Permission.READ_WRITE)
-    admin.update_topic(topic, queues=6)
+    admin.update_topic(topic, read_queues=6, write_queues=6)
     assert shapes(admin, topic)["broker-b"] == (6, 6, Permission.READ_WRITE)
     admin.update_topic(topic, permission=Permission.NONE)
     assert shapes(admin, topic)["broker-b"] == (6, 6, Permission.NONE)
@@ -196,10 +236,11 @@ def test_messages_do_not_go_out_of_sight_unless_forced(admin: Admin, topic: str,
     with Producer(cluster.nameserver) as producer:
         for _ in range(3):
             producer.send(Message(topic, b"body"), queue=MessageQueue(topic, "broker-b", 3))
-    with pytest.raises(InvalidArgument, match=r"on 1 of 2 brokers: broker-b .*queue 3 of .* holds 3 messages.*--force"):
-        admin.update_topic(topic, queues=2)
-    assert [shape[:2] for shape in shapes(admin, topic).values()] == [(2, 2), (4, 4)]
     admin.update_topic(topic, write_queues=2)
+    reason = r"on 1 of 2 brokers: broker-b .*no group has read 3 messages of queue 3; .*--force"
+    with pytest.raises(NotDrained, match=reason):
+        admin.update_topic(topic, read_queues=2)
+    assert [shape[:2] for shape in shapes(admin, topic).values()] == [(2, 2), (4, 2)]
     admin.update_topic(topic, read_queues=2, force=True)
     assert [shape[:2] for shape in shapes(admin, topic).values()] == [(2, 2), (2, 2)]
     admin.update_topic(topic, read_queues=4)
@@ -223,7 +264,7 @@ def test_an_update_of_nothing_or_of_no_topic_is_refused(admin: Admin, topic: str
     with pytest.raises(InvalidArgument, match="0 write queues"):
         admin.update_topic(topic, write_queues=0)
     with pytest.raises(TopicNotFound, match="minimq topic list"):
-        admin.update_topic("no-such-topic", queues=2)
+        admin.update_topic("no-such-topic", write_queues=2)
 
 
 def test_a_deleted_topic_is_gone_at_once(admin: Admin, topic: str) -> None:

@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from minimq.cli.base import Row, output_option, show_json, show_table, size_of
+from minimq.cli.topic import PERMISSIONS
+from minimq.descriptions import name_of
 
 
 @click.group()
 def cluster() -> None:
-    """Look at the brokers."""
+    """Look at the brokers, and say what may be done with each."""
 
 
 @cluster.command()
@@ -37,6 +39,7 @@ def status(nameserver: str, output: str) -> None:
                     "id": item.broker_id,
                     "address": item.address,
                     "state": "up" if item.error is None else item.error,
+                    "permission": name_of(report.permission) if report else None,
                     "version": report.version if report else None,
                     "started_at": report.started_at if report else None,
                     "messages_in": report.messages_in if report else None,
@@ -57,6 +60,7 @@ def status(nameserver: str, output: str) -> None:
         "id": "Id",
         "address": "Address",
         "state": "State",
+        "permission": "Permission",
         "up_for": "Up for",
         "messages_in": "In",
         "messages_out": "Out",
@@ -67,6 +71,26 @@ def status(nameserver: str, output: str) -> None:
         if len({row[key] for row in rows}) <= 1:
             del headings[key]
     show_table([{**row, **_in_short(row)} for row in rows], headings)
+
+
+@cluster.command()
+@click.argument("broker")
+@click.argument("allowed", metavar=f"[{'|'.join(PERMISSIONS)}]", type=click.Choice(list(PERMISSIONS)))
+@click.pass_obj
+def permission(nameserver: str, broker: str, allowed: str) -> None:
+    """Say what may be done with all topics of a BROKER; it is kept over restarts of the broker.
+
+    With `read`, producers go to the other brokers while consumers read what is here: so a broker is emptied before it
+    is taken away. RocketMQ calls this wipeWritePerm, and `read-write` after it addWritePerm. The permission of a topic
+    holds besides: see `minimq topic update`. It returns when the name servers show it.
+
+    Example: minimq cluster permission broker-a read
+    """
+    from minimq.admin import Admin
+
+    with Admin(nameserver) as admin:
+        admin.set_broker_permission(broker, PERMISSIONS[allowed])
+    click.echo(f"broker {broker}: permission {allowed}")
 
 
 def _in_short(row: Row) -> Row:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minimq.cli.base import count_of, option, output_option, show, show_json, show_table
+from minimq.cli.progress import progress_line
 from minimq.descriptions import name_of
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Permission
@@ -22,6 +23,9 @@ PERMISSIONS = {
 }
 
 _cluster_option = option("--cluster", metavar="NAME", help="Which cluster, when the name server knows several.")
+_broker_option = option(
+    "--broker", "brokers", multiple=True, metavar="NAME", help="Only on this broker; may be given several times."
+)
 _read_option = option(
     "--read-queues", type=int, metavar="N", help="Queues that consumers see on each broker, if not all."
 )
@@ -54,13 +58,15 @@ def topic() -> None:
     help="What may be done with it.",
 )
 @_cluster_option
+@_broker_option
 @option("--if-not-exists", is_flag=True, help="Succeed when it is there already with the same settings.")
 @click.pass_obj
 def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> None:  # noqa: ANN401 - the options
-    """Create a topic on every master of the cluster.
+    """Create a topic on every master of the cluster, or on those named by --broker.
 
     It returns when the name servers show the topic, so that producers find it at once. Repeating a creation that
-    failed on some of the brokers completes it.
+    failed on some of the brokers completes it. With --broker, brokers can have different numbers of queues: create the
+    topic on each of them with its own.
 
     Example: minimq topic create orders --queues 16
     """
@@ -76,38 +82,76 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
 @_write_option
 @option("--permission", type=click.Choice(list(PERMISSIONS)), help="What may be done with it.")
 @_cluster_option
-@option("--force", is_flag=True, help="Also when queues that hold messages are not read any more.")
+@_broker_option
+@option(
+    "--ignore-group",
+    "ignore_groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Take queues away though this group has not read them; may be given several times.",
+)
+@option("--force", is_flag=True, help="Take queues away whatever is unread in them.")
+@option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long --queues waits for groups to read what is taken away.",
+)
 @click.pass_obj
-def update(nameserver: str, /, name: str, permission: str | None, **settings: Any) -> None:  # noqa: ANN401 - the options
+def update(
+    nameserver: str,
+    /,
+    name: str,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    permission: str | None,
+    timeout_s: float,
+    **which: Any,  # noqa: ANN401 - the options that say where and how
+) -> None:
     """Change a topic on every master that carries it; what is not given stays as it is.
 
-    To shrink a topic, reduce --write-queues, wait until every group has read the rest, then reduce --read-queues with
-    --force: what was read is still stored, and more --read-queues bring it back to sight.
+    --queues changes the number of queues without a message being lost or unread, while producers and consumers run:
+    added queues are shown to consumers before producers, and of queues that are taken away consumers read the rest
+    first. When a group does not read them in time, the command fails and can be repeated. What is hidden by
+    --ignore-group or --force is still stored, and more queues bring it back to sight.
+
+    --read-queues and --write-queues are the single steps of this.
 
     Example: minimq topic update orders --queues 32
     """
-    if permission is None and all(settings[count] is None for count in ("queues", "read_queues", "write_queues")):
+    if (queues, read_queues, write_queues, permission) == (None, None, None, None):
         raise InvalidArgument("nothing is to be changed: give --queues, --read-queues, --write-queues or --permission")
+    if queues is not None and (read_queues, write_queues) != (None, None):
+        raise InvalidArgument("--queues sets both counts: give it alone, or --read-queues and --write-queues")
     with _admin(nameserver) as admin:
-        wanted = None if permission is None else PERMISSIONS[permission]
-        admin.update_topic(name, permission=wanted, **settings)
+        if (read_queues, write_queues, permission) != (None, None, None):
+            wanted = None if permission is None else PERMISSIONS[permission]
+            admin.update_topic(name, read_queues=read_queues, write_queues=write_queues, permission=wanted, **which)
+        if queues is not None:
+            with progress_line() as progress:
+                admin.resize_topic(name, queues, timeout_s=timeout_s, progress=progress, **which)
         _tell(admin, name, "changed")
 
 
 @topic.command()
 @click.argument("name")
 @_cluster_option
+@_broker_option
 @option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
 @click.pass_obj
-def delete(nameserver: str, name: str, cluster: str | None, if_exists: bool) -> None:
-    """Delete a topic with all its messages.
+def delete(nameserver: str, /, name: str, **which: Any) -> None:  # noqa: ANN401 - the options
+    """Delete a topic with all its messages, from all brokers or from those named by --broker.
 
     A broker that is down keeps the topic and brings it back: delete it again then.
 
     Example: minimq topic delete orders
     """
     with _admin(nameserver) as admin:
-        admin.delete_topic(name, cluster=cluster, if_exists=if_exists)
+        admin.delete_topic(name, **which)
     click.echo(f"topic {name} deleted")
 
 

@@ -1,0 +1,22 @@
+"""Telling what a command does while it does it, on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """Within the block, show each sentence that is told: in place of the one before on a terminal, else as a line."""
+    if not sys.stderr.isatty():
+        yield lambda sentence: click.echo(sentence, err=True)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("") as status:
+        yield lambda sentence: status.update(escape(sentence))

@@ -1,0 +1,50 @@
+"""The steps by which a topic on one broker gets another number of queues. Decides only; nothing is sent from here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Counts(NamedTuple):
+    """How many queues of a topic consumers and producers see on one broker."""
+
+    read: int
+    write: int
+
+
+def next_counts(now: Counts, queues: int) -> Counts | None:
+    """Return the counts after the next step towards a number of queues, None when it is reached.
+
+    Consumers come first when queues are added, and last when they are taken away, so that what is sent is read. Each
+    step is made when all name servers show the one before.
+    """
+    if now.read < queues:
+        return Counts(queues, min(now.write, queues))
+    if now.write != queues:
+        return Counts(now.read, queues)
+    if now.read > queues:
+        return Counts(queues, queues)
+    return None
+
+
+def say_step(steps: Mapping[str, Counts], now: Mapping[str, Counts]) -> str:
+    """Return what is being done in one sentence; steps and counts are by broker name."""
+    by_deed: dict[str, list[str]] = {}
+    for broker, step in steps.items():
+        is_read = step.read != now[broker].read
+        deed = f"consumers get {step.read} queues" if is_read else f"producers get {step.write} queues"
+        by_deed.setdefault(deed, []).append(broker)
+    return "; ".join(f"{deed} on {', '.join(brokers)}" for deed, brokers in by_deed.items())
+
+
+def say_undo(topic: str, before: Mapping[str, Counts]) -> str:
+    """Return the commands that give each broker the number of queues back that consumers saw before."""
+    by_count: dict[int, list[str]] = {}
+    for broker, counts in before.items():
+        by_count.setdefault(counts.read, []).append(broker)
+    commands = []
+    for count, brokers in by_count.items():
+        only = "".join(f" --broker {broker}" for broker in brokers) if len(by_count) > 1 else ""
+        commands.append(f"`minimq topic update {topic} --queues {count}{only}`")
+    return " and ".join(commands)

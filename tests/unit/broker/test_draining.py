@@ -1,0 +1,92 @@
+"""Who has not read queues that are about to go out of sight."""
+
+from __future__ import annotations
+
+import pytest
+
+from minimq_broker.core.draining import Bounds, Lag, find_lags, say_lags
+from minimq_broker.core.facts import CommittedOffset, Fact, GroupStarted, OffsetsCommitted
+from minimq_broker.core.state import QueueKey, State
+
+TOPIC = 7
+OTHER = 8
+
+
+def state_of(*facts: Fact) -> State:
+    state = State()
+    for position, fact in enumerate(facts):
+        state.apply(fact, position)
+    return state
+
+
+def at(queue_id: int, offset: int, topic_id: int = TOPIC) -> CommittedOffset:
+    return CommittedOffset(topic_id, queue_id, offset)
+
+
+def queues(*bounds: tuple[int, int], first_id: int = 4) -> dict[QueueKey, Bounds]:
+    return {QueueKey(TOPIC, first_id + number): Bounds(*pair) for number, pair in enumerate(bounds)}
+
+
+def test_a_group_that_has_read_all_does_not_lag() -> None:
+    state = state_of(OffsetsCommitted("audit", (at(4, 10), at(5, 3))))
+    assert find_lags(state, queues((0, 10), (0, 3), (6, 6))) == []
+
+
+def test_each_group_lags_by_what_it_has_not_read() -> None:
+    state = state_of(
+        OffsetsCommitted("audit", (at(4, 10), at(5, 10))),
+        OffsetsCommitted("billing", (at(4, 9), at(5, 10))),
+        OffsetsCommitted("archive", (at(4, 1),)),
+        OffsetsCommitted("elsewhere", (at(4, 0, OTHER),)),
+    )
+    assert find_lags(state, queues((0, 10), (0, 10))) == [Lag("archive", 19, (4, 5)), Lag("billing", 1, (4,))]
+
+
+def test_what_is_not_stored_any_more_cannot_be_unread() -> None:
+    state = state_of(OffsetsCommitted("audit", (at(4, 2),)))
+    assert find_lags(state, queues((7, 10))) == [Lag("audit", 3, (4,))]
+    assert find_lags(state, queues((10, 10))) == []
+
+
+def test_a_group_whose_start_is_decided_counts_from_there() -> None:
+    state = state_of(GroupStarted("late", TOPIC, (at(4, 10),)))
+    assert find_lags(state, queues((0, 10))) == []
+    assert find_lags(state, queues((0, 10), (0, 2))) == [Lag("late", 2, (5,))]  # a queue that came later
+    assert find_lags(state_of(GroupStarted("new", TOPIC, ())), queues((0, 1))) == [Lag("new", 1, (4,))]
+
+
+def test_what_no_group_has_read_is_a_reason_too() -> None:
+    assert find_lags(state_of(), queues((0, 3), (1, 1))) == [Lag(None, 3, (4,))]
+    assert find_lags(state_of(), queues((0, 0), (1, 1))) == []
+
+
+def test_groups_that_are_left_out_do_not_lag_yet_what_only_they_read_is_read() -> None:
+    state = state_of(
+        OffsetsCommitted("dead", (at(4, 4),)),
+        OffsetsCommitted("audit", (at(4, 10),)),
+    )
+    assert find_lags(state, queues((0, 10)), ["dead"]) == []
+    assert find_lags(state, queues((0, 10)), ["audit"]) == [Lag("dead", 6, (4,))]
+    only_dead = state_of(OffsetsCommitted("dead", (at(4, 4),)))
+    assert find_lags(only_dead, queues((0, 10)), ["dead"]) == [Lag(None, 6, (4,))]
+    assert find_lags(only_dead, queues((0, 4)), ["dead"]) == []
+
+
+@pytest.mark.parametrize(
+    ("lag", "text"),
+    [
+        (Lag("billing", 12, (4, 5, 6, 7)), "group billing has not read 12 messages of queues 4-7"),
+        (Lag("billing", 1, (3,)), "group billing has not read 1 message of queue 3"),
+        (Lag("b", 2000, (0, 2, 3, 9)), "group b has not read 2,000 messages of queues 0, 2-3, 9"),
+        (Lag(None, 2, (1, 2)), "no group has read 2 messages of queues 1-2"),
+        (Lag("b", 99, tuple(range(0, 60, 2))), "queues 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, ..."),
+    ],
+)
+def test_a_lag_is_said_in_words(lag: Lag, text: str) -> None:
+    assert str(lag).endswith(text)
+
+
+def test_many_lags_are_cut() -> None:
+    text = say_lags([Lag(f"g{number}", 1, (0,)) for number in range(8)])
+    assert text.startswith("group g0 has not read 1 message of queue 0; group g1")
+    assert text.endswith("of queue 0; and 3 more groups")
