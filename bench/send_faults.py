@@ -274,8 +274,8 @@ def show(lines: list[Line]) -> None:
         kept.add_row(line.name, *map(in_s, back), *map(str, stored), bars(line.per_bin[:80]))
     console.print(f"\nminimq in {Path(minimq.__file__).parent}; two brokers, one of them with the fault")
     console.print(
-        f"latencies of what was handed in within {FIRST_S:g} s after the fault; avoided: from {AVOIDED_AFTER_S:g} s after "
-        "it to its end; silence: nobody acknowledged anything; late by: the load itself"
+        f"latencies of what was handed in within {FIRST_S:g} s after the fault; avoided: from {AVOIDED_AFTER_S:g} s "
+        "after it to its end; silence: nobody acknowledged anything; late by: the load itself"
     )
     console.print(latency)
     console.print(
