@@ -7,6 +7,9 @@ A batch is the unit of sending, storing, replicating and reading, so that a brok
     sections    in the order of `Section`; a column that no record uses has length 0
     checksum    CRC-32C of everything before it
 
+With `CODEC_ZSTD`, directory and sections are one zstd frame: header and checksum stay as they are, so that a broker,
+which looks at nothing else, is not concerned.
+
 All numbers are little-endian. Offsets are 32-bit and count + 1 long, which is Arrow's layout for binary columns:
 a reader that wants Arrow arrays takes the buffers as they are.
 
@@ -24,10 +27,12 @@ from itertools import accumulate, pairwise
 
 import google_crc32c
 
+from minimq_common.compression import decompress
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
 VERSION = 2
 CODEC_NONE = 0
+CODEC_ZSTD = 1
 
 #: version, codec, number of tag hashes, count, largest body, first and last born time, producer id, sequence number,
 #: number of unsettled sequence numbers.
@@ -105,7 +110,7 @@ def tag_hash(tag: str | None) -> int:
 
 def read_header(data: bytes | memoryview) -> Header:
     """Return the header of a batch. Raises `CorruptBatch` when it cannot be one, `InvalidArgument` when it is newer."""
-    if len(data) < HEADER_BYTES + DIRECTORY.size + CRC_BYTES:
+    if len(data) < HEADER_BYTES + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
     if version != VERSION:
@@ -114,7 +119,7 @@ def read_header(data: bytes | memoryview) -> Header:
         raise CorruptBatch("a batch without records")
     tags = None
     if hashes != TOO_MANY_TAGS:
-        if len(data) < HEADER_BYTES + 4 * hashes + DIRECTORY.size + CRC_BYTES:
+        if len(data) < HEADER_BYTES + 4 * hashes + CRC_BYTES:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
         tags = struct.unpack_from(f"<{hashes}I", data, HEADER_BYTES)
     return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags)
@@ -130,36 +135,47 @@ class RecordBatch:
     """A batch opened for reading. Columns are decoded when first asked for; not safe to share between threads.
 
     Args:
-        data: the batch, whose checksum is verified here.
+        data: the batch, whose checksum is verified here, and which is decompressed if need be.
 
     Raises:
-        CorruptBatch: the bytes do not match their checksum or contradict each other.
+        CorruptBatch: the bytes do not match their checksum, cannot be decompressed or contradict each other.
         InvalidArgument: the batch has a newer format or a codec that is not known.
     """
 
-    __slots__ = ("_bounds", "data", "header")
+    __slots__ = ("_bounds", "_content", "header")
 
     def __init__(self, data: bytes) -> None:
         header = read_header(data)
         verify(data)
-        if header.codec != CODEC_NONE:
+        #: What the sections are cut out of: the batch itself, or the content of its frame. Either is a `bytes`, whose
+        #: first byte is aligned, and so is the first section.
+        self._content, start, end = data, header.size, len(data) - CRC_BYTES
+        if header.codec == CODEC_ZSTD:
+            self._content = decompress(memoryview(data)[start:end])
+            start, end = 0, len(self._content)
+        elif header.codec != CODEC_NONE:
             raise InvalidArgument(f"codec {header.codec} of a batch is not known here: upgrade this side")
-        start = header.size
-        lengths = DIRECTORY.unpack_from(data, start)
-        self.data = data
+        if end - start < DIRECTORY.size:
+            raise CorruptBatch(f"a batch of {len(data)} bytes has no directory of its sections")
+        lengths = DIRECTORY.unpack_from(self._content, start)
         self.header = header
         self._bounds = tuple(accumulate(lengths, initial=start + DIRECTORY.size))
-        if self._bounds[-1] + CRC_BYTES != len(data):
-            raise CorruptBatch(f"the sections of a batch of {len(data)} bytes end at {self._bounds[-1]}")
+        if self._bounds[-1] != end:
+            raise CorruptBatch(f"the sections of a batch end at {self._bounds[-1]} where they should at {end}")
         if lengths[Section.BODY_OFFSETS] != 4 * (header.count + 1):
             raise CorruptBatch(f"a batch says that it has {header.count} records, but has other columns")
 
     def __len__(self) -> int:
         return self.header.count
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory, decompressed."""
+        return len(self._content)
+
     def section(self, which: Section) -> memoryview:
         """Return the bytes of a section, without a copy."""
-        return memoryview(self.data)[self._bounds[which] : self._bounds[which + 1]]
+        return memoryview(self._content)[self._bounds[which] : self._bounds[which + 1]]
 
     def has(self, which: Section) -> bool:
         """Tell whether a section is there, which it is when at least one record needs it."""

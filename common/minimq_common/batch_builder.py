@@ -12,6 +12,7 @@ import google_crc32c
 
 from minimq_common.batch import (
     CODEC_NONE,
+    CODEC_ZSTD,
     CRC_BYTES,
     DIRECTORY,
     HEADER,
@@ -22,6 +23,7 @@ from minimq_common.batch import (
     Section,
     tag_hash,
 )
+from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument, MessageTooLarge
 from minimq_common.model import NO_PROPERTIES, Message
 
@@ -37,10 +39,12 @@ class BatchBuilder:
 
     Args:
         max_body_bytes: largest body that is let through.
+        compression: of the batch; None for none.
     """
 
-    def __init__(self, max_body_bytes: int) -> None:
+    def __init__(self, max_body_bytes: int, compression: Compression | None = None) -> None:
         self._max_body_bytes = max_body_bytes
+        self._compression = compression
         #: Bytes of all bodies, and characters of all keys and properties.
         self.size = 0
         self._bodies: list[bytes] = []
@@ -67,7 +71,7 @@ class BatchBuilder:
             raise InvalidArgument(f"a message has a field of a wrong type: {error}") from None
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
-        """Return the batch.
+        """Return the batch, compressed where that was asked for and is worth it.
 
         Args:
             born_ms: when the messages were handed in, in ms since 1970: one time for all, or one for each.
@@ -90,7 +94,30 @@ class BatchBuilder:
                 f"a body that is not bytes, or a tag, key or property that is not text: {error}"
             ) from None
         born = _encode_born(sections, born_ms)
-        return _assemble(sections, len(self), hashes, max(self._lengths), born, (producer_id, sequence, unsettled))
+        return self._assemble(sections, hashes, born, (producer_id, sequence, unsettled))
+
+    def _assemble(
+        self,
+        sections: list[bytes],
+        hashes: list[int] | None,
+        born: tuple[int, int],
+        origin: tuple[int, int, int],
+    ) -> bytes:
+        directory = DIRECTORY.pack(*map(len, sections))
+        codec = CODEC_NONE
+        if self._compression is not None:
+            frame = self._compression.compress((directory, *sections))
+            if frame is not None:
+                codec, directory, sections = CODEC_ZSTD, b"", [frame]
+        listed = 0 if hashes is None else len(hashes)
+        number = TOO_MANY_TAGS if hashes is None else listed
+        fixed = HEADER.pack(VERSION, codec, number, len(self), max(self._lengths), *born, *origin)
+        head = fixed + struct.pack(f"<{listed}I", *(hashes or ())) + directory
+        crc = google_crc32c.value(head)
+        for section in sections:
+            if section:
+                crc = google_crc32c.extend(crc, section)
+        return b"".join((head, *sections, crc.to_bytes(CRC_BYTES, "little")))
 
     def _add(self, messages: Sequence[Message]) -> None:
         bodies = [message.body for message in messages]
@@ -169,30 +196,12 @@ def encode(
     producer_id: int,
     sequence: int,
     max_body_bytes: int,
+    compression: Compression | None = None,
 ) -> bytes:
     """Return messages, at least one, as one batch; see `BatchBuilder` for arguments and errors."""
-    builder = BatchBuilder(max_body_bytes)
+    builder = BatchBuilder(max_body_bytes, compression)
     builder.add(messages)
     return builder.build(born_ms, producer_id, sequence)
-
-
-def _assemble(
-    sections: list[bytes],
-    count: int,
-    hashes: list[int] | None,
-    largest_body: int,
-    born: tuple[int, int],
-    origin: tuple[int, int, int],
-) -> bytes:
-    listed = 0 if hashes is None else len(hashes)
-    number = TOO_MANY_TAGS if hashes is None else listed
-    fixed = HEADER.pack(VERSION, CODEC_NONE, number, count, largest_body, *born, *origin)
-    head = fixed + struct.pack(f"<{listed}I", *(hashes or ())) + DIRECTORY.pack(*map(len, sections))
-    crc = google_crc32c.value(head)
-    for section in sections:
-        if section:
-            crc = google_crc32c.extend(crc, section)
-    return b"".join((head, *sections, crc.to_bytes(CRC_BYTES, "little")))
 
 
 def _offsets(lengths: Iterable[int]) -> bytes:

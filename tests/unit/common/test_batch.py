@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
@@ -13,37 +12,18 @@ from hypothesis import strategies as st
 
 from minimq_common import batch, batch_builder
 from minimq_common.batch import RecordBatch, Section
+from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
 from minimq_common.model import Message
-
-LIMIT = 1 << 20
-NOW_MS = 1_700_000_000_000
-
-text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
-some_text = text.filter(bool)
-messages = st.builds(
-    Message,
-    topic=st.just("t"),
-    body=st.binary(min_size=1, max_size=40),
-    tag=st.none() | some_text | st.sampled_from(["paid", "refunded"]),
-    keys=st.lists(some_text, max_size=3).map(tuple),
-    properties=st.dictionaries(text, text, max_size=3),
-)
-born = st.integers(NOW_MS, NOW_MS + (1 << 32) - 1)
+from support.batches import ALWAYS, LIMIT, NOW_MS, born, compressions, encode, messages, one, sealed
 
 
-def encode(items: Sequence[Message], born_ms: int | Sequence[int] = NOW_MS, limit: int = LIMIT) -> bytes:
-    return batch_builder.encode(items, born_ms, 0xFEED, 7, limit)
-
-
-def one(**fields: Any) -> Message:  # noqa: ANN401 - also wrong ones
-    return Message(**{"topic": "t", "body": b"body"} | fields)
-
-
-@given(st.lists(st.tuples(messages, born), min_size=1, max_size=30), st.data())
-def test_what_is_encoded_is_read_back(records: list[tuple[Message, int]], data: st.DataObject) -> None:
+@given(st.lists(st.tuples(messages, born), min_size=1, max_size=30), compressions, st.data())
+def test_what_is_encoded_is_read_back(
+    records: list[tuple[Message, int]], compression: Compression | None, data: st.DataObject
+) -> None:
     sent, times = [message for message, _ in records], [born_ms for _, born_ms in records]
-    opened = RecordBatch(encode(sent, times))
+    opened = RecordBatch(encode(sent, times, compression=compression))
 
     assert len(opened) == len(sent)
     assert [opened.keys(index) for index in range(len(sent))] == [message.keys for message in sent]
@@ -134,9 +114,11 @@ def test_the_id_of_a_record_is_that_of_its_batch_and_its_place() -> None:
     assert len(opened.message_id(0)) == 40
 
 
-@given(st.lists(messages, min_size=1, max_size=5), st.data())
-def test_a_flipped_bit_anywhere_is_found(sent: list[Message], data: st.DataObject) -> None:
-    encoded = bytearray(encode(sent))
+@given(st.lists(messages, min_size=1, max_size=5), compressions, st.data())
+def test_a_flipped_bit_anywhere_is_found(
+    sent: list[Message], compression: Compression | None, data: st.DataObject
+) -> None:
+    encoded = bytearray(encode(sent, compression=compression))
     bit = data.draw(st.integers(0, 8 * len(encoded) - 1))
     encoded[bit // 8] ^= 1 << bit % 8
 
@@ -146,8 +128,9 @@ def test_a_flipped_bit_anywhere_is_found(sent: list[Message], data: st.DataObjec
         batch.verify(bytes(encoded))
 
 
-def test_every_truncation_is_found() -> None:
-    encoded = encode([one(tag="a", keys=("k",), properties={"p": "v"}), one()])
+@pytest.mark.parametrize("compression", [None, ALWAYS])
+def test_every_truncation_is_found(compression: Compression | None) -> None:
+    encoded = encode([one(tag="a", keys=("k",), properties={"p": "v"}), one()], compression=compression)
     for length in range(len(encoded)):
         with pytest.raises(CorruptBatch):
             RecordBatch(encoded[:length])
@@ -156,11 +139,6 @@ def test_every_truncation_is_found() -> None:
 def test_bytes_at_the_end_are_found() -> None:
     with pytest.raises(CorruptBatch):
         RecordBatch(encode([one()]) + b"\0")
-
-
-def sealed(content: bytes) -> bytes:
-    """Return content with the checksum that belongs to it."""
-    return content + int(google_crc32c.value(content)).to_bytes(4, "little")
 
 
 def test_a_newer_version_says_to_upgrade() -> None:

@@ -1,0 +1,62 @@
+"""Compression of batches, with zstd: one frame that says how large its content is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minimq_common.errors import CorruptBatch
+
+#: Most bytes that a frame may open to. A batch has that many at most when nothing is compressed, at a broker with the
+#: largest `--max-body-bytes` there is: 32 MiB of body and 32 MiB of everything else. So whatever can be stored plain
+#: can be stored compressed, and a few bytes of a hostile sender cost a reader no more than a plain batch would.
+MAX_CONTENT_BYTES = 64 << 20
+
+#: A frame has to be smaller than this part of its content: every reader pays for opening it.
+WORTHWHILE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """When and how hard to compress.
+
+    Attributes:
+        above_bytes: smaller content stays as it is.
+        level: of zstd. The lowest is the default: on JSON the higher ones take longer and gain next to nothing.
+    """
+
+    above_bytes: int = 4096
+    level: int = 1
+
+    def compress(self, parts: Sequence[bytes]) -> bytes | None:
+        """Return the parts, one after the other, as one frame; None when they are better left as they are."""
+        size = sum(map(len, parts))
+        if not self.above_bytes <= size <= MAX_CONTENT_BYTES:
+            return None
+        # Loading it takes 10 ms, which only those pay who use it.
+        import zstandard  # noqa: PLC0415
+
+        # One for each frame: they may not be shared between threads, and making one takes 3 microseconds.
+        frame = zstandard.ZstdCompressor(level=self.level).compress(b"".join(parts))
+        return frame if len(frame) < WORTHWHILE * size else None
+
+
+def decompress(frame: bytes | memoryview) -> bytes:
+    """Return the content of a frame.
+
+    Raises:
+        CorruptBatch: it is no frame, or more than one, or it is damaged, or its content is not as large as it says, or
+            larger than `MAX_CONTENT_BYTES`; then no room was made for the content.
+    """
+    import zstandard  # noqa: PLC0415 - see above
+
+    try:
+        size = zstandard.frame_content_size(frame)
+        if not 0 <= size <= MAX_CONTENT_BYTES:
+            said = f"{size} bytes" if size >= 0 else "no size"
+            raise CorruptBatch(f"a compressed batch says {said} of its content, the limit is {MAX_CONTENT_BYTES}")
+        # A frame that breaks off is read through a window, whose size it chooses as well.
+        opener = zstandard.ZstdDecompressor(max_window_size=MAX_CONTENT_BYTES)
+        return opener.decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise CorruptBatch(f"a compressed batch of {len(frame)} bytes cannot be opened: {error}") from None
