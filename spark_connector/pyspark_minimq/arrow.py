@@ -73,7 +73,7 @@ class ArrowColumns:
         for batch in batches:
             if len(batch.records) < SMALL_BATCH:
                 small += [m for m in _messages(batch, start) if m.queue_offset < end]
-                size += len(batch.records.data)
+                size += batch.records.size
                 if len(small) < MERGED_RECORDS and size < MERGED_BYTES:
                     continue
             if small:

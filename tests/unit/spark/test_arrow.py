@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from minimq import Message, MessageQueue
 from minimq.range_reader import ReceivedBatch, Section
 from minimq.received import StoredBatch
 from minimq_common import batch_builder
+from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch
 from pyspark_minimq.arrow import SMALL_BATCH, ArrowColumns
 from pyspark_minimq.schema import MESSAGE_SCHEMA
@@ -36,9 +38,27 @@ messages = st.builds(
 )
 
 
-def stored(sent: Sequence[Message], born_ms: int | Sequence[int] = BORN_MS, base_offset: int = 1000) -> ReceivedBatch:
-    data = batch_builder.encode(sent, born_ms, PRODUCER, SEQUENCE, 1 << 20)
-    return ReceivedBatch(QUEUE, StoredBatch(base_offset, STORED_MS, 0, len(sent), data))
+#: Whatever its size, where it becomes smaller.
+ALWAYS = Compression(above_bytes=1)
+
+
+def encoded(
+    sent: Sequence[Message], born_ms: int | Sequence[int] = BORN_MS, compression: Compression | None = None
+) -> bytes:
+    return batch_builder.encode(sent, born_ms, PRODUCER, SEQUENCE, 1 << 20, compression)
+
+
+def received(data: bytes, count: int, base_offset: int = 1000) -> ReceivedBatch:
+    return ReceivedBatch(QUEUE, StoredBatch(base_offset, STORED_MS, 0, count, data))
+
+
+def stored(
+    sent: Sequence[Message],
+    born_ms: int | Sequence[int] = BORN_MS,
+    base_offset: int = 1000,
+    compression: Compression | None = None,
+) -> ReceivedBatch:
+    return received(encoded(sent, born_ms, compression), len(sent), base_offset)
 
 
 def moment(ms: int) -> datetime:
@@ -65,13 +85,19 @@ def expected(batch: ReceivedBatch) -> list[dict[str, Any]]:
 
 
 @settings(deadline=None)  # the machine may be busy
-@given(sent=st.lists(st.tuples(messages, st.integers(0, 70_000)), min_size=1, max_size=40))
-@example(sent=[(Message("orders", b"x"), 0)])
-@example(sent=[(Message("orders", b"x", keys=["a"]), 0), (Message("orders", b"y", keys=["b"]), 300)])
-@example(sent=[(Message("orders", b"x", keys=[]), 0), (Message("orders", b"y", keys=["b", "é"]), 1)])
-@example(sent=[(Message("orders", b"x", tag=f"tag-{n}"), 0) for n in range(300)])
-def test_columns_and_rows_equal_plain_decoding(sent: list[tuple[Message, int]]) -> None:
-    batch = stored([message for message, _ in sent], [BORN_MS + later for _, later in sent])
+@given(
+    sent=st.lists(st.tuples(messages, st.integers(0, 70_000)), min_size=1, max_size=40),
+    compression=st.sampled_from([None, ALWAYS]),
+)
+@example(sent=[(Message("orders", b"x"), 0)], compression=None)
+@example(sent=[(Message("orders", b"x", keys=["a"]), 0), (Message("orders", b"y", keys=["b"]), 300)], compression=None)
+@example(sent=[(Message("orders", b"x", keys=[]), 0), (Message("orders", b"y", keys=["b", "é"]), 1)], compression=None)
+@example(sent=[(Message("orders", b"x", tag=f"tag-{n}"), 0) for n in range(300)], compression=None)
+@example(sent=[(Message("orders", b"x", tag=f"tag-{n}"), n % 257) for n in range(301)], compression=ALWAYS)
+def test_columns_and_rows_equal_plain_decoding(
+    sent: list[tuple[Message, int]], compression: Compression | None
+) -> None:
+    batch = stored([message for message, _ in sent], [BORN_MS + later for _, later in sent], compression=compression)
     columns = ArrowColumns(MESSAGE_SCHEMA)
 
     by_column, by_row = columns.from_batch(batch), columns.from_messages(batch.messages(0))
@@ -83,10 +109,32 @@ def test_columns_and_rows_equal_plain_decoding(sent: list[tuple[Message, int]]) 
     assert [(r["body"], r["tag"], r["keys"], r["properties"]) for r in by_column.to_pylist()] == plain
 
 
-def test_bodies_are_not_copied() -> None:
-    batch = stored([Message("orders", bytes([n]) * 100) for n in range(50)])
+@pytest.mark.parametrize(("compression", "codec"), [(None, 0), (ALWAYS, 1)])
+def test_bodies_are_not_copied(compression: Compression | None, codec: int) -> None:
+    batch = stored([Message("orders", bytes([n]) * 100) for n in range(50)], compression=compression)
+    assert batch.records.header.codec == codec
     array = ArrowColumns(StructType([MESSAGE_SCHEMA["body"]])).from_batch(batch).column(0)
     assert array.buffers()[2].address == pa.py_buffer(batch.records.section(Section.BODIES)).address
+    assert array.buffers()[1].address % 4 == 0
+
+
+def test_columns_outlive_the_compressed_batch() -> None:
+    sent = [Message("orders", bytes([n]) * 100, keys=[f"key-{n}"]) for n in range(50)]
+    made = ArrowColumns(MESSAGE_SCHEMA).from_batch(stored(sent, compression=ALWAYS))
+    gc.collect()
+    others = [stored(sent[::-1], compression=ALWAYS) for _ in range(50)]  # takes room that was given back too early
+    assert made.column("body").to_pylist() == [message.body for message in sent]
+    assert made.column("keys").to_pylist() == [list(message.keys) for message in sent]
+    assert len(others) == 50
+
+
+def test_small_batches_are_put_together_by_what_they_take_when_opened() -> None:
+    """A batch of 300 kB that travels as 200 bytes: four of them are a megabyte."""
+    batches = [
+        stored([Message("orders", bytes(300_000))], base_offset=offset, compression=ALWAYS) for offset in range(9)
+    ]
+    made = list(ArrowColumns(MESSAGE_SCHEMA).convert(batches, 0, 9))
+    assert [part.num_rows for part in made] == [4, 4, 1]
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -131,9 +179,9 @@ def test_columns_come_as_they_were_chosen() -> None:
 class Forged(ReceivedBatch):
     """A batch whose checksum is right and whose sections are not."""
 
-    def __init__(self, honest: ReceivedBatch, section: Section, content: bytes) -> None:
-        self.queue, self.base_offset, self.stored_ms = honest.queue, honest.base_offset, honest.stored_ms
-        self.records = _ForgedRecords(honest.records.data, section, content)
+    def __init__(self, data: bytes, section: Section, content: bytes) -> None:
+        self.queue, self.base_offset, self.stored_ms = QUEUE, 1000, STORED_MS
+        self.records = _ForgedRecords(data, section, content)
 
 
 class _ForgedRecords(type(stored([Message("t", b"x")]).records)):  # type: ignore[misc]
@@ -145,6 +193,7 @@ class _ForgedRecords(type(stored([Message("t", b"x")]).records)):  # type: ignor
         return memoryview(self._forged[which]) if which in self._forged else super().section(which)
 
 
+@pytest.mark.parametrize("compression", [None, ALWAYS])
 @pytest.mark.parametrize(
     ("section", "content"),
     [
@@ -160,8 +209,10 @@ class _ForgedRecords(type(stored([Message("t", b"x")]).records)):  # type: ignor
         (Section.NAME_OFFSETS, b""),
     ],
 )
-def test_a_batch_that_contradicts_itself_is_an_error_and_not_a_crash(section: Section, content: bytes) -> None:
+def test_a_batch_that_contradicts_itself_is_an_error_and_not_a_crash(
+    section: Section, content: bytes, compression: Compression | None
+) -> None:
     sent = [Message("orders", b"body", tag="ab"[n % 2], keys=["key"], properties={"a": "b"}) for n in range(40)]
-    honest = stored(sent, [BORN_MS + n for n in range(40)])
+    honest = encoded(sent, [BORN_MS + n for n in range(40)], compression)
     with pytest.raises(CorruptBatch, match="the batch at offset 1000 of queue orders/broker-ä/3 is malformed"):
         ArrowColumns(MESSAGE_SCHEMA).from_batch(Forged(honest, section, content))
