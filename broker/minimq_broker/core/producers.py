@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -90,8 +91,8 @@ class ProducerTable:
         self._ordered = True
         self._total = 0
 
-    def __len__(self) -> int:
-        return len(self._producers)
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._producers)
 
     def find(self, producer_id: int, sequence: int) -> Place | None:
         """Return where a batch is stored, None when it is not remembered."""

@@ -159,11 +159,7 @@ class Writer:
 
     def _store(self, group: Group) -> None:
         try:
-            try:
-                self._put(group)
-            except lmdb.MapFullError:
-                self._log.roll(self._state.position)
-                self._put(group)
+            self._put_or_roll(group)
         except Exception:
             if lost := sum(job.status is SendStatus.NOT_SYNCED for job in group.early):
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
@@ -171,6 +167,13 @@ class Writer:
         self.commits += 1
         for effect, position in group.effects:
             self._state.apply(effect, position)
+
+    def _put_or_roll(self, group: Group) -> None:
+        try:
+            self._put(group)
+        except lmdb.MapFullError:
+            self._log.roll(self._state.position)
+            self._put(group)
 
     def _put(self, group: Group) -> None:
         segment = self._log.active

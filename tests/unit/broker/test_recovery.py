@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.state import QueueKey, State
-from support.stores import OpenStore, Stores
+from minimq_broker.store.jobs import SendStatus
+from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 
 QUEUES = 3
 TOPICS = ("red", "green", "blue")
@@ -28,6 +30,7 @@ def rows(state: State) -> dict[str, Any]:
         "ends": state.ends.copy(),
         "committed": state.committed.copy(),
         "started": state.started.copy(),
+        "producers": {number: msgspec.to_builtins(state.producers.row(number)) for number in state.producers},
     }
 
 
@@ -38,6 +41,8 @@ class Model:
     bodies: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     write_queues: dict[str, int] = field(default_factory=dict)
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    #: Topic, queue and offset of each numbered batch.
+    numbered: dict[tuple[int, int], tuple[str, int, int]] = field(default_factory=dict)
 
     def compare(self, store: OpenStore) -> None:
         state = store.state
@@ -74,7 +79,13 @@ class Simulation:
         return opened
 
     def step(self) -> None:
-        actions = [self.append] * 12 + [self.commit] * 4 + [self.create, self.delete, self.resize, self.started]
+        actions = (
+            [self.append] * 12
+            + [self.append_numbered] * 6
+            + [self.repeat] * 6
+            + [self.commit] * 4
+            + [self.create, self.delete, self.resize, self.started]
+        )
         self.chance.choice(actions)()
         self.stores.clock.now_ms += self.chance.choice([0, 1, 1000])
 
@@ -89,6 +100,31 @@ class Simulation:
         every = self.model.bodies.setdefault((topic, queue_id), [])
         assert self.store.append(topic, queue_id, *bodies) == len(every)
         every += bodies
+
+    def append_numbered(self) -> None:
+        if self.model.write_queues:
+            self.number += 1
+            self.send(self.chance.randint(1, 5), self.number)
+
+    def repeat(self) -> None:
+        if self.model.numbered:
+            self.send(*self.chance.choice(sorted(self.model.numbered)))
+
+    def send(self, producer_id: int, sequence: int) -> None:
+        """Send a numbered batch, which is stored unless it is already, to any queue of its topic."""
+        former = self.model.numbered.get((producer_id, sequence))
+        topic = former[0] if former else self.chance.choice(sorted(self.model.write_queues))
+        queue_id = self.chance.randrange(self.model.write_queues[topic])
+        body = b"%d/%d" % (producer_id, sequence)
+        job = self.store.submit(topic, queue_id, numbered_batch(producer_id, sequence, body)).result(PATIENCE_S)
+        place = topic, job.stored_queue_id, job.base_offset
+        if former:
+            assert (place, job.status) == (former, SendStatus.ALREADY_STORED)
+            return
+        every = self.model.bodies.setdefault((topic, queue_id), [])
+        assert (place, job.status) == ((topic, queue_id, len(every)), SendStatus.OK)
+        every.append(body)
+        self.model.numbered[producer_id, sequence] = place
 
     def commit(self) -> None:
         if not self.model.bodies:
@@ -114,6 +150,7 @@ class Simulation:
             del self.model.write_queues[topic]
             self.model.bodies = {key: every for key, every in self.model.bodies.items() if key[0] != topic}
             self.model.committed = {key: at for key, at in self.model.committed.items() if key[1] != topic}
+            self.model.numbered = {key: at for key, at in self.model.numbered.items() if at[0] != topic}
 
     def resize(self) -> None:
         if self.model.write_queues:

@@ -1,0 +1,305 @@
+"""Numbered batches that are sent more than once to one store: they are stored once, whatever happens in between."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import lmdb
+import pytest
+
+from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.core.producers import PendingBatches, ProducerTable
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.inspect import inspect_as_json, inspect_directory
+from minimq_broker.store.jobs import AppendJob, SendStatus
+from minimq_broker.store.segment import Row, Segment
+from minimq_common.errors import InvalidArgument, QueueNotFound, StaleSequence, StoreFull, TopicNotFound
+from minimq_common.model import Permission
+from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+
+P = 0xFEED
+STORED = SendStatus.ALREADY_STORED
+
+
+class Disk:
+    """What happens to the writes of segments: they wait while it is held, then fail if there is an error."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.reached = threading.Event()
+        self._free = threading.Event()
+        self._free.set()
+
+    def hold(self) -> None:
+        self.reached.clear()
+        self._free.clear()
+
+    def let_go(self) -> None:
+        self._free.set()
+
+    def pass_on(self) -> None:
+        self.reached.set()
+        assert self._free.wait(PATIENCE_S)
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    made = Disk()
+    put = Segment.put
+
+    def put_through(
+        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
+    ) -> None:
+        made.pass_on()
+        put(segment, txn, entries, rows)
+
+    monkeypatch.setattr(Segment, "put", put_through)
+    yield made
+    made.let_go()
+
+
+def send(
+    store: OpenStore, queue_id: int, sequence: int, *, topic: str = "t", unsettled: int = 1 << 20
+) -> Future[AppendJob]:
+    return store.submit(topic, queue_id, numbered_batch(P, sequence, b"%d" % sequence, unsettled=unsettled))
+
+
+def answer(future: Future[AppendJob]) -> tuple[SendStatus, int, int]:
+    """Return status, queue and offset."""
+    job = future.result(PATIENCE_S)
+    return job.status, job.stored_queue_id, job.base_offset
+
+
+def hold(store: OpenStore) -> threading.Event:
+    """Keep the writer from taking what is handed in, until the event is set: all of that is then one group."""
+    taken, go_on = threading.Event(), threading.Event()
+
+    def decide(_: State) -> None:
+        taken.set()
+        go_on.wait(PATIENCE_S)
+
+    store.submit_fact(decide)
+    assert taken.wait(PATIENCE_S)
+    return go_on
+
+
+def test_a_repeat_is_answered_with_where_the_batch_is(stores: Stores, store: OpenStore) -> None:
+    store.append("t", 1, b"ahead")
+    first = send(store, 1, 5).result(PATIENCE_S)
+    position = store.state.position
+    stores.clock.now_ms += 1000
+
+    assert (first.status, first.stored_queue_id, first.base_offset) == (SendStatus.OK, 1, 1)
+    for queue_id in (0, 1):
+        repeat = send(store, queue_id, 5).result(PATIENCE_S)
+        assert (repeat.status, repeat.stored_queue_id, repeat.base_offset) == (STORED, 1, 1)
+        assert repeat.stored_ms == first.stored_ms
+    assert store.state.position == position
+    assert store.bodies("t", 0) == []
+
+
+def test_without_a_producer_id_a_batch_is_stored_as_often_as_it_is_sent(store: OpenStore) -> None:
+    data = make_batch([b"x"])
+    assert [answer(store.submit("t", 0, data)) for _ in range(3)] == [(SendStatus.OK, 0, n) for n in range(3)]
+    assert list(store.state.producers) == []
+
+
+def test_copies_in_one_group_are_stored_once(store: OpenStore) -> None:
+    go_on = hold(store)
+    futures = [send(store, number % 2, 7) for number in range(10)]
+    go_on.set()
+    assert [answer(future) for future in futures] == [(SendStatus.OK, 0, 0)] + [(STORED, 0, 0)] * 9
+    assert store.bodies("t", 0) == [b"7"]
+    assert store.bodies("t", 1) == []
+
+
+def test_a_copy_behind_a_group_that_is_not_committed_yet_waits_for_it(store: OpenStore, disk: Disk) -> None:
+    disk.hold()
+    first = send(store, 0, 7)
+    assert disk.reached.wait(PATIENCE_S)
+    copies = [send(store, 1, 7) for _ in range(3)]
+    assert not any(future.done() for future in (first, *copies))
+    disk.let_go()
+    assert answer(first) == (SendStatus.OK, 0, 0)
+    assert {answer(future) for future in copies} == {(STORED, 0, 0)}
+    assert store.bodies("t", 1) == []
+
+
+def test_nothing_of_a_group_is_told_before_its_commit(store: OpenStore, disk: Disk) -> None:
+    go_on = hold(store)
+    disk.hold()
+    futures = [send(store, 0, 7), send(store, 1, 7)]
+    go_on.set()
+    assert disk.reached.wait(PATIENCE_S)
+    assert not any(future.done() for future in futures)
+    disk.let_go()
+    assert [answer(future) for future in futures] == [(SendStatus.OK, 0, 0), (STORED, 0, 0)]
+
+
+def test_with_asynchronous_flush_a_repeat_is_still_told_behind_the_commit(stores: Stores, disk: Disk) -> None:
+    store = stores.open(sync=False)
+    store.create_topic("t", 2)
+    go_on = hold(store)
+    disk.hold()
+    first, copy = send(store, 0, 7), send(store, 1, 7)
+    go_on.set()
+    assert answer(first) == (SendStatus.NOT_SYNCED, 0, 0)
+    assert disk.reached.wait(PATIENCE_S)
+    assert not copy.done()
+    disk.let_go()
+    assert answer(copy) == answer(send(store, 1, 7)) == (STORED, 0, 0)
+    assert store.bodies("t", 0) == [b"7"]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_group_that_fails_leaves_nothing_to_repeat(stores: Stores, disk: Disk, sync: bool) -> None:
+    store = stores.open(sync=sync)
+    store.create_topic("t", 2)
+    go_on = hold(store)
+    first, copy = send(store, 0, 7), send(store, 1, 7)
+    disk.error = lmdb.DiskError("no space")
+    go_on.set()
+    assert isinstance(copy.exception(PATIENCE_S), StoreFull)
+    assert isinstance(first.exception(PATIENCE_S), StoreFull if sync else type(None))
+    disk.error = None
+    assert answer(send(store, 1, 7)) == (SendStatus.OK, 1, 0)
+    assert answer(send(store, 0, 7)) == (STORED, 1, 0)
+
+
+def test_a_full_disk_refuses_what_is_new_and_answers_what_is_stored(store: OpenStore, disk: Disk) -> None:
+    send(store, 0, 7).result(PATIENCE_S)
+    go_on = hold(store)
+    disk.error = lmdb.DiskError("no space")
+    new, repeat = send(store, 0, 8), send(store, 1, 7)
+    go_on.set()
+    assert isinstance(new.exception(PATIENCE_S), StoreFull)
+    assert answer(repeat) == (STORED, 0, 0)
+
+
+def test_a_batch_that_was_refused_is_no_repeat(store: OpenStore) -> None:
+    go_on = hold(store)
+    refused, accepted = send(store, 2, 7), send(store, 1, 7)
+    go_on.set()
+    assert isinstance(refused.exception(PATIENCE_S), QueueNotFound)
+    assert answer(accepted) == (SendStatus.OK, 1, 0)
+
+
+@pytest.mark.parametrize("checkpoint", ["none", "at the end", "in between"])
+def test_repeats_are_known_after_every_start(stores: Stores, checkpoint: str) -> None:
+    store = stores.open(checkpoint_interval_s=0.001 if checkpoint == "in between" else 3600.0)
+    store.create_topic("t", 2)
+    for sequence in range(50):
+        send(store, sequence % 2, sequence, unsettled=20).result(PATIENCE_S)
+    name = "data"
+    if checkpoint == "at the end":
+        store.close()
+    else:  # as after kill -9
+        name = "copy"
+        shutil.copytree(store.path, stores.folder / name)
+    again = stores.open(name)
+
+    assert [answer(send(again, 0, sequence)) for sequence in range(29, 50)] == [
+        (STORED, sequence % 2, sequence // 2) for sequence in range(29, 50)
+    ]
+    for sequence in range(29):
+        assert isinstance(send(again, 0, sequence).exception(PATIENCE_S), StaleSequence)
+    assert len(again.bodies("t", 0)) == len(again.bodies("t", 1)) == 25
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_its_producer_has_settled_is_refused_for_good(store: OpenStore, together: bool) -> None:
+    go_on = hold(store) if together else threading.Event()
+    later, stale, possible = (
+        send(store, 0, 10, unsettled=3),
+        send(store, 0, 6, unsettled=0),
+        send(store, 0, 7, unsettled=0),
+    )
+    go_on.set()
+    assert answer(later) == (SendStatus.OK, 0, 0)
+    error = stale.exception(PATIENCE_S)
+    assert isinstance(error, StaleSequence)
+    assert not error.retriable
+    assert "batch 6 of producer 000000000000feed comes too late" in str(error)
+    assert answer(possible) == (SendStatus.OK, 0, 1)
+    assert store.bodies("t", 0) == [b"10", b"7"]
+
+
+def test_a_topic_that_is_made_again_gets_the_batch_again(stores: Stores, store: OpenStore) -> None:
+    send(store, 1, 7).result(PATIENCE_S)
+    store.delete_topic("t")
+    assert isinstance(send(store, 0, 7).exception(PATIENCE_S), TopicNotFound)
+    store.create_topic("t", 2)
+    assert answer(send(store, 0, 7)) == (SendStatus.OK, 0, 0)
+    store.close()
+    assert answer(send(stores.open(), 1, 7)) == (STORED, 0, 0)
+
+
+def test_a_number_of_a_batch_in_another_topic_is_refused(store: OpenStore) -> None:
+    store.create_topic("other")
+    send(store, 0, 7).result(PATIENCE_S)
+    error = send(store, 0, 7, topic="other").exception(PATIENCE_S)
+    assert isinstance(error, InvalidArgument)
+    assert "stored in another topic already" in str(error)
+    assert store.bodies("other", 0) == []
+
+
+def test_a_repeat_is_answered_though_its_queue_takes_nothing_any_more(store: OpenStore) -> None:
+    send(store, 1, 7).result(PATIENCE_S)
+    topic = store.state.topic("t")
+    store.record(TopicSet(Topic("t", topic.topic_id, 2, 1, Permission.READ)))
+    assert answer(send(store, 1, 7)) == (STORED, 1, 0)
+
+
+def test_a_forgotten_producer_has_no_row_in_the_checkpoint(stores: Stores, store: OpenStore) -> None:
+    store.state.producers = ProducerTable(max_producers=2)
+    for producer_id in (1, 2):
+        store.submit("t", 0, numbered_batch(producer_id, 0)).result(PATIENCE_S)
+    store.close()
+    again = stores.open()
+    assert list(again.state.producers) == [1, 2]
+    again.state.producers = ProducerTable(max_producers=2)
+    for producer_id in (1, 2, 3):
+        again.submit("t", 0, numbered_batch(producer_id, 1)).result(PATIENCE_S)
+    again.close()
+    checkpoint = Checkpoint(again.path / "state.mdb", readonly=True)
+    assert list(checkpoint.load().producers) == [2, 3]
+    checkpoint.close()
+
+
+# ---- looking at a directory ---------------------------------------------------------------------
+
+
+def test_the_check_finds_a_batch_that_is_stored_twice(
+    stores: Stores, store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.damaged.add(store.path)
+    send(store, 0, 7).result(PATIENCE_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(PendingBatches, "find", lambda *_: None)
+        send(store, 1, 7).result(PATIENCE_S)
+    store.delete_topic("t")
+    store.create_topic("t")
+    send(store, 0, 7).result(PATIENCE_S)
+    store.close()
+
+    [finding] = check_directory(store.path).findings
+    assert finding.endswith("is batch 7 of producer 000000000000feed again, which is in queue 0 at offset 0")
+
+
+def test_inspecting_shows_the_number_of_a_batch(store: OpenStore) -> None:
+    store.append("t", 0, b"without")
+    send(store, 0, 7).result(PATIENCE_S)
+    store.close()
+    *_, without, numbered = inspect_directory(store.path, entries=True)
+    assert without.endswith("offsets 0 to 0")
+    assert numbered.endswith("offsets 1 to 1 producer 000000000000feed sequence 7")
+    *_, plain, entry = inspect_as_json(store.path, entries=True)["entries"]
+    assert (entry["producer"], entry["sequence"]) == ("000000000000feed", 7)
+    assert "producer" not in plain
