@@ -8,7 +8,7 @@ from typing import Literal
 
 from minimq_common.daemon import LogLevel
 from minimq_common.errors import InvalidArgument
-from minimq_common.names import check_address, check_broker
+from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_common.options import check_limits, option
 
 
@@ -64,7 +64,7 @@ class BrokerOptions:
 
     def __post_init__(self) -> None:
         check_broker(self.name)
-        check_broker(self.cluster)
+        check_cluster(self.cluster)
         check_address(self.listen)
         for address in (*self.nameservers, *([self.advertise] if self.advertise else [])):
             check_address(address)

@@ -8,19 +8,23 @@ from minimq_common.errors import InvalidArgument
 
 #: `%` is for the names the system makes itself (retry and dead-letter topics of a group).
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+#: `@` parts the machine room from the rest: "room@broker".
+_BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_@-]+\Z")
 
 MAX_TOPIC = 127
 MAX_GROUP = 120
 MAX_BROKER = 120
 
 
-def _check(kind: str, name: str, longest: int) -> str:
+def _check(kind: str, name: str, longest: int, pattern: re.Pattern[str] = _NAME, characters: str = "_ - % |") -> str:
     if not name:
         raise InvalidArgument(f"the {kind} name is empty")
     if len(name) > longest:
         raise InvalidArgument(f"the {kind} name has {len(name)} characters, the limit is {longest}: {name[:40]}...")
-    if not _NAME.match(name):
-        raise InvalidArgument(f"illegal {kind} name {name!r}: letters, digits and the characters _ - % | are allowed")
+    if not pattern.match(name):
+        raise InvalidArgument(
+            f"illegal {kind} name {name!r}: letters, digits and the characters {characters} are allowed"
+        )
     return name
 
 
@@ -35,8 +39,8 @@ def check_group(name: str) -> str:
 
 
 def check_broker(name: str) -> str:
-    """Return the name. Raises `InvalidArgument` when it cannot name a broker."""
-    return _check("broker", name, MAX_BROKER)
+    """Return the name, "broker" or "room@broker". Raises `InvalidArgument` when it cannot name a broker."""
+    return _check("broker", name, MAX_BROKER, _BROKER_NAME, "_ - % | @")
 
 
 def check_cluster(name: str) -> str:

@@ -1,0 +1,44 @@
+"""What a topic, a group, a broker and a cluster may be called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_broker, check_cluster, check_group, check_topic
+
+CHECKS = {"topic": check_topic, "group": check_group, "broker": check_broker, "cluster": check_cluster}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("name", ["a", "orders-2", "%RETRY%group", "a|b", "A_z9"])
+def test_names_that_all_may_have(check: Callable[[str], str], name: str) -> None:
+    assert check(name) == name
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+@pytest.mark.parametrize("name", ["a b", "a/b", "ä", "a\n", "a.b"])
+def test_names_that_none_may_have(kind: str, name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"illegal {kind} name {re.escape(repr(name))}"):
+        CHECKS[kind](name)
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("topic", 127), ("group", 120), ("broker", 120), ("cluster", 120)])
+def test_the_length_is_limited(kind: str, longest: int) -> None:
+    assert CHECKS[kind]("a" * longest)
+    with pytest.raises(InvalidArgument, match=f"the {kind} name has {longest + 1} characters"):
+        CHECKS[kind]("a" * (longest + 1))
+    with pytest.raises(InvalidArgument, match=f"the {kind} name is empty"):
+        CHECKS[kind]("")
+
+
+def test_only_a_broker_may_name_its_machine_room() -> None:
+    assert check_broker("room-1@broker-a") == "room-1@broker-a"
+    for kind in ("topic", "group", "cluster"):
+        with pytest.raises(InvalidArgument, match=r"the characters _ - % \| are allowed"):
+            CHECKS[kind]("room-1@broker-a")
+    with pytest.raises(InvalidArgument, match=r"the characters _ - % \| @ are allowed"):
+        check_broker("room 1@broker-a")
