@@ -1,10 +1,20 @@
-"""Which queue the next batch goes to."""
+"""Which queue a message goes to: in turn, or as a selector of the caller says.
+
+A selector gets all queues of the topic (at least one, sorted, in the same order in every producer) and the message, and
+returns one of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Collection, Sequence
 
-from minimq_common.model import MessageQueue
+from minimq.key_hash import consistent_hash, java_hash
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
+
+#: Chooses the queue of a message.
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class RoundRobin:
@@ -25,3 +35,119 @@ class RoundRobin:
                 self._next = (self._next + step + 1) % len(queues)
                 return queue
         return None
+
+
+# ---- Selectors ----------------------------------------------------------------------------------
+
+
+def by_hash(key: str | None = None) -> Selector:
+    """Return a selector that sends all messages of one key to one queue, the same one as RocketMQ's clients.
+
+    When the number of queues changes, nearly every key moves to another queue: see `by_consistent_hash`.
+
+    Args:
+        key: for all messages; when None, each message's first key counts, and a message without one raises
+            `InvalidArgument`.
+
+    Returns:
+        A selector. Thread-safe.
+    """
+    if key is None:
+        return lambda queues, message: queues[abs(java_hash(_first_key(message))) % len(queues)]
+    # Java takes the remainder first, so that the smallest integer, which has no absolute value there, does no harm.
+    number = abs(java_hash(key))
+    return lambda queues, message: queues[number % len(queues)]
+
+
+def by_consistent_hash(key: str | None = None) -> Selector:
+    """Return a selector that sends all messages of one key to one queue and moves few keys when the topic grows.
+
+    When each broker gets more queues, only the keys for the new queues move. That holds because it numbers the queues
+    across brokers: first queue 0 of each broker, then queue 1 of each. A broker more moves many keys all the same.
+
+    Args:
+        key: as for `by_hash`.
+
+    Returns:
+        A selector. Thread-safe.
+    """
+    across = _Across()
+    if key is None:
+        return lambda queues, message: across.of(queues)[consistent_hash(_first_key(message), len(queues))]
+    return lambda queues, message: across.of(queues)[consistent_hash(key, len(queues))]
+
+
+def by_random() -> Selector:
+    """Return a selector that sends each message to any queue. Thread-safe."""
+    return lambda queues, message: queues[int(random.random() * len(queues))]
+
+
+def _first_key(message: Message) -> str:
+    if not message.keys:
+        raise InvalidArgument("the message has no key by which its queue could be chosen: give it one in `keys`")
+    return message.keys[0]
+
+
+class _Across:
+    """Queues sorted by number before broker; a tuple is sorted once as long as it is the same one. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[Sequence[MessageQueue], list[MessageQueue]] | None = None
+
+    def of(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        latest = self._latest
+        if latest is not None and latest[0] is queues:
+            return latest[1]
+        ordered = sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))
+        if isinstance(queues, tuple):  # anything else could change and still be the same
+            self._latest = queues, ordered
+        return ordered
+
+
+# ---- Which queues there are to choose from ------------------------------------------------------
+
+
+def machine_room_of(broker_name: str) -> str:
+    """Return where a broker named "room@broker" stands; "" when the name tells no room."""
+    return broker_name.partition("@")[0] if "@" in broker_name else ""
+
+
+def in_machine_rooms(queues: Sequence[MessageQueue], rooms: Collection[str]) -> Sequence[MessageQueue]:
+    """Return the queues of brokers in these machine rooms; all queues when there is none."""
+    return [queue for queue in queues if machine_room_of(queue.broker_name) in rooms] or queues
+
+
+class OrderedQueues:
+    """The queues of one topic among which selectors choose. Not thread-safe.
+
+    When a broker dies, its queues vanish from the route. A hash over those that are left would send nearly every key to
+    another queue and so break the order of its messages. So this remembers the queues of every broker that once was
+    there with a master: their messages wait or fail, all others stay where they are.
+
+    What a broker with a master says itself is believed: without the permission to write, or with fewer queues, it takes
+    part with what is left. That is how a broker is taken out of service: its permission to write is withdrawn first.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}  # queues that take messages, by broker name
+        self._queues: tuple[MessageQueue, ...] = ()
+
+    def update(self, route: TopicRoute) -> None:
+        """Take in the route of the topic as it is now; always that of the same topic."""
+        counts = self._counts | {
+            data.broker_name: data.write_queues if data.permission & Permission.WRITE else 0
+            for data in route.queues
+            if route.master_of(data.broker_name) is not None
+        }
+        if counts == self._counts:
+            return
+        self._counts = counts
+        self._queues = tuple(
+            MessageQueue(route.topic, broker_name, queue_id)
+            for broker_name in sorted(counts)
+            for queue_id in range(counts[broker_name])
+        )
+
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """Return the queues, sorted; the same tuple until they change."""
+        return self._queues

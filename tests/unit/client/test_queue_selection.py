@@ -1,11 +1,36 @@
-"""Which queue the next batch goes to."""
+"""Which queue a message goes to."""
 
 from __future__ import annotations
 
-from minimq.queue_selection import RoundRobin
-from minimq_common.model import MessageQueue
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq.key_hash import consistent_hash
+from minimq.queue_selection import (
+    RoundRobin,
+    Selector,
+    by_consistent_hash,
+    by_hash,
+    by_random,
+    in_machine_rooms,
+    machine_room_of,
+)
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Message, MessageQueue
 
 QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
+
+
+def queues(count: int, *brokers: str) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue("t", broker, number) for broker in brokers or ("a",) for number in range(count))
+
+
+def message(*keys: str) -> Message:
+    return Message("t", b"x", keys=keys)
+
+
+# ---- In turn ------------------------------------------------------------------------------------
 
 
 def test_queues_take_turns() -> None:
@@ -32,3 +57,126 @@ def test_the_number_of_queues_may_change() -> None:
     assert turn.select(QUEUES, lambda _: True) == QUEUES[0]
     assert turn.select(QUEUES[:1], lambda _: True) == QUEUES[0]
     assert turn.select(QUEUES, lambda _: True) == QUEUES[0]
+
+
+@given(st.integers(0, 2**32), st.lists(st.booleans(), min_size=1, max_size=16), st.integers(0, 100))
+def test_usable_queues_get_as_many_messages_each_within_one(start: int, usable: list[bool], messages: int) -> None:
+    turn = RoundRobin(start)
+    every = queues(len(usable))
+    live = [queue for queue, good in zip(every, usable, strict=True) if good]
+    chosen = [turn.select(every, lambda queue: queue in live) for _ in range(messages)]
+    if live:
+        counts = [chosen.count(queue) for queue in live]
+        assert sum(counts) == messages
+        assert max(counts) - min(counts) <= 1
+    else:
+        assert chosen == [None] * messages
+
+
+# ---- By hash ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "of_ten", "of_four", "of_eight"),
+    [
+        ("123", 0, 2, 2),
+        ("234", 3, 3, 3),
+        ("polygenelubricants", 8, 0, 0),
+        ("GydZG_", 8, 0, 0),
+        ("DESIGNING WORKHOUSES", 8, 0, 0),
+        ("order-1", 0, 2, 6),
+        ("order-2", 9, 1, 5),
+        ("TagA", 9, 3, 7),
+        ("TagB", 0, 0, 0),
+    ],
+)
+def test_the_hash_chooses_as_in_java(key: str, of_ten: int, of_four: int, of_eight: int) -> None:
+    for count, expected in ((10, of_ten), (4, of_four), (8, of_eight)):
+        assert by_hash(key)(queues(count), message()).queue_id == expected
+        assert by_hash()(queues(count), message(key, "another")).queue_id == expected
+
+
+def test_a_key_that_is_given_counts_more_than_that_of_the_message() -> None:
+    assert by_hash("order-1")(queues(10), message("order-2")).queue_id == 0
+
+
+@given(st.text(), st.integers(1, 64))
+def test_one_key_one_queue(key: str, count: int) -> None:
+    for selectors in ((by_hash(key), by_hash()), (by_consistent_hash(key), by_consistent_hash())):
+        chosen = {selector(queues(count), message(key)) for selector in selectors for _ in range(2)}
+        assert len(chosen) == 1
+        assert chosen <= set(queues(count))
+
+
+@pytest.mark.parametrize("selector", [by_hash(), by_consistent_hash()], ids=["hash", "consistent hash"])
+def test_a_message_without_a_key_is_refused(selector: Selector) -> None:
+    with pytest.raises(InvalidArgument, match="the message has no key"):
+        selector(queues(4), message())
+
+
+# ---- By consistent hash -------------------------------------------------------------------------
+
+
+@given(st.text(), st.integers(1, 64))
+def test_the_queues_of_one_broker_are_the_buckets(key: str, count: int) -> None:
+    assert by_consistent_hash(key)(queues(count), message()).queue_id == consistent_hash(key, count)
+
+
+@given(st.text(), st.integers(1, 8), st.integers(1, 8), st.integers(1, 4))
+def test_when_the_topic_grows_keys_move_to_new_queues_only(key: str, before: int, more: int, brokers: int) -> None:
+    names = "abcd"[:brokers]
+    old, new = queues(before, *names), queues(before + more, *names)
+    selector = by_consistent_hash()
+    was, is_now = selector(old, message(key)), selector(new, message(key))
+    assert is_now == was or is_now not in old
+
+
+def test_few_keys_move_when_the_topic_grows() -> None:
+    old, new = queues(4, "a", "b"), queues(5, "a", "b")
+    selector = by_consistent_hash()
+    keys = [f"user-{number}" for number in range(10_000)]
+    moved = sum(selector(old, message(key)) != selector(new, message(key)) for key in keys)
+    assert 1_800 < moved < 2_200  # 2 of 10 queues are new
+
+
+def test_queues_that_are_changed_in_place_are_seen() -> None:
+    changing = list(queues(4))
+    selector = by_consistent_hash("G1")
+    assert selector(changing, message()).broker_name == "a"
+    changing[:] = queues(4, "b")
+    assert selector(changing, message()).broker_name == "b"
+
+
+# ---- By chance ----------------------------------------------------------------------------------
+
+
+def test_chance_reaches_every_queue() -> None:
+    selector = by_random()
+    chosen = {selector(queues(4), message()) for _ in range(1_000)}  # misses one in 10 ** 124 runs
+    assert chosen == set(queues(4))
+
+
+# ---- Machine rooms ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("broker", "room"), [("east@broker-a", "east"), ("broker-a", ""), ("@broker-a", ""), ("east@a@b", "east"), ("", "")]
+)
+def test_the_room_stands_before_the_broker(broker: str, room: str) -> None:
+    assert machine_room_of(broker) == room
+
+
+@pytest.mark.parametrize(
+    ("rooms", "brokers"),
+    [
+        ({"east"}, ["east@a", "east@b"]),
+        ({"west"}, ["west@c"]),
+        ({"west", "east"}, ["east@a", "east@b", "west@c"]),
+        ({"north"}, ["d", "east@a", "east@b", "west@c"]),
+        ({"north", "west"}, ["west@c"]),
+        (set(), ["d", "east@a", "east@b", "west@c"]),
+    ],
+)
+def test_near_queues_come_first_and_any_are_better_than_none(rooms: set[str], brokers: list[str]) -> None:
+    every = queues(2, "d", "east@a", "east@b", "west@c")
+    assert tuple(in_machine_rooms(every, rooms)) == queues(2, *brokers)

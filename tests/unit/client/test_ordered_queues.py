@@ -1,0 +1,118 @@
+"""The queues among which selectors choose: a broker that dies must not move the keys of the others."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq.queue_selection import OrderedQueues, by_hash
+from minimq_common.model import BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
+
+#: Write queues and permission of a broker, and whether it has a master.
+Told = tuple[int, Permission, bool]
+RW, READ = Permission.READ_WRITE, Permission.READ
+
+
+def route(**brokers: Told) -> TopicRoute:
+    return TopicRoute(
+        "t",
+        tuple(QueueData(name, 16, told[0], told[1]) for name, told in sorted(brokers.items())),
+        {name: BrokerData("c", name, {0 if told[2] else 1: f"{name}:1"}) for name, told in brokers.items()},
+    )
+
+
+def names(memory: OrderedQueues) -> str:
+    return " ".join(f"{queue.broker_name}{queue.queue_id}" for queue in memory.queues())
+
+
+def test_queues_are_those_of_the_route_and_sorted() -> None:
+    memory = OrderedQueues()
+    assert memory.queues() == ()
+    memory.update(route(b=(1, RW, True), a=(2, RW, True), c=(3, READ, True)))
+    assert memory.queues() == (MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0))
+
+
+def test_a_broker_that_vanishes_keeps_its_queues() -> None:
+    memory = OrderedQueues()
+    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
+    memory.update(route(b=(2, RW, True)))
+    assert names(memory) == "a0 a1 b0 b1"
+    memory.update(route())
+    assert names(memory) == "a0 a1 b0 b1"
+
+
+def test_without_a_master_the_others_are_not_believed() -> None:
+    memory = OrderedQueues()
+    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
+    memory.update(route(a=(1, READ, False), b=(3, RW, True)))
+    assert names(memory) == "a0 a1 b0 b1 b2"
+
+
+def test_a_broker_that_never_had_a_master_has_no_queues() -> None:
+    memory = OrderedQueues()
+    memory.update(route(a=(2, RW, False), b=(1, RW, True)))
+    assert names(memory) == "b0"
+
+
+def test_a_broker_is_believed_that_takes_no_messages_any_more() -> None:
+    memory = OrderedQueues()
+    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
+    memory.update(route(a=(2, READ, True), b=(2, RW, True)))
+    assert names(memory) == "b0 b1"
+    memory.update(route(b=(2, RW, True)))  # it was stopped, which changes nothing any more
+    assert names(memory) == "b0 b1"
+    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
+    assert names(memory) == "a0 a1 b0 b1"
+
+
+def test_a_broker_is_believed_that_has_another_number_of_queues() -> None:
+    memory = OrderedQueues()
+    memory.update(route(a=(4, RW, True)))
+    memory.update(route(a=(2, RW, True)))
+    assert names(memory) == "a0 a1"
+    memory.update(route(a=(3, RW, True)))
+    memory.update(route())
+    assert names(memory) == "a0 a1 a2"
+
+
+def test_the_tuple_stays_the_same_until_queues_change() -> None:
+    memory = OrderedQueues()
+    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
+    queues = memory.queues()
+    memory.update(route(a=(2, RW, True)))
+    assert memory.queues() is queues
+    memory.update(route(a=(1, RW, True)))
+    assert memory.queues() is not queues
+
+
+BROKERS = {"a": 3, "b": 1, "c": 4}
+#: For each moment, which brokers are in the route with a master, without one, or not at all.
+moments = st.lists(st.fixed_dictionaries({name: st.sampled_from(["well", "headless", "gone"]) for name in BROKERS}))
+
+
+@given(moments, st.text())
+def test_a_key_stays_in_its_queue_whatever_brokers_vanish_and_return(moments: list[dict[str, str]], key: str) -> None:
+    memory, selector, message = OrderedQueues(), by_hash(), Message("t", b"x", keys=[key])
+    memory.update(route(**{name: (count, RW, True) for name, count in BROKERS.items()}))
+    place = selector(memory.queues(), message)
+    for moment in moments:
+        memory.update(
+            route(**{name: (BROKERS[name], RW, how == "well") for name, how in moment.items() if how != "gone"})
+        )
+        assert selector(memory.queues(), message) == place
+
+
+told = st.tuples(st.integers(0, 4), st.sampled_from(Permission), st.booleans())
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), told)))
+def test_what_a_master_says_last_counts(routes: list[dict[str, Told]]) -> None:
+    memory = OrderedQueues()
+    expected: dict[str, int] = {}
+    for brokers in routes:
+        memory.update(route(**brokers))
+        for name, (count, permission, has_master) in brokers.items():
+            if has_master:
+                expected[name] = count if Permission.WRITE in permission else 0
+    queues = [MessageQueue("t", name, number) for name, count in expected.items() for number in range(count)]
+    assert list(memory.queues()) == sorted(queues)
