@@ -1,0 +1,74 @@
+"""What becomes of a batch after a try that failed, and how much time a try may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minimq_common.errors import MiniMQError
+
+#: Each try gets a share of the time that is left, so that one hung broker does not eat all of it.
+_TRIES_TO_FIT = 3
+#: A try is given at least this long, however little of the budget is left.
+_SHORTEST_TRY_S = 0.2
+#: Waits before the second, third, ... try: the first goes elsewhere at once.
+_BACKOFF_S = (0.0, 0.1, 0.3, 1.0)
+#: Wait of a batch that was not tried, because no broker takes it.
+_NOWHERE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The batch fails.
+
+    Attributes:
+        reason: why there is no further try, for people.
+        hopeless: whether it is the error that forbids another try; otherwise the time is used up.
+    """
+
+    reason: str
+    hopeless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """The batch is tried again.
+
+    Attributes:
+        delay_s: seconds to wait before.
+        refresh_route: whether to ask for the route meanwhile, because what is known of it led to the error.
+    """
+
+    delay_s: float
+    refresh_route: bool
+
+
+def next_step(
+    error: MiniMQError, *, tries: int, now: float, deadline: float, bound: bool, elsewhere: bool
+) -> GiveUp | TryAgain:
+    """Decide about a batch that is not stored. All times are seconds on one clock.
+
+    Args:
+        error: why not; its marks decide, see `minimq_common.errors`.
+        tries: how often it was sent, the failed one included; 0 when no broker takes it.
+        now: the time.
+        deadline: of the batch; no try begins at it or later.
+        bound: whether it has to go to one queue. If it may go to any, an error that is about the queue or about the
+            route is not its end.
+        elsewhere: whether another broker is available. A free batch then goes there without the wait that the server
+            asked for: that one is about its own load.
+    """
+    if not error.retriable and (bound or not error.refresh_route):
+        return GiveUp("trying again does not help", hopeless=True)
+    delay_s = _BACKOFF_S[min(tries, len(_BACKOFF_S)) - 1] if tries else _NOWHERE_S
+    if bound or not elsewhere:
+        delay_s = max(delay_s, error.retry_after_s)
+    if now + delay_s >= deadline:
+        return GiveUp(
+            "no time is left" if now >= deadline else f"no time is left to wait {delay_s:g} s", hopeless=False
+        )
+    return TryAgain(delay_s, error.refresh_route)
+
+
+def patience_s(now: float, deadline: float, tries: int) -> float:
+    """Return how many seconds the next try of a batch may take, after so many tries: its share of the time left."""
+    return max((deadline - now) / max(_TRIES_TO_FIT - tries, 1), _SHORTEST_TRY_S)
