@@ -1,19 +1,22 @@
 """The client of minimq, a durable, ordered and replayable message queue.
 
-Sending:    `Producer`, `Message`, `SendReceipt`
+Sending:    `Producer`, `Message`, `SendReceipt`; for asyncio `minimq.aio`
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `ReceivedMessage`
 Running:    `Admin`, `LocalCluster`
 """
 
 from minimq.admin import Admin
+from minimq.interceptor import SendInterceptor
 from minimq.local_cluster import LocalCluster
 from minimq.options import ConsumerOptions, ProducerOptions
 from minimq.producer import Producer
 from minimq.pull_consumer import PullConsumer
 from minimq.push_consumer import ConsumeResult, PushConsumer
+from minimq.queue_selection import by_consistent_hash, by_hash, by_random
 from minimq.rebalance import AllocationStrategy, allocation
-from minimq.receipt import SendReceipt
+from minimq.receipt import SendReceipt, SendStatus
 from minimq.received import ReceivedMessage
+from minimq.statistics import ProducerStatistics
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue, Permission
@@ -25,7 +28,13 @@ __all__ = [
     "Message",
     "Producer",
     "ProducerOptions",
+    "ProducerStatistics",
+    "SendInterceptor",
     "SendReceipt",
+    "SendStatus",
+    "by_consistent_hash",
+    "by_hash",
+    "by_random",
     # Receiving
     "AllocationStrategy",
     "ConsumeResult",

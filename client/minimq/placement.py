@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from minimq.fault_table import Exclusion, FaultTable, choose_brokers
 from minimq.latency_table import latency_table
 from minimq.options import ProducerOptions
 from minimq.queue_selection import RoundRobin, in_machine_rooms
-from minimq.routing import RouteCache
 from minimq_common.errors import MiniMQError, QueueNotFound, TopicNotFound, TransportError, Unavailable
 from minimq_common.model import MessageQueue, TopicRoute
 
@@ -25,6 +24,13 @@ class Place(NamedTuple):
 
 #: There are brokers that take the batch, but none of them just now.
 BUSY = Place(MessageQueue("", "", -1), "")
+
+
+class KnownRoutes(Protocol):
+    """What a placement needs of a `RouteCache`."""
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic if it is known, without asking anybody."""
 
 
 class _Writable(NamedTuple):
@@ -58,7 +64,7 @@ class Placement:
         options: of the producer.
     """
 
-    def __init__(self, routes: RouteCache, options: ProducerOptions) -> None:
+    def __init__(self, routes: KnownRoutes, options: ProducerOptions) -> None:
         self._routes = routes
         self._window = options.window
         self._machine_rooms = frozenset(options.machine_rooms)

@@ -16,7 +16,7 @@ from minimq.queue_selection import Selector
 from minimq.receipt import SendReceipt
 from minimq.sender import Prepared, Sender
 from minimq.statistics import ProducerStatistics
-from minimq_common.errors import BufferFull, SendFailed
+from minimq_common.errors import BufferFull, Closed, SendFailed
 from minimq_common.model import Message, MessageQueue
 
 T = TypeVar("T")
@@ -141,7 +141,11 @@ class Producer:
         await self._in_thread(partial(self._sender.hand_in, prepared, outcome))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._waiting, call)
+        try:
+            answer = asyncio.get_running_loop().run_in_executor(self._waiting, call)
+        except RuntimeError:  # the thread is gone
+            raise Closed("the producer is closed") from None
+        return await answer
 
     async def _send_stream(
         self, messages: AsyncIterable[Message], queue: MessageQueue | None, selector: Selector | None

@@ -1,0 +1,186 @@
+"""The producer for asyncio, with real servers: it never blocks its loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, by_hash
+from minimq.aio import Producer
+from minimq_common.errors import BufferFull, Closed, InvalidArgument, SendFailed, TopicNotFound
+from support.reading import read_all
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[LocalCluster]:
+    """One broker, with a topic of two queues."""
+    with LocalCluster(brokers=1, data_dir=tmp_path) as made:
+        with Admin(made.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        yield made
+
+
+async def longest_pause(work: Awaitable[object]) -> float:
+    """Await something; return for how long the loop was away at most meanwhile, in seconds."""
+    longest = 0.0
+    done = asyncio.ensure_future(work)
+    while not done.done():
+        before = time.monotonic()
+        await asyncio.sleep(0.001)
+        longest = max(longest, time.monotonic() - before - 0.001)
+    await done
+    return longest
+
+
+def test_messages_are_sent_and_receipts_come_back(cluster: LocalCluster, topic: str) -> None:
+    async def run() -> None:
+        async with Producer(cluster.nameserver) as producer:
+            receipt = await producer.send(Message(topic, b"one"))
+            assert receipt.queue.topic == topic
+            receipts = await asyncio.gather(*(producer.send(Message(topic, b"%d" % number)) for number in range(500)))
+            assert len({receipt.message_id for receipt in receipts}) == 500
+            future = await producer.send_async(Message(topic, b"later"))
+            assert (await future).queue_offset >= 0
+            await producer.send_one_way(Message(topic, b"away"))
+            await producer.flush(PATIENCE_S)
+            queue = MessageQueue(topic, "broker-b", 2)
+            assert (await producer.send(Message(topic, b"there"), queue=queue)).queue == queue
+            chosen = [await producer.send(Message(topic, b"k", keys=["k"]), selector=by_hash()) for _ in range(3)]
+            assert len({receipt.queue for receipt in chosen}) == 1
+            assert producer.statistics().acknowledged == 507
+
+    asyncio.run(run())
+    assert len(list(read_all(cluster.nameserver, topic))) == 507
+
+
+def test_many_are_sent_from_plain_and_from_asynchronous_iterables(cluster: LocalCluster, topic: str) -> None:
+    async def numbers() -> AsyncIterator[Message]:
+        for number in range(2_500):
+            yield Message(topic, b"%d" % number)
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+
+    async def run() -> None:
+        async with Producer(cluster.nameserver, batch_messages=1_000) as producer:
+            plain = await producer.send_many(Message(topic, b"%d" % number) for number in range(2_500))
+            streamed = await producer.send_many(numbers())
+            assert (len(plain), len(streamed)) == (2_500, 2_500)
+
+    asyncio.run(run())
+    bodies = sorted(int(message.body) for message in read_all(cluster.nameserver, topic))
+    assert bodies == sorted([*range(2_500)] * 2)
+
+
+def test_errors_are_those_of_the_plain_producer(cluster: LocalCluster, topic: str) -> None:
+    async def run() -> None:
+        producer = Producer(cluster.nameserver)
+        with pytest.raises(InvalidArgument, match="empty body"):
+            await producer.send(Message(topic, b""))
+        with pytest.raises(TopicNotFound):
+            await producer.send(Message(topic + "-gone", b"x"))
+        await producer.close()
+        await producer.close()
+        with pytest.raises(Closed):
+            await producer.send(Message(topic, b"x"))
+
+    asyncio.run(run())
+    with pytest.raises(InvalidArgument, match="unknown option"):
+        Producer(cluster.nameserver, windows=3)
+
+
+def test_a_full_buffer_lets_the_loop_go_on(single: LocalCluster) -> None:
+    [broker] = single.brokers
+
+    async def run() -> None:
+        async with Producer(single.nameserver, buffer_bytes=10_000, send_timeout_s=PATIENCE_S) as producer:
+            await producer.send(Message("t", b"0"))
+            broker.pause()
+            resume = threading.Timer(0.5, broker.resume)
+            resume.start()
+            sends = [producer.send(Message("t", bytes(1_000))) for _ in range(50)]
+            pause = await longest_pause(asyncio.gather(*sends))
+            resume.join()
+            assert pause < 0.4  # a blocked loop would have been away for half a second
+
+    asyncio.run(run())
+    assert len(list(read_all(single.nameserver, "t"))) == 51
+
+
+def test_a_full_buffer_that_does_not_block_says_so(single: LocalCluster) -> None:
+    [broker] = single.brokers
+
+    async def run() -> None:
+        async with Producer(
+            single.nameserver, buffer_bytes=1_000, block_when_full=False, send_timeout_s=PATIENCE_S
+        ) as producer:
+            await producer.send(Message("t", b"0"))
+            broker.pause()
+            first = await producer.send_async(Message("t", bytes(900)))
+            with pytest.raises(BufferFull, match="raise buffer_bytes"):
+                await producer.send_async(Message("t", bytes(900)))
+            broker.resume()
+            assert (await first).queue_offset >= 0
+
+    asyncio.run(run())
+
+
+def test_an_unknown_route_is_asked_for_beside_the_loop(single: LocalCluster) -> None:
+    nameserver = single.nameservers[0]
+    nameserver.pause()
+
+    async def run() -> None:
+        async with Producer(single.nameserver) as producer:
+            resume = threading.Timer(0.5, nameserver.resume)
+            resume.start()
+            pause = await longest_pause(producer.send(Message("t", b"x")))
+            resume.join()
+            assert pause < 0.4
+
+    asyncio.run(run())
+
+
+def test_a_send_that_nobody_waits_for_any_more_does_no_harm(single: LocalCluster) -> None:
+    [broker] = single.brokers
+
+    async def run() -> None:
+        async with Producer(single.nameserver, send_timeout_s=PATIENCE_S) as producer:
+            await producer.send(Message("t", b"0"))
+            broker.pause()
+            waiting = asyncio.create_task(producer.send(Message("t", b"1")))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            broker.resume()
+            await producer.flush(PATIENCE_S)
+            assert (await producer.send(Message("t", b"2"))).queue.topic == "t"
+
+    asyncio.run(run())
+    bodies = {message.body for message in read_all(single.nameserver, "t")}
+    assert {b"0", b"2"} <= bodies <= {b"0", b"1", b"2"}
+
+
+def test_closing_tells_what_was_not_sent(single: LocalCluster) -> None:
+    [broker] = single.brokers
+
+    async def run() -> None:
+        producer = Producer(single.nameserver, send_timeout_s=PATIENCE_S)
+        await producer.send(Message("t", b"0"))
+        broker.pause()
+        futures = [await producer.send_async(Message("t", b"x")) for _ in range(3)]
+        with pytest.raises(SendFailed, match="3 messages were not acknowledged within 0.2 s .*: 3 for topic t"):
+            await producer.close(0.2)
+        for future in futures:
+            with pytest.raises(Closed):
+                await future
+
+    asyncio.run(run())
+    broker.resume()
+    assert threading.active_count() < 30

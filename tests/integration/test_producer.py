@@ -1,0 +1,257 @@
+"""The faces of sending beside `send` and `send_many`, with real servers."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minimq import (
+    Admin,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    MiniMQError,
+    Producer,
+    SendInterceptor,
+    SendReceipt,
+    SendStatus,
+    by_hash,
+)
+from minimq_common.errors import InvalidArgument, MessageTooLarge, SendFailed, TopicNotFound
+from support.reading import read_all
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+
+
+class Recorder(SendInterceptor):
+    """Notes all that passes, and marks each message."""
+
+    def __init__(self, mark: bytes = b"!") -> None:
+        self._mark = mark
+        self.lock = threading.Lock()
+        self.before: list[bytes] = []
+        self.after: list[tuple[bytes, SendReceipt | None, MiniMQError | None]] = []
+
+    def before_send(self, message: Message) -> Message:
+        with self.lock:
+            self.before.append(message.body)
+        return Message(message.topic, message.body + self._mark)
+
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        with self.lock:
+            self.after.append((message.body, receipt, error))
+
+
+# ---- one way, statuses, statistics --------------------------------------------------------------
+
+
+def test_a_message_sent_one_way_arrives_and_its_fate_shows_in_the_statistics(cluster: LocalCluster, topic: str) -> None:
+    with Producer(cluster.nameserver) as producer:
+        for number in range(100):
+            producer.send_one_way(Message(topic, b"%d" % number))
+        with pytest.raises(InvalidArgument, match="empty body"):
+            producer.send_one_way(Message(topic, b""))
+        producer.flush(PATIENCE_S)
+        assert producer.statistics().acknowledged == 100
+    assert {message.body for message in read_all(cluster.nameserver, topic)} == {
+        b"%d" % number for number in range(100)
+    }
+
+
+def test_a_receipt_says_that_the_message_is_on_disk(cluster: LocalCluster, topic: str) -> None:
+    with Producer(cluster.nameserver) as producer:
+        assert producer.send(Message(topic, b"x")).status is SendStatus.SEND_OK
+
+
+def test_statistics_count_messages_batches_bytes_and_latencies(cluster: LocalCluster, topic: str) -> None:
+    with Producer(cluster.nameserver, batch_messages=100) as producer:
+        producer.send_many(Message(topic, bytes(50)) for _ in range(1_000))
+        producer.send(Message(topic, b"x"))
+        told = producer.statistics()
+        assert (told.acknowledged, told.failed, told.retries, told.already_stored) == (1_001, 0, 0, 0)
+        assert told.batches >= 11
+        assert 1_000 * 50 < told.bytes < 1_000 * 80
+        assert told.latency.count == 1_001
+        assert 0 < told.latency.quantile_s(0.5) <= told.latency.quantile_s(0.99) < PATIENCE_S
+        assert (told.buffered_messages, told.buffered_bytes, told.avoided) == (0, 0, ())
+
+
+def test_statistics_count_what_failed_and_name_the_brokers_that_are_left_out(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        with Producer(cluster.nameserver, send_timeout_s=0.5) as producer:
+            producer.send(Message("t", b"0"))
+            cluster.brokers[0].kill()
+            with pytest.raises(SendFailed):
+                producer.send(Message("t", b"1"))
+            told = producer.statistics()
+            assert (told.acknowledged, told.failed) == (1, 1)
+            assert told.retries >= 1
+            [avoided] = told.avoided
+            assert (avoided.broker_name, avoided.unreachable) == ("broker-a", True)
+            cluster.brokers[0].start()
+            # A probe finds it long before the ten seconds are over for which a failed broker is left out.
+            wait_until(lambda: not producer.statistics().avoided, 8.0)
+            producer.send(Message("t", b"2"))
+
+
+# ---- interceptors -------------------------------------------------------------------------------
+
+
+def test_interceptors_see_and_change_each_message_and_hear_of_its_outcome(cluster: LocalCluster, topic: str) -> None:
+    outer, inner = Recorder(b"o"), Recorder(b"i")
+    with Producer(cluster.nameserver, interceptors=[outer, inner]) as producer:
+        producer.send(Message(topic, b"single"))
+        producer.send_one_way(Message(topic, b"one-way"))
+        producer.flush(PATIENCE_S)
+        receipts = producer.send_many([Message(topic, b"many"), Message(topic, b"more")])
+    assert outer.before == [b"single", b"one-way", b"many", b"more"]
+    assert inner.before == [b"singleo", b"one-wayo", b"manyo", b"moreo"]
+    told = {body: receipt for body, receipt, error in outer.after if error is None}
+    assert told.keys() == {b"singleoi", b"one-wayoi", b"manyoi", b"moreoi"}
+    assert told[b"manyoi"] == receipts[0] and told[b"moreoi"] == receipts[1]
+    assert {message.body for message in read_all(cluster.nameserver, topic)} == told.keys()
+
+
+def test_an_interceptor_that_raises_before_a_send_stops_it(cluster: LocalCluster, topic: str) -> None:
+    class Refuses(SendInterceptor):
+        def before_send(self, message: Message) -> Message:
+            raise PermissionError("not this one")
+
+    with Producer(cluster.nameserver, interceptors=[Refuses()]) as producer:
+        with pytest.raises(PermissionError, match="not this one"):
+            producer.send(Message(topic, b"x"))
+        with pytest.raises(PermissionError, match="not this one"):
+            producer.send_many([Message(topic, b"x")])
+        assert producer.statistics().acknowledged == 0
+
+
+def test_an_interceptor_that_raises_after_a_send_changes_nothing(
+    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stumbles(SendInterceptor):
+        def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+            raise ValueError("stumbled")
+
+    with Producer(cluster.nameserver, interceptors=[Stumbles()]) as producer:
+        assert producer.send(Message(topic, b"x")).queue.topic == topic
+        assert len(producer.send_many([Message(topic, b"x")])) == 1
+    assert caplog.text.count("ValueError: stumbled") == 2
+
+
+def test_interceptors_hear_of_what_failed(cluster: LocalCluster, topic: str) -> None:
+    recorder = Recorder()
+    gone = MessageQueue(topic, "broker-a", 99)
+    with Producer(cluster.nameserver, interceptors=[recorder]) as producer, pytest.raises(MiniMQError):
+        producer.send(Message(topic, b"x"), queue=gone)
+    [(body, receipt, error)] = recorder.after
+    assert (body, receipt) == (b"x!", None)
+    assert error is not None and "99" in error.message
+
+
+# ---- selection ----------------------------------------------------------------------------------
+
+
+def by_key(cluster: LocalCluster, topic: str) -> dict[str, list[tuple[MessageQueue, bytes]]]:
+    """Return where the messages of each key are, in the order of their queue."""
+    found: defaultdict[str, list[tuple[MessageQueue, bytes]]] = defaultdict(list)
+    for message in read_all(cluster.nameserver, topic):
+        found[message.keys[0]].append((message.queue, message.body))
+    return found
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["send_async", "send_many"])
+def test_messages_of_one_key_keep_their_queue_and_their_order(cluster: LocalCluster, topic: str, many: bool) -> None:
+    messages = [Message(topic, b"%d" % number, keys=[f"key-{number % 40}"]) for number in range(2_000)]
+    with Producer(cluster.nameserver) as producer:
+        if many:
+            receipts = producer.send_many(messages, selector=by_hash())
+        else:
+            receipts = [
+                future.result(PATIENCE_S)
+                for future in [producer.send_async(message, selector=by_hash()) for message in messages]
+            ]
+        again = producer.send(messages[0], selector=by_hash("key-0"))
+    assert again.queue == receipts[0].queue
+    found = by_key(cluster, topic)
+    assert len(found) == 40
+    for key, places in found.items():
+        assert len({queue for queue, _ in places}) == 1, key
+        bodies = [int(body) for _, body in places]
+        assert bodies[:50] == sorted(bodies[:50])
+    assert len({places[0][0] for places in found.values()}) == 8  # 40 keys, 8 queues: none stays empty
+
+
+def test_a_function_of_the_user_chooses_among_all_queues(cluster: LocalCluster, topic: str) -> None:
+    def last(queues: object, message: Message) -> MessageQueue:
+        assert isinstance(queues, tuple) and len(queues) == 8
+        return max(queues)
+
+    with Producer(cluster.nameserver) as producer:
+        assert producer.send(Message(topic, b"x"), selector=last).queue == MessageQueue(topic, "broker-b", 3)
+
+
+def test_a_queue_of_another_topic_is_refused(cluster: LocalCluster, topic: str) -> None:
+    with Producer(cluster.nameserver) as producer, pytest.raises(InvalidArgument, match="of another topic"):
+        producer.send(Message(topic, b"x"), queue=MessageQueue("other", "broker-a", 0))
+
+
+def test_a_key_keeps_its_queue_while_the_broker_is_away(tmp_path: Path) -> None:
+    with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=4)
+        with Producer(cluster.nameserver, send_timeout_s=1.0) as producer:
+            keys = [f"key-{number}" for number in range(40)]
+            queues = {key: producer.send(Message("t", b"1", keys=[key]), selector=by_hash()).queue for key in keys}
+            assert Counter(queue.broker_name for queue in queues.values()).keys() == {"broker-a", "broker-b"}
+            cluster.brokers[1].kill()
+            outcomes = {key: producer.send_async(Message("t", b"2", keys=[key]), selector=by_hash()) for key in keys}
+            for key, future in outcomes.items():
+                if queues[key].broker_name == "broker-a":
+                    assert future.result(PATIENCE_S).queue == queues[key]
+                else:
+                    assert isinstance(future.exception(PATIENCE_S), SendFailed)
+            cluster.brokers[1].start()
+            away = next(key for key in keys if queues[key].broker_name == "broker-b")
+            wait_until(lambda: _stored(producer, away, queues[away]), PATIENCE_S)
+            for key in keys:
+                assert producer.send(Message("t", b"3", keys=[key]), selector=by_hash()).queue == queues[key]
+
+
+def _stored(producer: Producer, key: str, queue: MessageQueue) -> bool:
+    try:
+        return producer.send(Message("t", b"3", keys=[key]), selector=by_hash()).queue == queue
+    except SendFailed:
+        return False
+
+
+# ---- what is refused at once --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda topic: Message(topic, b""), InvalidArgument),
+        (lambda topic: Message(topic, bytes(1 << 23)), MessageTooLarge),
+        (lambda topic: Message(topic, b"x", keys="text"), InvalidArgument),
+        (lambda _: Message("no such topic", b"x"), InvalidArgument),
+        (lambda topic: Message(topic + "-gone", b"x"), TopicNotFound),
+    ],
+    ids=["empty", "large", "keys", "name", "unknown"],
+)
+def test_what_cannot_be_sent_is_refused_at_once(
+    cluster: LocalCluster, topic: str, make: Callable[[str], Message], error: type[MiniMQError]
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        for send in (producer.send, producer.send_async, producer.send_one_way):
+            with pytest.raises(error):
+                send(make(topic))
+        with pytest.raises(error):
+            producer.send_many([make(topic)])
+        assert producer.statistics().buffered_messages == 0

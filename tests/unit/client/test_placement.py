@@ -1,0 +1,204 @@
+"""Where batches go: queues in turn, windows, brokers that are left out, and queues chosen by the caller."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq.options import ProducerOptions
+from minimq.placement import BUSY, Place, Placement
+from minimq_common.errors import (
+    MiniMQError,
+    NoPermission,
+    QueueNotFound,
+    StoreFull,
+    SystemBusy,
+    TopicNotFound,
+    Unavailable,
+)
+from minimq_common.model import BrokerData, MessageQueue, Permission, QueueData, TopicRoute
+
+
+class Routes:
+    """Routes that a test sets."""
+
+    def __init__(self, *brokers: str, queues: int = 2) -> None:
+        self.set(*brokers, queues=queues)
+
+    def set(self, *brokers: str, queues: int = 2, permission: Permission = Permission.READ_WRITE) -> None:
+        self._route = TopicRoute(
+            "t",
+            tuple(QueueData(name, queues, queues, permission) for name in brokers),
+            {name: BrokerData("default", name, {0: f"{name}:1"}) for name in brokers},
+        )
+
+    def known(self, topic: str) -> TopicRoute | None:
+        return self._route if topic == "t" else None
+
+
+def placement(routes: Routes, **options: Any) -> Placement:  # noqa: ANN401 - fields of the options
+    return Placement(routes, ProducerOptions(**options))
+
+
+def brokers_taken(place: Placement, count: int, now: float = 0.0, avoid: str | None = None) -> Counter[str]:
+    """Take and give back places one after the other; count them by broker."""
+    taken: Counter[str] = Counter()
+    for _ in range(count):
+        found = place.take("t", None, avoid, now)
+        assert found is not None and found is not BUSY
+        place.landed(found.queue)
+        taken[found.queue.broker_name] += 1
+    return taken
+
+
+def test_queues_take_turns_and_tell_their_address() -> None:
+    place = placement(Routes("a", "b"))
+    assert brokers_taken(place, 40) == {"a": 20, "b": 20}
+    found = place.take("t", None, None, 0.0)
+    assert found is not None and found.address == f"{found.queue.broker_name}:1"
+
+
+def test_a_window_holds_back_what_is_too_much_for_a_broker() -> None:
+    place = placement(Routes("a", "b"), window=3)
+    taken = [place.take("t", None, None, 0.0) for _ in range(6)]
+    assert BUSY not in taken
+    assert place.take("t", None, None, 0.0) is BUSY
+    assert taken[0] is not None
+    place.landed(taken[0].queue)
+    assert place.take("t", None, None, 0.0) not in (None, BUSY)
+
+
+@pytest.mark.parametrize(
+    ("error", "avoided"),
+    [
+        (Unavailable("gone"), True),
+        (StoreFull("full"), True),
+        (SystemBusy("busy", retry_after_s=0.5), True),
+        (NoPermission("not now"), False),
+        (QueueNotFound("not here"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_broker_is_left_out_after_an_error_that_speaks_against_it(error: MiniMQError, avoided: bool) -> None:
+    place = placement(Routes("a", "b"))
+    place.failed("a", error, 0.0)
+    assert ("a" not in brokers_taken(place, 20, now=9.9)) is avoided
+    assert [exclusion.broker_name for exclusion in place.avoided(9.9)] == (["a"] if avoided else [])
+    assert brokers_taken(place, 20, now=10.1) == {"a": 10, "b": 10}
+
+
+def test_a_slow_broker_is_left_out_as_the_table_says() -> None:
+    for name, until in (("5.1.4", 2.0), ("4.x", 30.0)):
+        place = placement(Routes("a", "b"), latency_table=name)
+        place.answered("a", 0.6, 0.0)
+        assert brokers_taken(place, 20, now=until - 0.1) == {"b": 20}
+        assert brokers_taken(place, 20, now=until + 0.1) == {"a": 10, "b": 10}
+
+
+def test_without_fault_avoidance_only_the_retry_goes_elsewhere() -> None:
+    place = placement(Routes("a", "b"), fault_avoidance=False)
+    place.failed("a", Unavailable("gone"), 0.0)
+    place.answered("b", 20.0, 0.0)
+    assert brokers_taken(place, 20) == {"a": 10, "b": 10}
+    assert brokers_taken(place, 20, avoid="a") == {"b": 20}
+
+
+def test_the_only_broker_is_used_whatever_it_did() -> None:
+    place = placement(Routes("a"))
+    place.failed("a", Unavailable("gone"), 0.0)
+    assert brokers_taken(place, 5, now=1.0) == {"a": 5}
+    assert brokers_taken(place, 5, now=1.0, avoid="a") == {"a": 5}
+
+
+def test_a_broker_that_is_reached_again_takes_part_again() -> None:
+    place = placement(Routes("a", "b"))
+    place.failed("a", Unavailable("gone"), 0.0)
+    brokers_taken(place, 1)
+    assert place.to_probe(1.0) == {"a": "a:1"}
+    place.probed("a", 9.0, reached=False)
+    assert brokers_taken(place, 20, now=18.9) == {"b": 20}
+    place.probed("a", 18.9, reached=True)
+    assert brokers_taken(place, 20, now=18.9) == {"a": 10, "b": 10}
+    assert not place.to_probe(18.9)
+
+
+def test_a_broker_that_no_route_names_is_not_asked() -> None:
+    routes = Routes("a", "b")
+    place = placement(routes)
+    place.failed("a", Unavailable("gone"), 0.0)
+    routes.set("b")
+    brokers_taken(place, 1)
+    assert not place.to_probe(1.0)
+
+
+def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
+    place = placement(Routes("a", "b"))
+    queue = MessageQueue("t", "a", 0)
+    place.failed("a", Unavailable("gone"), 0.0)
+    assert place.take("t", queue, None, 1.0) == Place(queue, "a:1")
+    # The next one does not overtake it: not while it is under way, and not between its tries.
+    assert place.take("t", queue, None, 1.0) is BUSY
+    place.landed(queue)
+    assert place.take("t", queue, None, 1.0) is BUSY
+    assert place.take("t", queue, "a", 1.0) == Place(queue, "a:1")
+    place.landed(queue)
+    place.done(queue)
+    assert place.take("t", queue, None, 1.0) == Place(queue, "a:1")
+
+
+def test_where_there_is_no_place_the_reason_is_told() -> None:
+    routes = Routes("a")
+    place = placement(routes)
+    for queue, reason in (
+        (MessageQueue("t", "b", 0), Unavailable),
+        (MessageQueue("t", "a", 2), QueueNotFound),
+    ):
+        assert place.take("t", queue, None, 0.0) is None
+        assert isinstance(place.why_nowhere("t", queue), reason)
+    routes.set("a", permission=Permission.READ)
+    assert place.take("t", None, None, 0.0) is None
+    assert isinstance(place.why_nowhere("t", None), TopicNotFound)
+    assert place.take("unknown", None, None, 0.0) is None
+
+
+def test_brokers_of_near_machine_rooms_are_preferred() -> None:
+    routes = Routes("east@a", "east@b", "west@c")
+    place = placement(routes, machine_rooms=["east"])
+    assert brokers_taken(place, 20) == {"east@a": 10, "east@b": 10}
+    routes.set("west@c")
+    assert brokers_taken(place, 4) == {"west@c": 4}
+    queue = MessageQueue("t", "west@c", 1)
+    assert place.take("t", queue, None, 0.0) == Place(queue, "west@c:1")
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.sampled_from(["fast", "slow", "gone", "full", "reached", "unreached"]),
+        st.floats(0, 5),
+    )
+)
+
+
+@given(STEPS, st.sampled_from([None, "a", "b"]))
+def test_no_sequence_of_failures_leaves_nothing_to_try(steps: list[tuple[str, str, float]], avoid: str | None) -> None:
+    place = placement(Routes("a", "b", "c"))
+    now = 0.0
+    for broker, what, later in steps:
+        now += later
+        match what:
+            case "fast":
+                place.answered(broker, 0.01, now)
+            case "slow":
+                place.answered(broker, 4.0, now)
+            case "gone":
+                place.failed(broker, Unavailable("gone"), now)
+            case "full":
+                place.failed(broker, StoreFull("full"), now)
+            case _:
+                place.probed(broker, now, reached=what == "reached")
+        assert brokers_taken(place, 1, now=now, avoid=avoid)
