@@ -271,7 +271,7 @@ def show(lines: list[Line]) -> None:
         latency.add_row(line.name, str(line.failed), *map(in_ms, quantiles + delays), f"{line.machine_cpu_s:.1f} s")
         back = (line.rate_back_s, line.low_s, line.broker_back_s)
         stored = (line.stored.lost, line.stored.twice, line.stored.on_both)
-        kept.add_row(line.name, *map(in_s, back), *map(str, stored), bars(line.per_bin[:80]))
+        kept.add_row(line.name, *map(in_s, back), *map(str, stored), bars(line.per_bin[:70]))
     console.print(f"\nminimq in {Path(minimq.__file__).parent}; two brokers, one of them with the fault")
     console.print(
         f"latencies of what was handed in within {FIRST_S:g} s after the fault; avoided: from {AVOIDED_AFTER_S:g} s "
