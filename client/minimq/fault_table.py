@@ -171,8 +171,7 @@ def choose_brokers(names: Sequence[str], faults: FaultTable, avoid: str | None, 
     2. those that are reachable though slow, but for the one to avoid: it has just refused this very batch, while what
        is known of the others is older and of other batches;
     3. the one to avoid, if it is available;
-    4. the one whose exclusion ends first, be it the one to avoid; of several the one that is not to be avoided, then a
-       reachable one, then the first.
+    4. the one whose exclusion ends first, be it the one to avoid; of several the first that is not to be avoided.
 
     So a broker that is alone is always used.
 
@@ -194,4 +193,4 @@ def choose_brokers(names: Sequence[str], faults: FaultTable, avoid: str | None, 
         return (avoid,)
     if not names:
         return ()
-    return (min(names, key=lambda name: (faults.until(name, now), name == avoid, not faults.reachable(name, now))),)
+    return (min(names, key=lambda name: (faults.until(name, now), name == avoid)),)
