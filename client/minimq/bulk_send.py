@@ -35,8 +35,8 @@ Destination = tuple[str, MessageQueue | None]
 class _OpenBatch:
     """Messages for one destination that will leave together."""
 
-    def __init__(self, max_body_bytes: int) -> None:
-        self.records = BatchBuilder(max_body_bytes)
+    def __init__(self, options: ProducerOptions) -> None:
+        self.records = BatchBuilder(options.max_body_bytes, options.batch_compression)
         self.slots: list[Slots] = []
 
     @property
@@ -140,7 +140,7 @@ class BulkSend:
         batch = self._open.get(destination)
         if batch is None:
             self._find(destination[0])
-            batch = self._open[destination] = _OpenBatch(self._options.max_body_bytes)
+            batch = self._open[destination] = _OpenBatch(self._options)
         before = batch.records.size
         batch.records.add(messages)
         batch.slots.append(slots)

@@ -183,7 +183,7 @@ class Dispatcher:
 
     def _seal(self, lane: Lane) -> OutgoingBatch:
         """Make a batch of what was taken out of a lane."""
-        records = BatchBuilder(self._options.max_body_bytes)
+        records = BatchBuilder(self._options.max_body_bytes, self._options.batch_compression)
         records.add([item.message for item in lane.pending])
         return lane.sealed(*self._encode(records, [item.born_ms for item in lane.pending]))
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
+from minimq.auto_create import AutoCreate
 from minimq.broker_link import BrokerLinks
 from minimq.bulk_send import OVERHEAD_BYTES, BulkSend
 from minimq.dispatcher import Dispatcher
+from minimq.fan_out import FanOut
 from minimq.fault_probe import FaultProbe
 from minimq.interceptor import Interceptors, SendInterceptor, WatchedOutcome
+from minimq.nameserver_link import NameServerLinks
 from minimq.options import ProducerOptions, nameserver_addresses
 from minimq.outgoing import Outcome
 from minimq.queue_selection import Selector
@@ -18,10 +22,13 @@ from minimq.routing import RouteCache
 from minimq.selector_queues import SelectorQueues
 from minimq.send_buffer import SendBuffer
 from minimq.statistics import ProducerStatistics
-from minimq_common.errors import InvalidArgument, SendFailed
+from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
 from minimq_common.message_check import check_message
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import check_topic
+
+#: Time that a call takes at most while a topic is made.
+_CREATE_S = 5.0
 
 
 class Prepared(NamedTuple):
@@ -49,8 +56,8 @@ class Sender:
     ) -> None:
         self._options = options
         self._interceptors = Interceptors(interceptors)
-        addresses = nameserver_addresses(nameserver)
-        self._routes = RouteCache(addresses)
+        self._nameservers = nameserver_addresses(nameserver)
+        self._routes = RouteCache(self._nameservers)
         self._selector_queues = SelectorQueues()
         self._links = BrokerLinks()
         self._buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
@@ -136,7 +143,12 @@ class Sender:
         """Make the route of a topic known; brokers that are allowed to make the topic when there is none."""
         if self._routes.known(topic) is not None:
             return
-        self._routes.route(check_topic(topic))
+        try:
+            self._routes.route(check_topic(topic))
+        except TopicNotFound:
+            with closing(NameServerLinks(self._nameservers, _CREATE_S)) as links, closing(FanOut(_CREATE_S)) as calls:
+                AutoCreate(links, calls, _CREATE_S).create(topic)
+            self._routes.route(topic)
 
     def _destination(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None

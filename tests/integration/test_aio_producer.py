@@ -175,7 +175,7 @@ def test_closing_tells_what_was_not_sent(single: LocalCluster) -> None:
         await producer.send(Message("t", b"0"))
         broker.pause()
         futures = [await producer.send_async(Message("t", b"x")) for _ in range(3)]
-        with pytest.raises(SendFailed, match="3 messages were not acknowledged within 0.2 s .*: 3 for topic t"):
+        with pytest.raises(SendFailed, match=r"3 messages .* within 0\.2 s .*: 3 for topic t"):
             await producer.close(0.2)
         for future in futures:
             with pytest.raises(Closed):

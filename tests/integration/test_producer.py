@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -115,7 +115,8 @@ def test_interceptors_see_and_change_each_message_and_hear_of_its_outcome(cluste
     assert inner.before == [b"singleo", b"one-wayo", b"manyo", b"moreo"]
     told = {body: receipt for body, receipt, error in outer.after if error is None}
     assert told.keys() == {b"singleoi", b"one-wayoi", b"manyoi", b"moreoi"}
-    assert told[b"manyoi"] == receipts[0] and told[b"moreoi"] == receipts[1]
+    assert told[b"manyoi"] == receipts[0]
+    assert told[b"moreoi"] == receipts[1]
     assert {message.body for message in read_all(cluster.nameserver, topic)} == told.keys()
 
 
@@ -152,7 +153,8 @@ def test_interceptors_hear_of_what_failed(cluster: LocalCluster, topic: str) -> 
         producer.send(Message(topic, b"x"), queue=gone)
     [(body, receipt, error)] = recorder.after
     assert (body, receipt) == (b"x!", None)
-    assert error is not None and "99" in error.message
+    assert error is not None
+    assert "99" in error.message
 
 
 # ---- selection ----------------------------------------------------------------------------------
@@ -189,8 +191,8 @@ def test_messages_of_one_key_keep_their_queue_and_their_order(cluster: LocalClus
 
 
 def test_a_function_of_the_user_chooses_among_all_queues(cluster: LocalCluster, topic: str) -> None:
-    def last(queues: object, message: Message) -> MessageQueue:
-        assert isinstance(queues, tuple) and len(queues) == 8
+    def last(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        assert len(queues) == 8
         return max(queues)
 
     with Producer(cluster.nameserver) as producer:
@@ -229,6 +231,38 @@ def _stored(producer: Producer, key: str, queue: MessageQueue) -> bool:
         return producer.send(Message("t", b"3", keys=[key]), selector=by_hash()).queue == queue
     except SendFailed:
         return False
+
+
+# ---- compression, topics made by themselves -----------------------------------------------------
+
+
+def test_compressed_batches_are_smaller_and_read_the_same(cluster: LocalCluster, topic: str) -> None:
+    bodies = [b'{"order": %d, "state": "paid"}' % number for number in range(1_000)]
+    sizes = {}
+    for compression in ("none", "zstd"):
+        with Producer(cluster.nameserver, compression=compression) as producer:
+            producer.send_many(Message(topic, body, keys=["k"]) for body in bodies)
+            producer.send(Message(topic, b"too small to be compressed"))
+            sizes[compression] = producer.statistics().bytes
+    assert sizes["zstd"] < sizes["none"] / 3
+    read = Counter(message.body for message in read_all(cluster.nameserver, topic))
+    assert read == Counter(2 * [*bodies, b"too small to be compressed"])
+    with pytest.raises(InvalidArgument, match="none, zstd"):
+        Producer(cluster.nameserver, compression="gzip")
+
+
+def test_a_topic_is_made_on_all_brokers_by_the_first_send_where_they_allow_it(tmp_path: Path) -> None:
+    with (
+        LocalCluster(brokers=2, data_dir=tmp_path, broker_options={"auto_create_queues": 3}) as made,
+        Producer(made.nameserver) as producer,
+    ):
+        receipts = producer.send_many(
+            (Message("orders", b"%d" % number) for number in range(600)), selector=by_hash("k")
+        )
+        assert len({receipt.queue for receipt in receipts}) == 1
+        queues = {producer.send(Message("audit", b"x")).queue for _ in range(6)}
+        assert len(queues) == 6  # three on each broker, in turn
+        assert {queue.broker_name for queue in queues} == {"broker-a", "broker-b"}
 
 
 # ---- what is refused at once --------------------------------------------------------------------

@@ -14,7 +14,7 @@ from minimq_common.model import Message
 
 def lane_of(sizes: list[int]) -> Lane:
     lane = Lane("t", None)
-    lane.pending = [PendingMessage(Message("t", b"x"), Future(), 0, size) for size in sizes]
+    lane.pending = [PendingMessage(Message("t", b"x"), Future(), 0, 0.0, size) for size in sizes]
     return lane
 
 

@@ -49,7 +49,8 @@ def brokers_taken(place: Placement, count: int, now: float = 0.0, avoid: str | N
     taken: Counter[str] = Counter()
     for _ in range(count):
         found = place.take("t", None, avoid, now)
-        assert found is not None and found is not BUSY
+        assert found is not None
+        assert found is not BUSY
         place.landed(found.queue)
         taken[found.queue.broker_name] += 1
     return taken
@@ -59,7 +60,8 @@ def test_queues_take_turns_and_tell_their_address() -> None:
     place = placement(Routes("a", "b"))
     assert brokers_taken(place, 40) == {"a": 20, "b": 20}
     found = place.take("t", None, None, 0.0)
-    assert found is not None and found.address == f"{found.queue.broker_name}:1"
+    assert found is not None
+    assert found.address == f"{found.queue.broker_name}:1"
 
 
 def test_a_window_holds_back_what_is_too_much_for_a_broker() -> None:
