@@ -22,7 +22,8 @@ class Compression:
 
     Attributes:
         above_bytes: smaller content stays as it is.
-        level: of zstd. The lowest is the default: on JSON the higher ones take longer and gain next to nothing.
+        level: of zstd. On JSON, 3 takes half as long again as 1; it saves 11 % more of bodies of 1 KiB, and nothing
+            more of those of 100 bytes.
     """
 
     above_bytes: int = 4096

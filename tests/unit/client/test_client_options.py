@@ -8,6 +8,7 @@ import pytest
 
 from minimq.options import ConsumerOptions, ProducerOptions, with_changes
 from minimq.range_reader import RangeOptions
+from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument
 
 
@@ -29,6 +30,7 @@ def test_an_unknown_option_is_named_with_those_there_are(options: ProducerOption
     [
         (ProducerOptions, {"window": 0}),
         (ProducerOptions, {"send_timeout_s": float("nan")}),
+        (ProducerOptions, {"compress_above_bytes": 0}),
         (ConsumerOptions, {"wait_s": 0}),
         (ConsumerOptions, {"commit_interval_s": -1}),
         (RangeOptions, {"patience_s": -1}),
@@ -44,3 +46,16 @@ def test_a_number_that_cannot_be_is_refused(options: Any, change: dict[str, floa
 def test_what_may_be_0_or_off_may() -> None:
     assert ConsumerOptions(commit_interval_s=0).commit_interval_s == 0
     assert not ProducerOptions(block_when_full=False).block_when_full
+
+
+def test_how_batches_are_compressed() -> None:
+    assert ProducerOptions().batch_compression is None
+    assert ProducerOptions(compress_above_bytes=1).batch_compression is None
+    assert ProducerOptions(compression="zstd").batch_compression == Compression(above_bytes=4096)
+    assert ProducerOptions(compression="zstd", compress_above_bytes=1).batch_compression == Compression(above_bytes=1)
+
+
+@pytest.mark.parametrize("compression", ["ZSTD", "gzip", "", True, None])
+def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compression: Any) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidArgument, match=f"compression is {compression!r}: it must be one of none, zstd"):
+        ProducerOptions(compression=compression)

@@ -1,0 +1,185 @@
+"""Compressed batches through real brokers, to every kind of reader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.append_stream import AppendStream
+from minimq.broker_link import BrokerLink
+from minimq.range_reader import RangeReader
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.inspect import inspect_as_json
+from minimq_common import batch
+from minimq_common.batch_builder import BatchBuilder
+from minimq_common.compression import Compression
+from minimq_common.errors import CorruptBatch, MiniMQError
+from minimq_proto.v1 import broker_pb2
+from pyspark_minimq.arrow import ArrowColumns
+from pyspark_minimq.schema import MESSAGE_SCHEMA
+from support.batches import ALWAYS, sealed
+from support.reading import read_queue
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+TAGS = ["paid", "refunded", None]
+
+
+class RawSender:
+    """Appends batches to one broker as they are."""
+
+    def __init__(self, address: str) -> None:
+        self._link = BrokerLink(address)
+        self._stream = AppendStream(self._link)
+
+    def append(self, queue: MessageQueue, data: bytes) -> int:
+        """Return the first offset of the batch."""
+        answered: Future[int] = Future()
+
+        def answer(result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
+            if result is None:
+                answered.set_exception(error or AssertionError("neither a result nor an error"))
+            else:
+                answered.set_result(result.base_offset)
+
+        self._stream.append(queue, data, answer)
+        return answered.result(PATIENCE_S)
+
+    def close(self) -> None:
+        self._stream.close(1.0)
+        self._link.close()
+
+
+@pytest.fixture
+def sender(cluster: LocalCluster) -> Iterator[RawSender]:
+    with closing(RawSender(cluster.brokers[0].address)) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(topic: str) -> MessageQueue:
+    return MessageQueue(topic, "broker-a", 0)
+
+
+def orders(topic: str, first: int, count: int) -> list[Message]:
+    return [
+        Message(
+            topic,
+            json.dumps({"order": number, "city": "Zürich", "lines": [{"article": number % 7, "pieces": 1}]}).encode(),
+            tag=TAGS[number % 3],
+            keys=[f"order-{number}", "kühl"][: number % 3],
+            properties={"from": "Zürich", "number": str(number)} if number % 2 else {},
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def encoded(messages: list[Message], compression: Compression | None) -> bytes:
+    builder = BatchBuilder(1 << 20, compression)
+    builder.add(messages)
+    return builder.build(1_700_000_000_000, producer_id=0, sequence=0)
+
+
+@pytest.fixture
+def stored(sender: RawSender, queue: MessageQueue) -> list[Message]:
+    """What stands in the queue: batches of 100 and of 5 records, every second one compressed."""
+    sent: list[Message] = []
+    for number, count in enumerate([100, 100, 5, 5, 100]):
+        messages = orders(queue.topic, len(sent), count)
+        data = encoded(messages, ALWAYS if number % 2 else None)
+        assert batch.read_header(data).codec == number % 2
+        assert sender.append(queue, data) == len(sent)
+        sent += messages
+    return sent
+
+
+@pytest.mark.parametrize(("compression", "codec"), [("zstd", batch.CODEC_ZSTD), ("none", batch.CODEC_NONE)])
+def test_a_producer_compresses_when_told(
+    cluster: LocalCluster, queue: MessageQueue, compression: Literal["none", "zstd"], codec: int
+) -> None:
+    sent = orders(queue.topic, 0, 600)
+    with (
+        Producer(cluster.nameserver, compression=compression) as producer,
+        closing(RangeReader(cluster.nameserver)) as reader,
+    ):
+        producer.send_many(sent[:300], queue=queue)
+        [first] = reader.read(queue, 0, 300)
+        futures = [producer.send_async(message, queue=queue) for message in sent[300:]]
+        assert [future.result(PATIENCE_S).queue_offset for future in futures] == list(range(300, 600))
+        small = producer.send(Message(queue.topic, b"a few bytes stay as they are"), queue=queue)
+        [last] = reader.read(queue, small.queue_offset, small.queue_offset + 1)
+    assert (first.records.header.codec, last.records.header.codec) == (codec, batch.CODEC_NONE)
+    assert [message.body for message in read_queue(cluster.nameserver, queue)][:-1] == [m.body for m in sent]
+
+
+def test_a_consumer_gets_what_was_sent(cluster: LocalCluster, queue: MessageQueue, stored: list[Message]) -> None:
+    got = read_queue(cluster.nameserver, queue)
+    assert [message.body for message in got] == [message.body for message in stored]
+    assert [message.tag for message in got] == [message.tag for message in stored]
+    assert [list(message.keys) for message in got] == [list(message.keys) for message in stored]
+    assert [message.properties for message in got] == [message.properties for message in stored]
+
+
+def test_tags_are_chosen_without_opening_anything_at_the_broker(
+    cluster: LocalCluster, sender: RawSender, queue: MessageQueue, stored: list[Message], new_name: Callable[[], str]
+) -> None:
+    """The last batch has no record that is wanted: only the hashes in its header say so."""
+    unwanted = [Message(queue.topic, b"x" * 100, tag="lost") for _ in range(100)]
+    sender.append(queue, encoded(unwanted, ALWAYS))
+    with PullConsumer(cluster.nameserver, group=new_name(), auto_commit=False, wait_s=1.0) as consumer:
+        consumer.subscribe(queue.topic, "refunded")
+        got: list[bytes] = []
+
+        def all_there() -> bool:
+            got.extend(message.body for message in consumer.poll(0.05))
+            return len(got) >= len(stored) // 3 and consumer.at_end()
+
+        wait_until(all_there, PATIENCE_S)
+    assert got == [message.body for message in stored if message.tag == "refunded"]
+
+
+def test_spark_gets_the_same_columns(cluster: LocalCluster, queue: MessageQueue, stored: list[Message]) -> None:
+    reader = RangeReader(cluster.nameserver)
+    start, end = 50, len(stored) - 50  # in the middle of batches
+    try:
+        parts = list(ArrowColumns(MESSAGE_SCHEMA).convert(reader.read(queue, start, end), start, end))
+    finally:
+        reader.close()
+    rows = [row for part in parts for row in part.to_pylist()]
+    wanted = stored[start:end]
+    assert [row["offset"] for row in rows] == list(range(start, end))
+    assert [row["body"] for row in rows] == [message.body for message in wanted]
+    assert [row["tag"] for row in rows] == [message.tag for message in wanted]
+    assert [row["keys"] for row in rows] == [list(message.keys) for message in wanted]
+    assert [dict(row["properties"]) for row in rows] == [dict(message.properties) for message in wanted]
+
+
+def test_a_frame_that_cannot_be_opened_stops_a_reader_and_not_the_queue(tmp_path: Path) -> None:
+    """Brokers do not look inside: such a batch is the fault of its sender, and readers are told how to pass it."""
+    queue = MessageQueue("t", "broker-a", 0)
+    good = encoded(orders("t", 0, 100), ALWAYS)
+    bad = sealed(good[: batch.read_header(good).size] + b"no frame")
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        with closing(RawSender(cluster.brokers[0].address)) as sender:
+            assert [sender.append(queue, data) for data in (bad, good)] == [0, 100]
+        with PullConsumer(cluster.nameserver, group="g", auto_commit=False, wait_s=1.0) as consumer:
+            consumer.assign([queue])
+            with pytest.raises(CorruptBatch, match=r"cannot be opened.* seek to 100"):
+                wait_until(lambda: consumer.poll(0.05), PATIENCE_S)
+            consumer.seek(queue, 100)
+            assert len(wait_until(lambda: consumer.poll(0.05), PATIENCE_S)) == 100
+
+    report = check_directory(cluster.brokers[0].data_dir)
+    assert (report.messages, len(report.findings)) == (200, 1)
+    assert "cannot be opened" in report.findings[0]
+    about = inspect_as_json(cluster.brokers[0].data_dir, entries=True)
+    assert [entry["max_offset"] for entry in about["entries"] if "min_offset" in entry] == [100, 200]
