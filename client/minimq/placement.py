@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from minimq.fault_table import Exclusion, FaultTable, choose_brokers
 from minimq.latency_table import latency_table
 from minimq.options import ProducerOptions
-from minimq.queue_selection import RoundRobin, in_machine_rooms
+from minimq.queue_selection import RoundRobin, machine_room_of
 from minimq_common.errors import MiniMQError, QueueNotFound, TopicNotFound, TransportError, Unavailable
 from minimq_common.model import MessageQueue, TopicRoute
 
@@ -40,6 +40,7 @@ class _Writable(NamedTuple):
     queues: Sequence[MessageQueue]
     known: frozenset[MessageQueue]
     brokers: tuple[str, ...]
+    near: tuple[str, ...]
 
 
 class _Chosen(NamedTuple):
@@ -149,7 +150,9 @@ class Placement:
         known = self._chosen.get(key)
         if known is not None and known.holds(writable, self._faults.version, now):
             return known.brokers
-        brokers = choose_brokers(writable.brokers, self._faults, avoid, now)
+        # Near ones that are all in trouble are not worth staying with while there are others.
+        near_ones_do = any(name != avoid and self._faults.available(name, now) for name in writable.near)
+        brokers = choose_brokers(writable.near if near_ones_do else writable.brokers, self._faults, avoid, now)
         self._chosen[key] = _Chosen(writable, self._faults.version, self._faults.next_end(now), brokers)
         return brokers
 
@@ -162,10 +165,10 @@ class Placement:
             return None
         known = self._writable.get(topic)
         if known is None or known.route is not route:
-            every = route.write_queues()
-            near = in_machine_rooms(every, self._machine_rooms) if self._machine_rooms else every
-            brokers = tuple(dict.fromkeys(queue.broker_name for queue in near))
-            known = self._writable[topic] = _Writable(route, near, frozenset(every), brokers)
+            queues = route.write_queues()
+            brokers = tuple(dict.fromkeys(queue.broker_name for queue in queues))
+            near = tuple(name for name in brokers if machine_room_of(name) in self._machine_rooms)
+            known = self._writable[topic] = _Writable(route, queues, frozenset(queues), brokers, near)
         return known
 
     # ---- outcomes -------------------------------------------------------------------------------
@@ -181,6 +184,7 @@ class Placement:
     def answered(self, broker: str, latency_s: float, now: float) -> None:
         """A broker has stored a batch in that time."""
         if self._avoids_faults:
+            self._faults.reached(broker, now)
             self._faults.measured(broker, latency_s, now)
 
     def failed(self, broker: str, error: MiniMQError, now: float) -> None:

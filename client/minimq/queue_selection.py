@@ -7,7 +7,7 @@ returns one of them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from minimq.key_hash import consistent_hash, java_hash
 from minimq_common.errors import InvalidArgument
@@ -110,11 +110,6 @@ class _Across:
 def machine_room_of(broker_name: str) -> str:
     """Return where a broker named "room@broker" stands; "" when the name tells no room."""
     return broker_name.partition("@")[0] if "@" in broker_name else ""
-
-
-def in_machine_rooms(queues: Sequence[MessageQueue], rooms: Collection[str]) -> Sequence[MessageQueue]:
-    """Return the queues of brokers in these machine rooms; all queues when there is none."""
-    return [queue for queue in queues if machine_room_of(queue.broker_name) in rooms] or queues
 
 
 class OrderedQueues:

@@ -23,8 +23,16 @@ class SelectorQueues:
         if latest is not None and latest[0] is route:
             return latest[1]
         with self._lock:
-            memory = self._memory.setdefault(route.topic, OrderedQueues())
-            memory.update(route)
-            queues = memory.queues()
-            self._latest[route.topic] = route, queues
-            return queues
+            return self._update(self._memory.setdefault(route.topic, OrderedQueues()), route)
+
+    def changed(self, route: TopicRoute) -> None:
+        """Take in a route that has changed, though nothing is sent: what it says may be gone before the next send."""
+        with self._lock:
+            memory = self._memory.get(route.topic)
+            if memory is not None:
+                self._update(memory, route)
+
+    def _update(self, memory: OrderedQueues, route: TopicRoute) -> Sequence[MessageQueue]:
+        memory.update(route)
+        self._latest[route.topic] = route, memory.queues()
+        return memory.queues()

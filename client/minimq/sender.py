@@ -24,7 +24,7 @@ from minimq.send_buffer import SendBuffer
 from minimq.statistics import ProducerStatistics
 from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
 from minimq_common.message_check import check_message
-from minimq_common.model import Message, MessageQueue
+from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
 
 #: Time that a call takes at most while a topic is made.
@@ -59,6 +59,7 @@ class Sender:
         self._nameservers = nameserver_addresses(nameserver)
         self._routes = RouteCache(self._nameservers)
         self._selector_queues = SelectorQueues()
+        self._routes.on_change(self._selector_queues.changed)
         self._links = BrokerLinks()
         self._buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
         self._dispatcher = Dispatcher(self._routes, self._links, self._buffer, options)
@@ -139,23 +140,23 @@ class Sender:
 
     # ---- where to -------------------------------------------------------------------------------
 
-    def _find(self, topic: str) -> None:
-        """Make the route of a topic known; brokers that are allowed to make the topic when there is none."""
-        if self._routes.known(topic) is not None:
-            return
+    def _find(self, topic: str) -> TopicRoute:
+        """Return the route of a topic; brokers that are allowed to make the topic do so when there is none."""
+        known = self._routes.known(topic)
+        if known is not None:
+            return known
         try:
-            self._routes.route(check_topic(topic))
+            return self._routes.route(check_topic(topic))
         except TopicNotFound:
             with closing(NameServerLinks(self._nameservers, _CREATE_S)) as links, closing(FanOut(_CREATE_S)) as calls:
                 AutoCreate(links, calls, _CREATE_S).create(topic)
-            self._routes.route(topic)
+            return self._routes.route(topic)
 
     def _destination(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None
     ) -> MessageQueue | None:
         if selector is not None:
-            route = self._routes.route(message.topic)
-            queue = selector(self._selector_queues.of(route), message)
+            queue = selector(self._selector_queues.of(self._find(message.topic)), message)
         if queue is not None and queue.topic != message.topic:
             raise InvalidArgument(f"a message for topic {message.topic!r} cannot go to queue {queue} of another topic")
         return queue

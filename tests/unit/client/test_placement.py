@@ -128,6 +128,13 @@ def test_a_broker_that_is_reached_again_takes_part_again() -> None:
     assert not place.to_probe(18.9)
 
 
+def test_a_broker_that_answers_all_the_same_takes_part_again() -> None:
+    place = placement(Routes("a", "b"))
+    place.failed("a", Unavailable("gone"), 0.0)
+    place.answered("a", 0.01, 1.0)
+    assert brokers_taken(place, 20, now=1.0) == {"a": 10, "b": 10}
+
+
 def test_a_broker_that_no_route_names_is_not_asked() -> None:
     routes = Routes("a", "b")
     place = placement(routes)
@@ -171,6 +178,10 @@ def test_brokers_of_near_machine_rooms_are_preferred() -> None:
     routes = Routes("east@a", "east@b", "west@c")
     place = placement(routes, machine_rooms=["east"])
     assert brokers_taken(place, 20) == {"east@a": 10, "east@b": 10}
+    place.failed("east@a", Unavailable("gone"), 0.0)
+    assert brokers_taken(place, 20) == {"east@b": 20}
+    place.failed("east@b", Unavailable("gone"), 0.0)
+    assert brokers_taken(place, 20) == {"west@c": 20}
     routes.set("west@c")
     assert brokers_taken(place, 4) == {"west@c": 4}
     queue = MessageQueue("t", "west@c", 1)

@@ -13,7 +13,6 @@ from minimq.queue_selection import (
     by_consistent_hash,
     by_hash,
     by_random,
-    in_machine_rooms,
     machine_room_of,
 )
 from minimq_common.errors import InvalidArgument
@@ -164,19 +163,3 @@ def test_chance_reaches_every_queue() -> None:
 )
 def test_the_room_stands_before_the_broker(broker: str, room: str) -> None:
     assert machine_room_of(broker) == room
-
-
-@pytest.mark.parametrize(
-    ("rooms", "brokers"),
-    [
-        ({"east"}, ["east@a", "east@b"]),
-        ({"west"}, ["west@c"]),
-        ({"west", "east"}, ["east@a", "east@b", "west@c"]),
-        ({"north"}, ["d", "east@a", "east@b", "west@c"]),
-        ({"north", "west"}, ["west@c"]),
-        (set(), ["d", "east@a", "east@b", "west@c"]),
-    ],
-)
-def test_near_queues_come_first_and_any_are_better_than_none(rooms: set[str], brokers: list[str]) -> None:
-    every = queues(2, "d", "east@a", "east@b", "west@c")
-    assert tuple(in_machine_rooms(every, rooms)) == queues(2, *brokers)
