@@ -50,7 +50,7 @@ class Resize:
         self._force = force
         self._progress = progress
         self._said = ""
-        self._steps: Mapping[str, Counts] = {}
+        self._steps: dict[str, Counts] = {}
         self._before: dict[str, Counts] = {}
         self._now: dict[str, Counts] = {}
 
@@ -74,14 +74,15 @@ class Resize:
         """Make the next step of every broker. Returns True when none is left."""
         topics = self._look()
         self._now = {broker: Counts(topic.read_queues, topic.write_queues) for broker, topic in topics.items()}
-        self._before = self._before or self._now
+        self._before = self._before or dict(self._now)
         steps = {broker: step for broker, now in self._now.items() if (step := next_counts(now, self._queues))}
         self._masters.wait_until_shown(self._topic, topics)
         if not steps:
             return True
-        if steps != self._steps:  # said once, not at each try
-            self._steps = steps
-            self._say(say_step(steps, self._now))
+        new = {broker: step for broker, step in steps.items() if self._steps.get(broker) != step}
+        if new:  # each is said once, not at every try
+            self._steps |= new
+            self._say(say_step(new, self._now))
         self._make(steps)
         return False
 

@@ -132,7 +132,9 @@ class TopicAdmin:
             raise InvalidArgument("nothing is to be changed: give read_queues, write_queues or permission")
         carriers = self._carriers(name, cluster, brokers)
         answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.UpdateTopic, request)
-        raise_failures(f"topic {name} was not changed", failures, carriers, _remedy_of(failures))
+        failures = {broker: _with_remedy(error) for broker, error in failures.items()}
+        remedy = "the others were changed; repeat the call to complete it"
+        raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
         if wait:
             self._masters.wait_until_shown(name, {broker: answer.topic for broker, answer in answers.items()})
 
@@ -303,10 +305,11 @@ def _say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
     return f"topic {name} exists ({there}): change it with `minimq topic update {name}`, or choose another name"
 
 
-def _remedy_of(failures: Mapping[str, MiniMQError]) -> str:
-    if any(isinstance(failure, NotDrained) for failure in failures.values()):
-        return (
-            "lower the write queues first and let every group read the rest; --ignore-group leaves a dead one out, "
-            "--force hides the messages all the same"
-        )
-    return "the others were changed; repeat the call to complete it"
+def _with_remedy(error: MiniMQError) -> MiniMQError:
+    if not isinstance(error, NotDrained):
+        return error
+    return NotDrained(
+        f"{error.message}: lower the write queues first and let every group read the rest; --ignore-group leaves a "
+        "dead one out, --force hides the messages all the same",
+        retry_after_s=error.retry_after_s,
+    )

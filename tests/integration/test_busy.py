@@ -1,0 +1,90 @@
+"""A broker whose disk hangs tells its senders, instead of letting them wait."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from minimq import Admin, LocalCluster
+from minimq.broker_link import BrokerLink
+from minimq_proto.v1 import broker_pb2
+from support.stores import make_batch
+
+pytestmark = pytest.mark.system
+
+PATIENCE_S = 30.0
+
+#: Holds the write lock of an LMDB file until its stdin ends: the next transaction of the broker waits for it.
+_HOLD = """
+import lmdb, os, sys
+size = os.path.getsize(sys.argv[1])
+with lmdb.open(sys.argv[1], subdir=False, map_size=max(size, 1 << 30)) as env, env.begin(write=True) as txn:
+    print("held", flush=True)
+    sys.stdin.read()
+    txn.abort()
+"""
+
+
+@contextmanager
+def hanging_disk(data_dir: Path) -> Iterator[None]:
+    """Let no transaction of a broker begin on its active segment."""
+    segment = max(data_dir.glob("**/[0-9]*.mdb"))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(segment)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield
+
+
+class Stream:
+    """One stream of batches to one broker."""
+
+    def __init__(self, link: BrokerLink) -> None:
+        self._requests: SimpleQueue[broker_pb2.AppendRequest | None] = SimpleQueue()
+        self._answers = link.stub.Append(iter(self._requests.get, None), timeout=PATIENCE_S)
+        self._results: list[broker_pb2.AppendResult] = []
+
+    def send(self, request_id: int, data: bytes) -> None:
+        self._requests.put(broker_pb2.AppendRequest(request_id=request_id, topic="t", batch=data))
+
+    def result(self) -> broker_pb2.AppendResult:
+        while not self._results:
+            self._results += next(self._answers).results
+        return self._results.pop(0)
+
+    def end(self) -> None:
+        self._requests.put(None)
+
+
+def test_senders_are_told_to_come_back_and_nothing_is_lost() -> None:
+    large = make_batch([bytes(900_000)])
+    small = make_batch([bytes(300_000)])
+    with LocalCluster(brokers=1, broker_options={"max_pending_bytes": 1 << 20, "busy_after_s": 0.3}) as own:
+        broker = own.brokers[0]
+        with Admin(own.nameserver) as admin:
+            admin.create_topic("t", 1)
+        link = BrokerLink(broker.address)
+        stream = Stream(link)
+        with hanging_disk(broker.data_dir):
+            stream.send(1, large)
+            for request_id in (2, 3, 4):
+                stream.send(request_id, small)
+                refused = stream.result()
+                assert (refused.request_id, refused.failure.code) == (request_id, "SYSTEM_BUSY")
+                assert refused.failure.retry_after_ms == 500
+                assert "wait for the disk" in refused.failure.message
+        written = stream.result()
+        assert (written.request_id, written.base_offset, written.failure.code) == (1, 0, "")
+        stream.send(5, small)
+        written = stream.result()
+        assert (written.request_id, written.base_offset, written.failure.code) == (5, 1, "")
+        stream.end()
+        link.close()

@@ -1,0 +1,180 @@
+"""What may be done with a broker, and with a topic on one broker only: kept, told, and kept to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Permission, Producer
+from minimq.broker_link import BrokerLink
+from minimq.nameserver_link import NameServerLink
+from minimq_common.errors import DeadlineExceeded, InvalidArgument
+from minimq_proto.v1 import broker_pb2
+from support.command import Minimq
+from support.reading import read_all
+from support.stores import make_batch
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def pair() -> Iterator[LocalCluster]:
+    """Two name servers and two brokers that carry "orders", with two queues each."""
+    with LocalCluster(brokers=2, nameservers=2) as own:
+        with Admin(own.nameserver) as admin:
+            admin.create_topic("orders", 2)
+        yield own
+
+
+def shown(cluster: LocalCluster, broker: str) -> list[Permission]:
+    """Return what each name server shows for "orders" on a broker."""
+    found = []
+    for server in cluster.nameservers:
+        link = NameServerLink(server.address)
+        found += [data.permission for data in link.route("orders", 5).queues if data.broker_name == broker]
+        link.close()
+    return found
+
+
+def told(admin: Admin) -> dict[str, Permission]:
+    """Return what the brokers say of themselves."""
+    return {status.broker_name: status.report.permission for status in admin.broker_status() if status.report}
+
+
+def test_every_name_server_shows_it_when_it_is_set(pair: LocalCluster) -> None:
+    with Admin(pair.nameserver) as admin:
+        for permission in (Permission.READ, Permission.NONE, Permission.WRITE, Permission.READ_WRITE) * 5:
+            admin.set_broker_permission("broker-a", permission)
+            assert shown(pair, "broker-a") == [permission] * 2
+            assert shown(pair, "broker-b") == [Permission.READ_WRITE] * 2
+            assert told(admin) == {"broker-a": permission, "broker-b": Permission.READ_WRITE}
+
+
+def append(address: str, body: bytes) -> str:
+    """Send to queue 0 of "orders" whatever its route says, and return the text of the refusal, if there is one."""
+    link = BrokerLink(address)
+    request = broker_pb2.AppendRequest(request_id=1, topic="orders", batch=make_batch([body]))
+    [result] = next(iter(link.stub.Append(iter([request])))).results
+    link.close()
+    return result.failure.message
+
+
+def pull(address: str) -> tuple[int, str]:
+    """Read queue 0 of "orders" whatever its route says: how many batches, and the text of the refusal."""
+    link = BrokerLink(address)
+    request = broker_pb2.PullRequest(pull_id=1, topic="orders", max_messages=100, max_bytes=1 << 20)
+    frames = list(link.stub.Pull(iter([request])))
+    link.close()
+    return sum(len(frame.batches) for frame in frames), frames[-1].failure.message
+
+
+def test_a_broker_keeps_to_its_permission_whatever_clients_believe(pair: LocalCluster) -> None:
+    address = pair.server("broker-a").address
+    with Admin(pair.nameserver) as admin:
+        assert append(address, b"one") == ""
+        admin.set_broker_permission("broker-a", Permission.READ)
+        assert "the whole broker is not writable, until minimq cluster permission" in append(address, b"two")
+        assert pull(address) == (1, "")
+        admin.set_broker_permission("broker-a", Permission.WRITE)
+        assert append(address, b"three") == ""
+        assert "the whole broker is not readable" in pull(address)[1]
+        admin.set_broker_permission("broker-a", Permission.READ_WRITE)
+        admin.update_topic("orders", permission=Permission.WRITE, brokers=["broker-a"])
+        assert "its own permission does not allow it" in pull(address)[1]
+        admin.update_topic("orders", permission=Permission.READ)
+        assert pull(address) == (2, "")
+    assert [message.body for message in read_all(pair.nameserver, "orders")] == [b"one", b"three"]
+
+
+def test_producers_go_to_the_other_brokers_while_consumers_read_on(pair: LocalCluster) -> None:
+    with Admin(pair.nameserver) as admin, Producer(pair.nameserver) as producer:
+        first = [producer.send(Message("orders", b"x")).queue.broker_name for _ in range(16)]
+        assert set(first) == {"broker-a", "broker-b"}
+        admin.set_broker_permission("broker-a", Permission.READ)
+        assert {producer.send(Message("orders", b"x")).queue.broker_name for _ in range(16)} == {"broker-b"}
+        assert len(read_all(pair.nameserver, "orders")) == 32
+        admin.set_broker_permission("broker-a", Permission.READ_WRITE)
+        wait_until(lambda: producer.send(Message("orders", b"x")).queue.broker_name == "broker-a", 20.0)
+
+
+def test_it_outlives_a_kill_of_the_broker_and_a_restart_of_a_name_server(pair: LocalCluster) -> None:
+    broker = pair.server("broker-b")
+    with Admin(pair.nameserver) as admin:
+        admin.set_broker_permission("broker-b", Permission.READ)
+        broker.kill()
+        broker.start()
+        assert shown(pair, "broker-b") == [Permission.READ] * 2
+        for server in pair.nameservers:
+            server.kill()
+            server.start()
+        assert shown(pair, "broker-b") == [Permission.READ] * 2
+        broker.stop()  # in order, so that the checkpoint alone tells
+        broker.start()
+        assert told(admin)["broker-b"] == Permission.READ
+        admin.set_broker_permission("broker-b", Permission.READ_WRITE)
+        broker.kill()
+        broker.start()
+        assert shown(pair, "broker-b") == [Permission.READ_WRITE] * 2
+
+
+def test_topics_that_come_later_have_it_too(pair: LocalCluster) -> None:
+    with Admin(pair.nameserver) as admin:
+        admin.set_broker_permission("broker-a", Permission.READ)
+        admin.create_topic("later", 1)
+        admin.update_topic("later", write_queues=1, read_queues=2)
+        admin.resize_topic("later", 3)
+        permissions = {data.broker_name: data.permission for data in admin.route("later").queues}
+        assert permissions == {"broker-a": Permission.READ, "broker-b": Permission.READ_WRITE}
+        assert [item.permission for item in admin.describe_topic("later").settings] == [Permission.READ_WRITE] * 2
+
+
+def test_a_topic_can_be_closed_on_one_broker_only(pair: LocalCluster) -> None:
+    with Admin(pair.nameserver) as admin, Producer(pair.nameserver) as producer:
+        admin.update_topic("orders", permission=Permission.READ, brokers=["broker-a"])
+        assert shown(pair, "broker-a") == [Permission.READ] * 2
+        assert shown(pair, "broker-b") == [Permission.READ_WRITE] * 2
+        assert {producer.send(Message("orders", b"x")).queue.broker_name for _ in range(8)} == {"broker-b"}
+        pair.server("broker-a").kill()
+        pair.server("broker-a").start()
+        assert shown(pair, "broker-a") == [Permission.READ] * 2
+
+
+def test_a_broker_without_topics_can_be_closed_before_it_gets_one() -> None:
+    with LocalCluster(brokers=1) as own, Admin(own.nameserver) as admin:
+        admin.set_broker_permission("broker-a", Permission.NONE)
+        assert told(admin) == {"broker-a": Permission.NONE}
+
+
+def test_a_name_server_that_does_not_show_it_in_time_is_named(pair: LocalCluster) -> None:
+    with LocalCluster(brokers=1) as other:
+        other.brokers[0].stop()  # a name server that answers and never hears of the brokers
+        with Admin(f"{pair.nameserver},{other.nameserver}", timeout_s=0.3) as admin:
+            with pytest.raises(DeadlineExceeded, match=f"{other.nameserver} lags 0.3 s behind"):
+                admin.set_broker_permission("broker-a", Permission.READ)
+            admin.set_broker_permission("broker-a", Permission.NONE, wait=False)
+            assert told(admin)["broker-a"] == Permission.NONE
+
+
+def test_bits_without_a_meaning_are_refused_by_the_broker(pair: LocalCluster) -> None:
+    with Admin(pair.nameserver) as admin:
+        with pytest.raises(InvalidArgument, match="permission 7: it is the sum of 2"):
+            admin.set_broker_permission("broker-a", 7)  # type: ignore[arg-type]  # that is the point
+        assert told(admin)["broker-a"] == Permission.READ_WRITE
+
+
+def test_the_command_sets_it_and_the_status_shows_it(pair: LocalCluster) -> None:
+    minimq = Minimq(pair.nameserver)
+    assert minimq("cluster", "permission", "broker-a", "read") == "broker broker-a: permission read\n"
+    assert [row["permission"] for row in minimq.json("cluster", "status")] == ["read", "read-write"]
+    assert "Permission" in minimq("cluster", "status")
+    assert [(row["broker"], row["permission"]) for row in minimq.json("route", "orders")] == [
+        ("broker-a", "read"),
+        ("broker-b", "read-write"),
+    ]
+    assert "the name server knows broker-a, broker-b" in minimq("cluster", "permission", "broker-c", "read", status=2)
+    assert "read-write" in minimq("cluster", "permission", "broker-a", "all", status=2)
+    help_text = minimq("cluster", "permission", "--help")
+    assert "wipeWritePerm" in help_text
+    assert "addWritePerm" in help_text
