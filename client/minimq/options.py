@@ -47,8 +47,10 @@ def check_above_zero(options: DataclassInstance, *, but: str = "") -> None:
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         # A switch is no number, though Python thinks so.
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(field.default, bool) or not isinstance(field.default, int | float):
             continue
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise InvalidArgument(f"{field.name} is {value!r}: it must be a number")
         if value > 0 or (value == 0 and field.name == but):
             continue
         raise InvalidArgument(f"{field.name} is {value}: it must be {'0 or above' if field.name == but else 'above 0'}")

@@ -31,6 +31,7 @@ def test_an_unknown_option_is_named_with_those_there_are(options: ProducerOption
         (ProducerOptions, {"window": 0}),
         (ProducerOptions, {"send_timeout_s": float("nan")}),
         (ProducerOptions, {"compress_above_bytes": 0}),
+        (ProducerOptions, {"batch_bytes": True}),
         (ConsumerOptions, {"wait_s": 0}),
         (ConsumerOptions, {"commit_interval_s": -1}),
         (RangeOptions, {"patience_s": -1}),
