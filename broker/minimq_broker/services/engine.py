@@ -117,7 +117,7 @@ class Engine:
             SystemBusy: there was no room for too long.
         """
         came_at = self._loop.time()
-        while self._pending_bytes and self._pending_bytes + job.size > self.limits.max_pending_bytes:
+        while not self._has_room(job):
             self._room.clear()
             self._stuck_since = min(self._stuck_since, self._loop.time())
             try:
@@ -125,6 +125,8 @@ class Engine:
                 async with asyncio.timeout_at(min(came_at, self._stuck_since) + self.limits.busy_after_s):
                     await self._room.wait()
             except TimeoutError:
+                if self._has_room(job):
+                    break
                 raise SystemBusy(
                     f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker and leave no room "
                     f"since {self.limits.busy_after_s} s: send again later, or to another broker",
@@ -132,6 +134,9 @@ class Engine:
                 ) from None
         self._pending_bytes += job.size
         self.store.submit(job)
+
+    def _has_room(self, job: AppendJob) -> bool:
+        return not self._pending_bytes or self._pending_bytes + job.size <= self.limits.max_pending_bytes
 
     async def record(self, decide: Callable[[State], Fact | None], *, alone: bool = True) -> Fact | None:
         """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises."""

@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.state import State
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.engine import Engine, Limits
 from minimq_broker.services.offsets import OffsetService
+from minimq_broker.store.jobs import AppendJob
+from minimq_common import batch
+from minimq_common.errors import SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.stores import PATIENCE_S, QUIET, make_batch
 
@@ -66,6 +72,39 @@ def test_streams_end_though_a_request_waits_for_room(tmp_path: Path) -> None:
         await serving
         assert [(result.request_id, result.base_offset) for result in answers.results] == [(1, 0)]
         assert engine.store.bounds(engine.state.queue("t", 0)) == (0, 1)
+
+    with_engine(tmp_path, test)
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_batch_waits_for_room_only_as_long_as_it_may(tmp_path: Path, patient: bool) -> None:
+    data = make_batch([bytes(200)])
+    held, go_on = threading.Event(), threading.Event()
+    written: asyncio.Queue[int] = asyncio.Queue()
+
+    def job() -> AppendJob:
+        return AppendJob("t", 0, data, batch.read_header(data), lambda done: written.put_nowait(done.base_offset))
+
+    def hold(_: State) -> None:
+        held.set()
+        go_on.wait(PATIENCE_S)
+
+    async def test(engine: Engine) -> None:
+        engine.limits = replace(engine.limits, busy_after_s=PATIENCE_S if patient else 0.01)
+        holding = asyncio.create_task(engine.record(hold))
+        await asyncio.to_thread(held.wait)
+        await engine.append(job())
+        later = [asyncio.create_task(engine.append(job())) for _ in range(3)]
+        if not patient:
+            for refusal in await asyncio.gather(*later, return_exceptions=True):
+                assert isinstance(refusal, SystemBusy)
+                assert refusal.retry_after_s == 0.5
+                assert f"{len(data)} bytes of batches wait for the disk" in refusal.message
+            later = []
+        go_on.set()
+        await asyncio.gather(holding, *later)
+        await engine.append(job())
+        assert [await written.get() for _ in range(5 if patient else 2)] == list(range(5 if patient else 2))
 
     with_engine(tmp_path, test)
 
