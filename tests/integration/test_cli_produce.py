@@ -59,6 +59,34 @@ def test_fields_of_json_lines_become_key_and_tag(minimq: Minimq, topic: str, gro
     assert paid == '{"id": "o-1", "status": "paid"}\n'
 
 
+def test_lines_of_one_key_go_to_one_queue(minimq: Minimq, topic: str, group: str) -> None:
+    lines = [json.dumps({"id": number % 20, "number": number}) for number in range(400)]
+    minimq("produce", topic, "--key-field", "id", "--by-key", stdin="\n".join(lines).encode())
+    arguments = ("consume", topic, "--group", group, "--exit-at-end", "--format", "json")
+    queues: dict[str, set[tuple[str, int]]] = {}
+    for line in minimq(*arguments).splitlines():
+        item = json.loads(line)
+        queues.setdefault(item["keys"][0], set()).add((item["broker"], item["queue"]))
+    assert len(queues) == 20
+    assert {len(places) for places in queues.values()} == {1}
+    assert "line 2 has no field 'id', by which its queue is chosen" in minimq(
+        "produce", topic, "--key-field", "id", "--by-key", stdin=b'{"id": 1}\n{"name": 1}\n', status=1
+    )
+    assert "--by-key needs --key-field" in minimq("produce", topic, "--by-key", stdin=b"x\n", status=2)
+
+
+def test_the_counters_of_the_producer_are_printed(minimq: Minimq, topic: str) -> None:
+    lines = b"".join(b'{"order": %d}\n' % number for number in range(2_000))
+    said = minimq("produce", topic, "--compression", "zstd", "--statistics", "json", stdin=lines)
+    told = json.loads(said[said.index("{") :])
+    assert (told["acknowledged"], told["failed"], told["retries"], told["avoided"]) == (2_000, 0, 0, [])
+    assert told["bytes"] < len(lines) / 2
+    assert 0 < told["latency"]["p50_ms"] <= told["latency"]["p99.9_ms"]
+    table = minimq("produce", topic, "--statistics", "table", stdin=b"x\n")
+    assert re.search(r"Acknowledged +Failed +Batches +Bytes +Retries +Already stored\n", table)
+    assert re.search(r"p50 ms +p90 ms +p99 ms +p99.9 ms\n", table)
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [(b"{", "line 2 is not JSON"), (b"[1]", "line 2 is no JSON object"), (b'{"id": {}}', "line 2: field 'id'")],

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from minimq_common.errors import NoPermission
+from minimq_common.errors import NoPermission, TopicNotFound
 from minimq_common.model import Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -91,12 +91,20 @@ def size_of(size: float) -> str:
 
 
 def check_allowed(nameserver: str, topic: str, wanted: Permission) -> None:
-    """Raise `NoPermission` when a topic is not readable or not writable on any of its brokers."""
+    """Raise `NoPermission` when a topic is not readable or not writable on any of its brokers, `TopicNotFound` as well.
+
+    A topic that is not there to be written is no matter: brokers may be allowed to make it.
+    """
     from minimq.admin import Admin
     from minimq.descriptions import name_of
 
     with Admin(nameserver) as admin:
-        queues = admin.route(topic).queues
+        try:
+            queues = admin.route(topic).queues
+        except TopicNotFound:
+            if wanted == Permission.WRITE:
+                return
+            raise
     if queues and not any(data.permission & wanted for data in queues):
         what = "readable" if wanted == Permission.READ else "writable"
         raise NoPermission(

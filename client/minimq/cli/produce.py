@@ -20,6 +20,7 @@ from minimq_common.names import check_topic
 
 if TYPE_CHECKING:
     from minimq.producer import Producer
+    from minimq.queue_selection import Selector
 
 #: Bytes that are read before they are sent. All that waits in memory is this, and one line.
 _BLOCK_BYTES = 4 << 20
@@ -45,15 +46,32 @@ Advance = Callable[[int], None]
     metavar="BYTES",
     help="Longest line; brokers have the same option, which must let it through as well.",
 )
+@option("--by-key", is_flag=True, help="Send all lines of one key to one queue, in their order; needs --key-field.")
+@option(
+    "--compression",
+    type=click.Choice(("none", "zstd")),
+    default="none",
+    show_default=True,
+    help="How batches are compressed.",
+)
+@option(
+    "--statistics",
+    type=click.Choice(("table", "json")),
+    help="In the end, print counters, latencies and the brokers that were left out.",
+)
 @click.pass_obj
-def produce(
+def produce(  # noqa: PLR0913 - the flags of the command
     nameserver: str,
     topic: str,
     file: BinaryIO,
+    *,
     key_field: str | None,
     tag_field: str | None,
     tag: str | None,
     limit: int,
+    by_key: bool,
+    compression: str,
+    statistics: str | None,
 ) -> None:
     """Send each line of FILE, or of stdin, as a message; empty lines are left out.
 
@@ -67,26 +85,36 @@ def produce(
     Examples:
       tail -f app.log | minimq produce logs
       minimq produce orders orders.jsonl --key-field id --tag-field status
+      minimq produce orders orders.jsonl --key-field customer --by-key
     """  # noqa: D301 - click's mark for lines that stay as they are
+    from minimq.cli.producer_statistics import show_statistics
     from minimq.producer import Producer
+    from minimq.queue_selection import by_hash
 
     if tag and tag_field:
         raise click.UsageError("--tag and --tag-field exclude each other")
-    parse = _Parser(check_topic(topic), key_field, tag_field, tag, limit)
+    if by_key and not key_field:
+        raise click.UsageError("--by-key needs --key-field, which tells the key of a line")
+    selector = by_hash() if by_key else None
+    parse = _Parser(check_topic(topic), key_field, tag_field, tag, limit, needs_key=by_key)
     began = time.monotonic()
     sent = size = 0
     try:
         check_allowed(nameserver, topic, Permission.WRITE)
-        with Producer(nameserver, max_body_bytes=limit) as producer, _progress(file) as advance:
+        with (
+            Producer(nameserver, max_body_bytes=limit, compression=compression) as producer,
+            _progress(file) as advance,
+        ):
             for block in _blocks(file.fileno(), limit):
                 messages = parse.messages(block)
                 try:
-                    _send(producer, messages)
+                    _send(producer, messages, selector)
                 except MessageTooLarge as error:
                     raise parse.refused(block, error) from None
                 sent += len(messages)
                 size += sum(len(message.body) for message in messages)
                 advance(len(block))
+            counted = producer.statistics()
     except MiniMQError as error:
         # Of the base class: whatever it was, it lies in the lines or in the cluster and not in the usage.
         raise MiniMQError(f"{error.message}\n{_acknowledged(sent)}") from None
@@ -98,6 +126,8 @@ def produce(
         f"sent {count_of(sent, 'message')} ({size_of(size)}) to {topic} in {seconds:.2f} s: "
         f"{sent / seconds:,.0f} messages/s, {size_of(size / seconds)}/s"
     )
+    if statistics:
+        show_statistics(statistics, counted)
 
 
 def _acknowledged(sent: int) -> str:
@@ -106,22 +136,25 @@ def _acknowledged(sent: int) -> str:
     return f"{count_of(sent, 'message')} of the lines before {'was' if sent == 1 else 'were'} acknowledged"
 
 
-def _send(producer: Producer, messages: list[Message]) -> None:
+def _send(producer: Producer, messages: list[Message], selector: Selector | None) -> None:
     if len(messages) == 1:
-        producer.send(messages[0])
+        producer.send(messages[0], selector=selector)
     elif messages:
-        producer.send_many(messages)
+        producer.send_many(messages, selector=selector)
 
 
 class _Parser:
     """Makes messages of lines, and counts the lines for errors."""
 
-    def __init__(self, topic: str, key_field: str | None, tag_field: str | None, tag: str | None, limit: int) -> None:
+    def __init__(
+        self, topic: str, key_field: str | None, tag_field: str | None, tag: str | None, limit: int, *, needs_key: bool
+    ) -> None:
         self._topic = topic
         self._key_field = key_field
         self._tag_field = tag_field
         self._tag = tag
         self._limit = limit
+        self._needs_key = needs_key
         self._line = 0
 
     def messages(self, block: bytes) -> list[Message]:
@@ -154,6 +187,8 @@ class _Parser:
         if not isinstance(fields, dict):
             raise InvalidArgument(f"line {number} is no JSON object, so it has no fields")
         key = _text(fields, self._key_field, number)
+        if key is None and self._needs_key:
+            raise InvalidArgument(f"line {number} has no field {self._key_field!r}, by which its queue is chosen")
         tag = _text(fields, self._tag_field, number) or self._tag
         return Message(self._topic, body, tag, () if key is None else (key,))
 
