@@ -52,7 +52,7 @@ class Registration:
         Args:
             nameservers: HOST:PORT of each.
             describe: returns the whole table of the broker as it is now, with its data version.
-            heartbeat_s: seconds between two heartbeats.
+            heartbeat_s: seconds between two heartbeats, or less: a third of the silence that the name server bears.
             timeout_s: seconds after which a name server that does not answer counts as lost.
         """
         self._links = [_Link(address, describe, heartbeat_s, timeout_s) for address in nameservers]
@@ -178,7 +178,7 @@ class _Link:
                 break  # the stream is over, and the reader knows why
             sent_change, sent_version = change, request.data_version
             self._found(answer.master_address)
-            await _wait(self._wake, self._heartbeat_s)
+            await _wait(self._wake, min(self._heartbeat_s, answer.expire_after_ms / 3000))
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             await stream.done_writing()
         await asyncio.Event().wait()  # for the reader to see the end of the stream, or for `stop` to lose patience

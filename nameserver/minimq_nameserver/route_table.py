@@ -6,52 +6,14 @@ what a call has changed is its return value, for the caller to tell whom it conc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from minimq_common.errors import BrokerConflict, InvalidArgument
 from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
-from minimq_common.names import check_address, check_broker, check_cluster, check_topic
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerState:
-    """Everything one broker tells about itself.
-
-    Attributes:
-        cluster: the cluster it belongs to.
-        broker_name: the name it shares with its replicas.
-        broker_id: 0 for the master, larger for a slave.
-        address: HOST:PORT at which clients reach it.
-        data_version: grows with every change of what it tells.
-        permission: what may be done with all of its topics.
-        topics: queue data by topic.
-
-    Raises:
-        InvalidArgument: a name, the address or a number breaks a rule that the text names.
-    """
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
-    data_version: int
-    permission: Permission
-    topics: Mapping[str, QueueData]
-
-    def __post_init__(self) -> None:
-        check_cluster(self.cluster)
-        check_broker(self.broker_name)
-        check_address(self.address)
-        if self.broker_id < 0:
-            raise InvalidArgument(f"broker id {self.broker_id} of {self.broker_name}: it must not be negative")
-        for topic, data in self.topics.items():
-            check_topic(topic)
-            if data.read_queues < 0 or data.write_queues < 0:
-                raise InvalidArgument(f"topic {topic} of {self.broker_name}: a count of queues is negative")
-
-    def __str__(self) -> str:
-        return f"{self.broker_name} (id {self.broker_id}) at {self.address}"
+from minimq_nameserver.broker_state import BrokerState
+from minimq_nameserver.conflicts import Conflict, ConflictLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +28,6 @@ class Change:
     topics: frozenset[str] = frozenset()
     ended: tuple[tuple[int, str], ...] = ()
 
-    def __or__(self, other: Change) -> Change:
-        return Change(self.topics | other.topics, self.ended + other.ended)
-
 
 @dataclass(slots=True)
 class _Replica:
@@ -79,21 +38,37 @@ class _Replica:
     last_seen: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What routes say of one broker name."""
+
+    topics: Mapping[str, QueueData]
+    broker: BrokerData
+
+
 class RouteTable:
     """The registered brokers by name and id, and an index of their topics.
 
     What a topic's route says of a broker name comes from the replica with the lowest id, so it does not depend on the
     order in which the replicas registered. Without a master the queues can be read but not written.
 
+    A broker that gets no place, or loses it to another one, is remembered for a while: see `conflicts`.
+
     Not thread-safe: all calls come from one thread.
+
+    Attributes:
+        expire_after_s: seconds of silence after which a broker is removed.
     """
 
     def __init__(self, expire_after_s: float) -> None:
-        self._expire_after_s = expire_after_s
+        self.expire_after_s = expire_after_s
         self._brokers: dict[str, dict[int, _Replica]] = {}
         self._by_session: dict[int, _Replica] = {}
         self._by_address: dict[str, _Replica] = {}
-        # Follows from the brokers: topic -> broker name -> queue data. Only `_reindex` writes it.
+        self._conflicts = ConflictLog()
+        # Both follow from the brokers, and only `_reindex` writes them: what is told of each broker name, and
+        # topic -> broker name -> queue data.
+        self._told: dict[str, _Told] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
 
     def register(self, session: int, state: BrokerState, now: float) -> Change:
@@ -112,9 +87,8 @@ class RouteTable:
             BrokerConflict: a live broker has the place; the table is as before.
             InvalidArgument: the stream was used by another broker before.
         """
-        self._check_place(session, state)
+        self._check_place(session, state, now)
         name = state.broker_name
-        topics_before, broker_before = self._told_by(name)
         ended = []
         former = self._by_address.get(state.address)
         if former is not None:
@@ -124,11 +98,14 @@ class RouteTable:
         loser = self._brokers.get(name, {}).get(state.broker_id)
         if loser is not None:
             self._remove(loser)
-            ended.append((loser.session, f"replaced by {state}, which has newer data"))
+            reason = f"broker {loser.state} was replaced by {state}, which has newer data"
+            self._conflicts.note(loser.state, state, reason, now)
+            ended.append((loser.session, reason))
         replica = _Replica(state, session, now)
         self._brokers.setdefault(name, {})[state.broker_id] = replica
         self._by_session[session] = self._by_address[state.address] = replica
-        return Change(self._reindex(name, topics_before, broker_before), tuple(ended))
+        self._conflicts.settle(state)
+        return Change(self._reindex(name), tuple(ended))
 
     def heartbeat(self, session: int, data_version: int, now: float) -> bool:
         """Note that a broker lives. False when it is not known with that version, and has to register anew."""
@@ -143,20 +120,22 @@ class RouteTable:
         replica = self._by_session.get(session)
         if replica is None:
             return Change()
-        name = replica.state.broker_name
-        topics_before, broker_before = self._told_by(name)
         self._remove(replica)
-        return Change(self._reindex(name, topics_before, broker_before))
+        return Change(self._reindex(replica.state.broker_name))
 
     def expire(self, now: float) -> Change:
         """Remove the brokers that have been silent for too long."""
-        change = Change()
-        for session, replica in list(self._by_session.items()):
-            silent_s = now - replica.last_seen
-            if silent_s >= self._expire_after_s:
-                reason = f"no heartbeat of {replica.state} for {silent_s:.1f} s"
-                change |= self.unregister(session) | Change(ended=((session, reason),))
-        return change
+        silent = [each for each in self._by_session.values() if now - each.last_seen >= self.expire_after_s]
+        for replica in silent:
+            self._remove(replica)
+        changed = [self._reindex(name) for name in {replica.state.broker_name for replica in silent}]
+        return Change(
+            frozenset().union(*changed),
+            tuple(
+                (replica.session, f"no heartbeat of {replica.state} for {now - replica.last_seen:.1f} s")
+                for replica in silent
+            ),
+        )
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return where the queues of a topic are, sorted by broker name, or None when no broker carries it."""
@@ -167,16 +146,20 @@ class RouteTable:
         return TopicRoute(
             topic=topic,
             queues=tuple(found[name] for name in names),
-            brokers={name: self._broker_data(name) for name in names},
+            brokers={name: self._told[name].broker for name in names},
         )
 
-    def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
-        return sorted(self._topics)
+    def topics(self) -> Collection[str]:
+        """Return a view of the names of all topics, in no order; it follows the table."""
+        return self._topics.keys()
 
     def brokers(self) -> list[BrokerData]:
         """Return all brokers, sorted by name."""
-        return [self._broker_data(name) for name in sorted(self._brokers)]
+        return [self._told[name].broker for name in sorted(self._told)]
+
+    def conflicts(self, now: float) -> list[Conflict]:
+        """Return the brokers that were refused or replaced lately and have no place, the latest at the end."""
+        return self._conflicts.recent(now)
 
     def broker(self, session: int) -> BrokerState | None:
         """Return what was registered over a stream, if it is still in the table."""
@@ -188,16 +171,22 @@ class RouteTable:
         master = self._brokers.get(broker_name, {}).get(MASTER_ID)
         return master.state.address if master else None
 
-    def _check_place(self, session: int, state: BrokerState) -> None:
+    def _check_place(self, session: int, state: BrokerState, now: float) -> None:
         mine = self._by_session.get(session)
         if mine is not None and (mine.state.broker_name, mine.state.address) != (state.broker_name, state.address):
             raise InvalidArgument(f"broker {state} registers over the stream of {mine.state}: open a stream for each")
+        rival = next(self._rivals(state), None)
+        if rival is not None:
+            other, remedy = rival
+            reason = f"broker {state} is refused: {other} {remedy}"
+            self._conflicts.note(state, other, reason, now)
+            raise BrokerConflict(reason)
+
+    def _rivals(self, state: BrokerState) -> Iterator[tuple[BrokerState, str]]:
+        """Yield the brokers that do not leave a place for one, each with what it has and what can be done."""
         former = self._by_address.get(state.address)
         if former is not None and former.state.broker_name != state.broker_name:
-            raise BrokerConflict(
-                f"broker {state} is refused: {former.state} has that address; "
-                "give each broker an address of its own with --advertise"
-            )
+            yield former.state, "has that address; give each broker an address of its own with --advertise"
         others = {
             broker_id: replica.state
             for broker_id, replica in self._brokers.get(state.broker_name, {}).items()
@@ -205,35 +194,25 @@ class RouteTable:
         }
         for other in others.values():
             if other.cluster != state.cluster:
-                raise BrokerConflict(
-                    f"broker {state} of cluster {state.cluster} is refused: {other} belongs to cluster "
-                    f"{other.cluster}; give one of them another --name"
-                )
+                yield other, f"belongs to cluster {other.cluster}, not {state.cluster}; give one of them another --name"
         incumbent = others.get(state.broker_id)
         if incumbent is not None and incumbent.data_version >= state.data_version:
-            raise BrokerConflict(
-                f"broker {state} is refused: {incumbent} is registered under that name and id, with data version "
-                f"{incumbent.data_version} against {state.data_version}; give one of them another --name or --id"
+            yield (
+                incumbent,
+                "is registered under that name and id, with data version "
+                f"{incumbent.data_version} against {state.data_version}; give one of them another --name or --id",
             )
 
-    def _told_by(self, name: str) -> tuple[dict[str, QueueData], BrokerData | None]:
-        """Return what routes say of a broker name."""
+    def _tell(self, name: str) -> _Told | None:
+        """Return what routes say of a broker name, computed anew; None when it has no broker."""
         replicas = self._brokers.get(name)
         if not replicas:
-            return {}, None
+            return None
         leader_id = min(replicas)
         leader = replicas[leader_id].state
-        allowed = leader.permission if leader_id == MASTER_ID else leader.permission & Permission.READ
-        topics = {
-            topic: data if data.permission in allowed else replace(data, permission=data.permission & allowed)
-            for topic, data in leader.topics.items()
-        }
-        return topics, self._broker_data(name)
-
-    def _broker_data(self, name: str) -> BrokerData:
-        replicas = self._brokers[name]
         addresses = {broker_id: replicas[broker_id].state.address for broker_id in sorted(replicas)}
-        return BrokerData(replicas[min(replicas)].state.cluster, name, addresses)
+        allowed = leader.permission if leader_id == MASTER_ID else leader.permission & Permission.READ
+        return _Told(_restrict(leader.topics, allowed), BrokerData(leader.cluster, name, addresses))
 
     def _remove(self, replica: _Replica) -> None:
         state = replica.state
@@ -243,15 +222,39 @@ class RouteTable:
         if not self._brokers[state.broker_name]:
             del self._brokers[state.broker_name]
 
-    def _reindex(self, name: str, before: dict[str, QueueData], broker_before: BrokerData | None) -> frozenset[str]:
-        """Bring the index up to date with one broker name. Returns the topics whose route has changed."""
-        after, broker_after = self._told_by(name)
-        for topic, data in after.items():
-            self._topics.setdefault(topic, {})[name] = data
-        for topic in before.keys() - after.keys():
-            del self._topics[topic][name]
-            if not self._topics[topic]:
+    def _reindex(self, name: str) -> frozenset[str]:
+        """Bring what follows from the brokers up to date with one name. Returns the topics whose route has changed."""
+        told, telling = self._told.pop(name, None), self._tell(name)
+        if telling is not None:
+            self._told[name] = telling
+        before = told.topics if told else {}
+        after = telling.topics if telling else {}
+        gone = before.keys() - after.keys()
+        for topic in gone:
+            carriers = self._topics[topic]
+            del carriers[name]
+            if not carriers:
                 del self._topics[topic]
-        if broker_before != broker_after:
+        # Equal queue data is mostly the same object, so that thousands of topics are compared in a millisecond.
+        changed = {
+            topic: data for topic, data in after.items() if (known := before.get(topic)) is not data and known != data
+        }
+        for topic, data in changed.items():
+            self._topics.setdefault(topic, {})[name] = data
+        if told is None or telling is None or told.broker != telling.broker:
             return frozenset(before.keys() | after.keys())
-        return frozenset(topic for topic in before.keys() | after.keys() if before.get(topic) != after.get(topic))
+        return frozenset(gone | changed.keys())
+
+
+def _restrict(topics: Mapping[str, QueueData], allowed: Permission) -> Mapping[str, QueueData]:
+    """Return topics of which no more may be done than is allowed."""
+    if allowed == Permission.READ_WRITE:
+        return topics
+    distinct = {id(data): data for data in topics.values()}  # few: most topics share theirs
+    restricted = {key: _restrict_one(data, allowed) for key, data in distinct.items()}
+    return {topic: restricted[id(data)] for topic, data in topics.items()}
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _restrict_one(data: QueueData, allowed: Permission) -> QueueData:
+    return replace(data, permission=data.permission & allowed)

@@ -17,9 +17,15 @@ from minimq_proto.v1 import nameserver_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-
 #: Time that calls under way get when the name server stops; none of them takes long.
 _DRAIN_S = 1.0
+
+# A dict first, since of two values for one key gRPC takes the first one.
+_SERVER_OPTIONS = {
+    **dict(rpc.SERVER_OPTIONS),
+    # Clients ping every second: a name server that hangs is told from one that has no news by that alone.
+    "grpc.http2.min_ping_interval_without_data_ms": 500,
+}
 
 
 class NameServer:
@@ -46,7 +52,7 @@ class NameServer:
         Raises:
             CannotListen: the port is taken, or the host is not this machine's.
         """
-        self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+        self._server = grpc.aio.server(options=tuple(_SERVER_OPTIONS.items()))
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         self._address = await rpc.bind(self._server, self._options.listen)
         await self._server.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import NoReturn
@@ -13,11 +14,13 @@ import grpc.aio
 
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, Unavailable
-from minimq_common.model import QueueData, TopicRoute
+from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.stream_writer import StreamWriter
-from minimq_common.wire import broker_to_wire, permission_from_wire, route_to_wire
-from minimq_nameserver.route_table import BrokerState, Change, RouteTable
+from minimq_common.wire import broker_to_wire, route_to_wire
+from minimq_nameserver.conflicts import Conflict
+from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.route_table import Change, RouteTable
 from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: What a client is asked to wait before it asks again while brokers are coming back.
 _BUSY_RETRY_S = 0.1
+#: Routes that `ListTopics` looks up in one go: with a hundred brokers, in a few milliseconds.
+_ROUTES_AT_ONCE = 10
 _STOPPING = "the name server stops"
 
 
@@ -45,6 +50,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._streams: dict[int, asyncio.Task[object]] = {}
         self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
         self._watches: set[asyncio.Task[object]] = set()
+        self._reader = RegistrationReader()
         self._stopping = False
 
     def settle(self) -> None:
@@ -80,7 +86,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         try:
             try:
                 async for request in request_iterator:
-                    await context.write(self._register(session, request))
+                    await context.write(await self._register(session, request))
             finally:
                 # Before anything is answered: a broker whose stream broke must not be found any more.
                 self._leave(session)
@@ -95,19 +101,21 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         finally:
             self._reasons.pop(session, None)
 
-    def _register(self, session: int, request: nameserver_pb2.RegisterRequest) -> nameserver_pb2.RegisterResponse:
-        now = self._clock()
+    async def _register(self, session: int, request: nameserver_pb2.RegisterRequest) -> nameserver_pb2.RegisterResponse:
         if request.heartbeat_only:
-            if not self._table.heartbeat(session, request.data_version, now):
+            if not self._table.heartbeat(session, request.data_version, self._clock()):
                 raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
         else:
-            self._carry_out(self._table.expire(now))  # so that a silent broker does not stand in the way
+            state = await self._reader.read(request, self._table.topics())
+            self.expire()  # so that a silent broker does not stand in the way
             known = self._table.broker(session)
-            state = _state_from_wire(request)
-            self._carry_out(self._table.register(session, state, now))
+            self._carry_out(self._table.register(session, state, self._clock()))
             level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
             log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
-        return nameserver_pb2.RegisterResponse(master_address=self._table.master_of(request.broker_name) or "")
+        return nameserver_pb2.RegisterResponse(
+            master_address=self._table.master_of(request.broker_name) or "",
+            expire_after_ms=round(self._table.expire_after_s * 1000),
+        )
 
     def _leave(self, session: int) -> None:
         del self._streams[session]
@@ -161,17 +169,27 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         request: nameserver_pb2.ListTopicsRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
     ) -> nameserver_pb2.ListTopicsResponse:
-        """Answer the routes of all topics, sorted by topic."""
-        routes = (self._table.route(topic) for topic in self._table.topics())
-        return nameserver_pb2.ListTopicsResponse(routes=[route_to_wire(route) for route in routes if route])
+        """Answer the routes of all topics, sorted by topic; each is as it was at some moment of the call."""
+        answer = nameserver_pb2.ListTopicsResponse()
+        for number, topic in enumerate(sorted(self._table.topics())):
+            route = self._table.route(topic)
+            if route is not None:
+                answer.routes.append(route_to_wire(route))
+            if number % _ROUTES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return answer
 
     async def GetCluster(
         self,
         request: nameserver_pb2.GetClusterRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
     ) -> nameserver_pb2.GetClusterResponse:
-        """Answer all brokers, sorted by name."""
-        return nameserver_pb2.GetClusterResponse(brokers=[broker_to_wire(broker) for broker in self._table.brokers()])
+        """Answer all brokers, sorted by name, and those that have no place because another one has it."""
+        now = self._clock()
+        return nameserver_pb2.GetClusterResponse(
+            brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
+            conflicts=[_conflict_to_wire(conflict, now) for conflict in self._table.conflicts(now)],
+        )
 
     async def WatchRoutes(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self,
@@ -221,18 +239,18 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         return nameserver_pb2.RouteEvent(route=route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {})))
 
 
-def _state_from_wire(request: nameserver_pb2.RegisterRequest) -> BrokerState:
-    return BrokerState(
-        cluster=request.cluster,
-        broker_name=request.broker_name,
-        broker_id=request.broker_id,
-        address=request.address,
-        data_version=request.data_version,
-        permission=permission_from_wire(request.permission),
-        topics={
-            config.topic: QueueData(
-                request.broker_name, config.read_queues, config.write_queues, permission_from_wire(config.permission)
-            )
-            for config in request.topics
-        },
+def _conflict_to_wire(conflict: Conflict, now: float) -> nameserver_pb2.BrokerConflictReport:
+    def day_ms(moment: float) -> int:
+        return round((time.time() - (now - moment)) * 1000)
+
+    return nameserver_pb2.BrokerConflictReport(
+        cluster=conflict.cluster,
+        broker_name=conflict.broker_name,
+        broker_id=conflict.broker_id,
+        address=conflict.address,
+        holder_address=conflict.holder_address,
+        reason=conflict.reason,
+        first_ms=day_ms(conflict.first_at),
+        last_ms=day_ms(conflict.last_at),
+        times=conflict.times,
     )

@@ -177,14 +177,18 @@ class RegisterResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MASTER_ADDRESS_FIELD_NUMBER: builtins.int
+    EXPIRE_AFTER_MS_FIELD_NUMBER: builtins.int
     master_address: builtins.str
     """Address of the master of this broker name, if there is one: how a slave finds it."""
+    expire_after_ms: builtins.int
+    """Silence in milliseconds after which the broker is removed: it has to send something more often."""
     def __init__(
         self,
         *,
         master_address: builtins.str = ...,
+        expire_after_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["master_address", b"master_address"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["expire_after_ms", b"expire_after_ms", "master_address", b"master_address"]) -> None: ...
 
 global___RegisterResponse = RegisterResponse
 
@@ -257,18 +261,68 @@ class GetClusterRequest(google.protobuf.message.Message):
 global___GetClusterRequest = GetClusterRequest
 
 @typing.final
+class BrokerConflictReport(google.protobuf.message.Message):
+    """A broker that was refused, or replaced by another, and has not registered since."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: builtins.int
+    BROKER_NAME_FIELD_NUMBER: builtins.int
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
+    HOLDER_ADDRESS_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    FIRST_MS_FIELD_NUMBER: builtins.int
+    LAST_MS_FIELD_NUMBER: builtins.int
+    TIMES_FIELD_NUMBER: builtins.int
+    cluster: builtins.str
+    broker_name: builtins.str
+    broker_id: builtins.int
+    address: builtins.str
+    holder_address: builtins.str
+    """HOST:PORT of the broker that has the place."""
+    reason: builtins.str
+    """Why, and what can be done about it."""
+    first_ms: builtins.int
+    """When it was seen first and last, in milliseconds since 1970, and how often."""
+    last_ms: builtins.int
+    times: builtins.int
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str = ...,
+        broker_name: builtins.str = ...,
+        broker_id: builtins.int = ...,
+        address: builtins.str = ...,
+        holder_address: builtins.str = ...,
+        reason: builtins.str = ...,
+        first_ms: builtins.int = ...,
+        last_ms: builtins.int = ...,
+        times: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "first_ms", b"first_ms", "holder_address", b"holder_address", "last_ms", b"last_ms", "reason", b"reason", "times", b"times"]) -> None: ...
+
+global___BrokerConflictReport = BrokerConflictReport
+
+@typing.final
 class GetClusterResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BROKERS_FIELD_NUMBER: builtins.int
+    CONFLICTS_FIELD_NUMBER: builtins.int
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerData]: ...
+    @property
+    def conflicts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerConflictReport]:
+        """Those of the last minutes, the latest at the end."""
+
     def __init__(
         self,
         *,
         brokers: collections.abc.Iterable[global___BrokerData] | None = ...,
+        conflicts: collections.abc.Iterable[global___BrokerConflictReport] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["brokers", b"brokers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["brokers", b"brokers", "conflicts", b"conflicts"]) -> None: ...
 
 global___GetClusterResponse = GetClusterResponse
 

@@ -1,0 +1,46 @@
+"""What one broker tells about itself when it registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Permission, QueueData
+from minimq_common.names import check_address, check_broker, check_cluster
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """Everything one broker tells about itself.
+
+    Attributes:
+        cluster: the cluster it belongs to.
+        broker_name: the name it shares with its replicas.
+        broker_id: 0 for the master, larger for a slave.
+        address: HOST:PORT at which clients reach it.
+        data_version: grows with every change of what it tells.
+        permission: what may be done with all of its topics.
+        topics: queue data by topic; checked by who reads them, since there may be many. Never changed afterwards.
+
+    Raises:
+        InvalidArgument: a name, the address or the id breaks a rule that the text names.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    data_version: int
+    permission: Permission
+    topics: Mapping[str, QueueData]
+
+    def __post_init__(self) -> None:
+        check_cluster(self.cluster)
+        check_broker(self.broker_name)
+        check_address(self.address)
+        if self.broker_id < 0:
+            raise InvalidArgument(f"broker id {self.broker_id} of {self.broker_name}: it must not be negative")
+
+    def __str__(self) -> str:
+        return f"{self.broker_name} (id {self.broker_id}) at {self.address}"

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from minimq_common.model import Permission
+from minimq_nameserver.broker_state import BrokerState
+from minimq_nameserver.conflicts import KEPT_S, MOST_KEPT, ConflictLog
+
+
+def broker(address: str, name: str = "broker-a") -> BrokerState:
+    return BrokerState("default", name, 0, address, 1, Permission.READ_WRITE, {})
+
+
+HOLDER = broker("holder:1")
+
+
+def test_a_conflict_that_is_seen_again_is_one_conflict() -> None:
+    log = ConflictLog()
+    for now in (1.0, 2.0, 3.0):
+        log.note(broker("other:1"), HOLDER, f"reason at {now}", now)
+    [conflict] = log.recent(now=3.0)
+    assert (conflict.address, conflict.holder_address, conflict.reason) == ("other:1", "holder:1", "reason at 3.0")
+    assert (conflict.first_at, conflict.last_at, conflict.times) == (1.0, 3.0, 3)
+
+
+def test_a_conflict_is_over_some_time_after_it_was_seen_last() -> None:
+    log = ConflictLog()
+    log.note(broker("other:1"), HOLDER, "", 0.0)
+    log.note(broker("other:1"), HOLDER, "", 100.0)
+    assert log.recent(now=100.0 + KEPT_S - 1)
+    assert log.recent(now=100.0 + KEPT_S) == []
+
+
+def test_a_conflict_is_over_when_the_broker_has_a_place() -> None:
+    log = ConflictLog()
+    log.note(broker("other:1"), HOLDER, "", 0.0)
+    log.note(broker("third:1"), HOLDER, "", 0.0)
+    log.settle(HOLDER)
+    assert len(log.recent(now=0.0)) == 2
+    log.settle(broker("other:1", name="broker-b"))  # it was given a name of its own
+    assert [conflict.address for conflict in log.recent(now=0.0)] == ["third:1"]
+
+
+def test_that_the_holder_of_an_address_registers_again_settles_nothing() -> None:
+    log = ConflictLog()
+    log.note(broker("holder:1", name="broker-b"), HOLDER, "two names for one address", 0.0)
+    log.settle(HOLDER)
+    assert len(log.recent(now=0.0)) == 1
+    log.settle(broker("holder:1", name="broker-b"))
+    assert log.recent(now=0.0) == []
+
+
+def test_only_the_latest_conflicts_are_kept() -> None:
+    log = ConflictLog()
+    for number in range(MOST_KEPT + 5):
+        log.note(broker("other:1"), HOLDER, "", number)  # seen again and again, so it stays
+        log.note(broker(f"other:{number + 2}"), HOLDER, "", number)
+    kept = [conflict.address for conflict in log.recent(now=0.0)]
+    assert len(kept) == MOST_KEPT
+    assert kept[-2:] == ["other:1", f"other:{MOST_KEPT + 6}"]

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Permission, QueueData
+from minimq_nameserver.broker_state import BrokerState
+from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.route_table import RouteTable
+from minimq_proto.v1 import nameserver_pb2
+
+
+def registration(
+    topics: Sequence[str], name: str = "broker-a", read_queues: int = 8, **fields: int
+) -> nameserver_pb2.RegisterRequest:
+    return nameserver_pb2.RegisterRequest(
+        cluster="default",
+        broker_name=name,
+        address=f"{name}:1",
+        permission=6,
+        topics=[
+            nameserver_pb2.TopicConfig(topic=topic, read_queues=read_queues, write_queues=4, permission=6)
+            for topic in topics
+        ],
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def read(request: nameserver_pb2.RegisterRequest) -> BrokerState:
+    return asyncio.run(RegistrationReader().read(request, ()))
+
+
+def many(count: int) -> list[str]:
+    return [f"topic-{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 500, 501, 3000])
+def test_everything_is_read(count: int) -> None:
+    state = read(registration(many(count), broker_id=2, data_version=7))
+    assert (state.cluster, state.broker_name, state.broker_id, state.address) == (
+        "default",
+        "broker-a",
+        2,
+        "broker-a:1",
+    )
+    assert (state.data_version, state.permission) == (7, Permission.READ_WRITE)
+    assert state.topics == dict.fromkeys(many(count), QueueData("broker-a", 8, 4, Permission.READ_WRITE))
+
+
+@pytest.mark.parametrize("topic", ["", "a/b", "x" * 128])
+def test_a_name_that_is_none_is_refused(topic: str) -> None:
+    with pytest.raises(InvalidArgument, match="topic name"):
+        read(registration([*many(2000), topic]))
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="negative count"):
+        read(registration(["orders"], read_queues=-1))
+    with pytest.raises(InvalidArgument, match="must not be negative"):
+        read(registration(["orders"], broker_id=-1))
+
+
+def test_other_work_goes_on_while_large_tables_are_read() -> None:
+    """The longest time for which the loop is held, while five brokers with 10,000 topics register at once."""
+
+    async def measure() -> float:
+        table, reader = RouteTable(120), RegistrationReader()
+        requests = [registration(many(10_000), f"broker-{letter}") for letter in "abcde"]
+
+        async def register(session: int, request: nameserver_pb2.RegisterRequest) -> None:
+            table.register(session, await reader.read(request, table.topics()), now=0)
+
+        registering = asyncio.gather(*(register(session, request) for session, request in enumerate(requests)))
+        longest, last = 0.0, time.perf_counter()
+        while not registering.done():
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+        await registering
+        route = table.route("topic-9999")
+        assert route is not None
+        assert len(route.queues) == 5
+        return longest
+
+    longest = min(asyncio.run(measure()) for _ in range(3))
+    print(f"the loop was held for {longest * 1e3:.1f} ms at most")
+    assert longest < 0.02
