@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import grpc
 
+from minimq.conflict_report import ConflictReport, conflict_from_wire
 from minimq_common import rpc
 from minimq_common.errors import (
     Closed,
@@ -40,6 +41,17 @@ _LOOK_AGAIN_S = 0.01
 #: One that does not answer within this time is not waited for.
 _ANSWER_S = 1.0
 
+# A dict first, since of two values for one key gRPC takes the first one.
+_CHANNEL_OPTIONS = {
+    **dict(rpc.CHANNEL_OPTIONS),
+    # A watch is silent while nothing changes: only pings tell a name server that hangs from one that has no news. One
+    # that leaves a ping unanswered loses its streams, within two seconds.
+    "grpc.keepalive_time_ms": 1_000,
+    "grpc.keepalive_timeout_ms": 1_000,
+    "grpc.http2.ping_timeout_ms": 1_000,  # by which newer versions of gRPC go
+    "grpc.http2.max_pings_without_data": 0,
+}
+
 
 class NameServerLink:
     """The connection to one name server. Thread-safe.
@@ -51,7 +63,7 @@ class NameServerLink:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channel = rpc.open_channel(address)
+        self._channel = grpc.insecure_channel(address, options=tuple(_CHANNEL_OPTIONS.items()))
         self.stub = nameserver_pb2_grpc.NameServerStub(self._channel)
 
     def route(self, topic: str, timeout_s: float) -> TopicRoute:
@@ -69,6 +81,11 @@ class NameServerLink:
         """Return the brokers that are registered with this name server. Raises `TransportError`."""
         answer = self._call(self.stub.GetCluster, nameserver_pb2.GetClusterRequest(), timeout_s)
         return [broker_from_wire(broker) for broker in answer.brokers]
+
+    def conflicts(self, timeout_s: float) -> list[ConflictReport]:
+        """Return the brokers that this name server refused or replaced lately. Raises `TransportError`."""
+        answer = self._call(self.stub.GetCluster, nameserver_pb2.GetClusterRequest(), timeout_s)
+        return [conflict_from_wire(self.address, conflict) for conflict in answer.conflicts]
 
     def close(self) -> None:
         """End the connection; later calls raise `Closed`."""
@@ -108,10 +125,10 @@ class NameServerLinks:
 
     # ---- Questions to any of them ---------------------------------------------------------------
 
-    def route(self, topic: str) -> TopicRoute:
-        """Return the route of a topic. Raises as `ask` does, and `TopicNotFound`."""
+    def route(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
+        """Return the route of a topic. Takes another timeout if told to. Raises as `ask` does, and `TopicNotFound`."""
         request = nameserver_pb2.GetRouteRequest(topic=topic)
-        return route_from_wire(self.ask(lambda stub, timeout_s: stub.GetRoute(request, timeout=timeout_s)).route)
+        return route_from_wire(self.ask(lambda stub, share_s: stub.GetRoute(request, timeout=share_s), timeout_s).route)
 
     def topics(self) -> list[TopicRoute]:
         """Return the routes of all topics, sorted by topic. Raises as `ask` does."""
@@ -125,7 +142,7 @@ class NameServerLinks:
         answer = self.ask(lambda stub, timeout_s: stub.GetCluster(request, timeout=timeout_s))
         return [broker_from_wire(broker) for broker in answer.brokers]
 
-    def ask(self, call: Callable[[nameserver_pb2_grpc.NameServerStub, float], T]) -> T:
+    def ask(self, call: Callable[[nameserver_pb2_grpc.NameServerStub, float], T], timeout_s: float | None = None) -> T:
         """Make a call to one name server after the other, until one answers it.
 
         Also a refusal is no reason to ask no further: name servers do not know of each other, and a topic that is
@@ -133,6 +150,7 @@ class NameServerLinks:
 
         Args:
             call: takes what to call, and how many seconds the call may take.
+            timeout_s: seconds for all tries together, if not those of the constructor.
 
         Raises:
             SystemBusy: the name servers have just started and their brokers are not back yet.
@@ -140,7 +158,7 @@ class NameServerLinks:
             Closed: the connections were closed.
             MiniMQError: another refusal.
         """
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
             refusal: MiniMQError | None = None
             silent: dict[str, str] = {}
@@ -159,7 +177,8 @@ class NameServerLinks:
                     elif refusal is None or isinstance(error, SystemBusy):
                         refusal = error
                 else:
-                    self._prefer(address)
+                    if silent:
+                        self._prefer(address)
                     return answer
             if refusal is None:
                 raise _nobody_answers({address: silent[address] for address in self._addresses})
@@ -184,6 +203,17 @@ class NameServerLinks:
                     broker.cluster, broker.broker_name, dict(sorted(addresses.items()))
                 )
         return [known[name] for name in sorted(known)]
+
+    def conflicts(self) -> list[ConflictReport]:
+        """Return the brokers that were refused or replaced lately, by each name server that answers.
+
+        Sorted by broker name, address and name server; empty when none answers.
+        """
+        reports: list[ConflictReport] = []
+        for address in self._addresses:
+            with contextlib.suppress(TransportError):
+                reports += self.to(address).conflicts(_ANSWER_S)
+        return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
 
     def wait_for_route(self, topic: str, missing: Callable[[TopicRoute], str | None], timeout_s: float) -> None:
         """Wait until the route of a topic is as wanted at every name server that answers.
@@ -220,7 +250,7 @@ class NameServerLinks:
             return link
 
     def preferred(self) -> str:
-        """Return the address that answered last."""
+        """Return the address that is asked first: the others are asked when it does not answer, or does not know."""
         with self._lock:
             return self._preferred
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 import grpc
 
 from minimq.nameserver_link import NameServerLinks
+from minimq.route_refresher import RouteRefresher
 from minimq_common import rpc
 from minimq_common.errors import Closed, SystemBusy, TopicNotFound, TransportError
-from minimq_common.model import BrokerData, TopicRoute
+from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.wire import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 #: Waits between two tries to open the watch stream, in seconds.
 _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 1.0
+#: Time for a question in the background, in seconds: of two name servers, one that hangs gets half of it.
+_SOON_S = 2.0
 
 
 class RouteCache:
@@ -28,7 +31,8 @@ class RouteCache:
 
     A route is fetched when it is first asked for. From then on one thread watches the topic, so that a change arrives
     within milliseconds; every `poll_s` seconds the watch begins anew and brings every route again, in case a change
-    got lost on the way.
+    got lost on the way. A name server that does not answer, be it a question or the pings on the watch, is left at
+    once for the next one.
 
     A known route is replaced by another route only, never by none: a topic whose last broker has left, or whose name
     servers are all gone, keeps the route it had. Its broker may be about to come back, and that a topic was deleted is
@@ -50,6 +54,7 @@ class RouteCache:
         """
         self._nameservers = NameServerLinks(nameservers, timeout_s)
         self._poll_s = poll_s
+        self._refresher = RouteRefresher(lambda topic: self._refresh(topic, min(_SOON_S, timeout_s)))
         # Protects everything below. No call is made and no callback run while it is held.
         self._lock = threading.Lock()
         self._routes: dict[str, TopicRoute] = {}  # read without the lock: a value is never changed, only replaced
@@ -57,6 +62,8 @@ class RouteCache:
         self._topics = _WatchedTopics()
         self._callbacks: tuple[Callable[[TopicRoute], None], ...] = ()
         self._watch: threading.Thread | None = None
+        self._stream: grpc.Call | None = None  # of the watch, and whose it is
+        self._watched = ""
         self._closed = threading.Event()
 
     def route(self, topic: str) -> TopicRoute:
@@ -78,31 +85,36 @@ class RouteCache:
 
     def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
+        return self._refresh(topic, None)
+
+    def refresh_soon(self, topic: str) -> None:
+        """Have the route of a topic asked for in the background, after an error that says that it is out of date.
+
+        Returns at once, and costs little when called often: a topic is asked for once at a time, about every 100 ms at
+        most. Never raises; nothing happens once the cache is closed.
+        """
+        self._refresher.want(topic)
+
+    def _refresh(self, topic: str, timeout_s: float | None) -> TopicRoute:
         self._check_open()
         check_topic(topic)
         self._follow(topic)
         version = self._versions.get(topic, 0)
         try:
-            route = self._nameservers.route(topic)
+            route = self._nameservers.route(topic, timeout_s)
         except (TopicNotFound, SystemBusy, TransportError):
             known = self._routes.get(topic)
             if known is None:
                 raise
             return known
+        finally:
+            self._leave_silent()
         return self._keep(route, asked_at=version)
-
-    def topics(self) -> list[TopicRoute]:
-        """Ask for the routes of all topics, sorted by topic. Raises `Unavailable` and `Closed` as `route` does."""
-        return self._nameservers.topics()
-
-    def cluster(self) -> list[BrokerData]:
-        """Ask for all brokers, sorted by name. Raises `Unavailable` and `Closed` as `route` does."""
-        return self._nameservers.cluster()
 
     def on_change(self, callback: Callable[[TopicRoute], None]) -> None:
         """Call back with each route that is new or has changed.
 
-        It runs in the thread that learned of the route, often that of the watch: it has to be quick. What it raises is
+        It runs in the thread that learned of the route, mostly one of the cache: it has to be quick. What it raises is
         logged.
         """
         with self._lock:
@@ -113,7 +125,9 @@ class RouteCache:
         with self._lock:
             self._closed.set()
             watch = self._watch
-        self._nameservers.close()  # which also ends the stream of the watch
+        self._refresher.close()
+        self._nameservers.close()  # which also ends the stream of the watch, and a question under way
+        self._refresher.join()
         if watch is not None and watch is not threading.current_thread():
             watch.join()
 
@@ -183,7 +197,19 @@ class RouteCache:
     def _open_watch(self, nameserver: str, requests: _WatchRequests) -> Iterator[nameserver_pb2.RouteEvent]:
         stub = self._nameservers.to(nameserver).stub
         with self._nameservers.unless_closed():
-            return stub.WatchRoutes(requests, timeout=self._poll_s)
+            stream = stub.WatchRoutes(requests, timeout=self._poll_s)
+        with self._lock:
+            self._stream, self._watched = stream, nameserver
+        self._leave_silent()  # it may have been found silent a moment ago
+        return stream
+
+    def _leave_silent(self) -> None:
+        """End the stream of the watch, so that it begins anew, when its name server gave no answer to a question."""
+        preferred = self._nameservers.preferred()
+        with self._lock:
+            stream = self._stream if self._watched != preferred else None
+        if stream is not None:
+            stream.cancel()
 
 
 class _WatchedTopics:

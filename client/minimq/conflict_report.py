@@ -1,0 +1,55 @@
+"""What name servers tell of brokers that want the same place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from minimq_proto.v1 import nameserver_pb2
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictReport:
+    """One broker that a name server refused, or replaced by another, and that has not registered since.
+
+    Attributes:
+        nameserver: HOST:PORT of the name server; another one may have decided differently.
+        cluster: of the broker without a place, as the following three.
+        broker_name: its name.
+        broker_id: its id.
+        address: its HOST:PORT.
+        holder_address: HOST:PORT of the broker that has the place.
+        reason: why, and what can be done about it.
+        first_at: when it was seen first.
+        last_at: when it was seen last; a name server forgets it some minutes later.
+        times: how often it was seen.
+    """
+
+    nameserver: str
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    holder_address: str
+    reason: str
+    first_at: datetime
+    last_at: datetime
+    times: int
+
+
+def conflict_from_wire(nameserver: str, message: nameserver_pb2.BrokerConflictReport) -> ConflictReport:
+    """Return the value for what one name server tells."""
+    return ConflictReport(
+        nameserver=nameserver,
+        cluster=message.cluster,
+        broker_name=message.broker_name,
+        broker_id=message.broker_id,
+        address=message.address,
+        holder_address=message.holder_address,
+        reason=message.reason,
+        first_at=_EPOCH + timedelta(milliseconds=message.first_ms),
+        last_at=_EPOCH + timedelta(milliseconds=message.last_ms),
+        times=message.times,
+    )

@@ -1,0 +1,107 @@
+"""Brokers that want the same place."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from minimq.nameserver_link import NameServerLinks
+from minimq_broker.options import BrokerOptions
+from minimq_broker.server import Broker
+from minimq_common import rpc
+from minimq_common.errors import BrokerConflict
+from minimq_proto.v1 import nameserver_pb2_grpc
+from support.fake_broker import registered
+from support.line import Line
+from support.loop_thread import LoopThread
+from support.starting import OpenCache, StartBroker, StartNameServer
+from support.waiting import wait_until
+
+NOBODY = "127.0.0.1:1"
+
+
+def test_two_brokers_of_one_name_do_not_take_turns(
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache
+) -> None:
+    nameserver = start_nameserver()
+    first = start_broker(nameserver.address)
+    cache = open_cache(nameserver.address)
+    request = first.describe()
+    request.address = "second:1"
+    with rpc.open_channel(nameserver.address) as channel, pytest.raises(grpc.RpcError) as raised:
+        next(nameserver_pb2_grpc.NameServerStub(channel).Register(iter([request])))
+    assert isinstance(rpc.from_rpc_error(raised.value, "name server"), BrokerConflict)
+    assert cache.route("orders").master_of("broker-a") == "broker-a-0:10911"
+    assert first.connected_to(nameserver.address)
+
+
+def test_name_servers_tell_who_was_refused_until_it_has_a_place(
+    start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
+) -> None:
+    one, two = start_nameserver(), start_nameserver()
+    links = NameServerLinks([one.address, NOBODY, two.address], 5)
+    cleanup.callback(links.close)
+    holder = start_broker(one.address, two.address)
+    wait_until(lambda: holder.connected_to(one.address, two.address))
+    assert links.conflicts() == []
+
+    began, margin = datetime.now(UTC), timedelta(seconds=1)
+    second = start_broker(address="second:1")
+    second.request.data_version = 0
+    second.join(one.address, two.address)
+    wait_until(lambda: [report.times > 1 for report in links.conflicts()] == [True, True])
+    for report, nameserver in zip(links.conflicts(), sorted([one.address, two.address]), strict=True):
+        assert (report.nameserver, report.cluster) == (nameserver, "default")
+        assert (report.broker_name, report.broker_id, report.address) == ("broker-a", 0, "second:1")
+        assert report.holder_address == "broker-a-0:10911"
+        assert "give one of them another --name or --id" in report.reason
+        assert began - margin < report.first_at < report.last_at < datetime.now(UTC) + margin
+    assert second.registration.connected == ()
+
+    holder.stop()
+    wait_until(lambda: second.connected_to(one.address, two.address))
+    assert links.conflicts() == []
+
+
+def test_name_servers_tell_who_was_replaced(
+    start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
+) -> None:
+    nameserver = start_nameserver()
+    links = NameServerLinks([nameserver.address], 5)
+    cleanup.callback(links.close)
+    start_broker(nameserver.address)
+    newer = start_broker(address="second:1")
+    newer.request.data_version = 1000
+    newer.join(nameserver.address)
+    wait_until(lambda: newer.connected_to(nameserver.address))
+    wait_until(lambda: [report.times > 1 for report in links.conflicts()] == [True], what="a try of the one replaced")
+    [report] = links.conflicts()
+    assert (report.address, report.holder_address) == ("broker-a-0:10911", "second:1")
+
+
+def test_a_broker_with_a_new_address_is_taken_while_its_former_stream_seems_to_live(
+    loop: LoopThread,
+    start_nameserver: StartNameServer,
+    cleanup: contextlib.ExitStack,
+    tmp_path: Path,
+) -> None:
+    nameserver = start_nameserver()
+    line = Line(nameserver.address)
+    cleanup.callback(lambda: loop.run(line.close()))
+
+    def master() -> list[str | None]:
+        return [broker.master for broker in registered(nameserver.address)]
+
+    def broker(*nameservers: str) -> Broker:
+        return Broker(BrokerOptions(listen="127.0.0.1:0", data_dir=tmp_path, nameservers=nameservers))
+
+    with loop.serving(broker(loop.run(line.open()))) as former:
+        wait_until(lambda: master() == [former.address])
+        loop.call(line.cut)
+    assert master() == [former.address]
+    with loop.serving(broker(nameserver.address)) as present:
+        wait_until(lambda: master() == [present.address])

@@ -1,0 +1,155 @@
+"""Brokers that come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from minimq.admin import Admin
+from minimq.local_cluster import LocalCluster
+from minimq_common import rpc
+from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from support.fake_broker import FakeBroker, brokers_of, registered
+from support.line import Line
+from support.loop_thread import LoopThread
+from support.process import process
+from support.starting import StartBroker, StartNameServer
+from support.waiting import wait_until
+
+
+def test_a_broker_that_stops_is_gone_when_stop_returns(
+    start_nameserver: StartNameServer, start_broker: StartBroker
+) -> None:
+    nameserver = start_nameserver()
+    broker = start_broker(nameserver.address)
+    started = time.monotonic()
+    broker.stop()
+    assert time.monotonic() - started < 0.9, "it had to be cut off"
+    assert registered(nameserver.address) == []
+
+
+@pytest.mark.fault
+@pytest.mark.system
+def test_a_killed_broker_is_removed_at_once(start_nameserver: StartNameServer) -> None:
+    nameserver = start_nameserver()
+    program = (
+        "import time, sys; from minimq_common import rpc; from minimq_proto.v1 import nameserver_pb2 as pb\n"
+        "from minimq_proto.v1.nameserver_pb2_grpc import NameServerStub\n"
+        "def requests():\n"
+        "    yield pb.RegisterRequest(cluster='default', broker_name='broker-a', address='h:1', permission=6)\n"
+        "    time.sleep(60)\n"
+        "channel = rpc.open_channel(sys.argv[1])\n"
+        "for answer in NameServerStub(channel).Register(requests()): pass\n"
+    )
+    with process(sys.executable, "-c", program, nameserver.address) as broker:
+        wait_until(lambda: [each.broker_name for each in registered(nameserver.address)] == ["broker-a"], timeout=20)
+        broker.kill()
+        broker.wait()
+        wait_until(lambda: registered(nameserver.address) == [], timeout=1)
+
+
+@pytest.mark.fault
+@pytest.mark.system
+def test_a_hung_broker_is_removed_and_comes_back() -> None:
+    patience = {"expire_after_s": 1.5, "scan_every_s": 0.1}
+    with LocalCluster(brokers=2, nameserver_options=patience) as cluster:
+        hangs, stays = cluster.brokers
+
+        def masters() -> list[str | None]:
+            return [broker.master for broker in registered(cluster.nameserver)]
+
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("orders")
+            paused = time.monotonic()
+            hangs.pause()
+            assert masters() == [hangs.address, stays.address], "its stream is open"
+            wait_until(lambda: masters() == [stays.address])
+            assert time.monotonic() - paused > 0.5, "a broker that hangs for a moment stays"
+            assert brokers_of(admin.route("orders")) == [stays.name]
+            hangs.resume()
+            wait_until(lambda: masters() == [hangs.address, stays.address])
+            # It beats more often than the name server asks for, so both stay from now on.
+            end = time.monotonic() + 2
+            assert wait_until(lambda: len(masters()) < 2 or time.monotonic() > end)
+            assert masters() == [hangs.address, stays.address]
+
+
+@pytest.mark.fault
+def test_a_broker_behind_a_dead_line_is_removed(
+    loop: LoopThread, start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
+) -> None:
+    nameserver = start_nameserver(expire_after_s=0.5)
+    line = Line(nameserver.address)
+    cleanup.callback(lambda: loop.run(line.close()))
+    start_broker(loop.run(line.open()))
+    assert [broker.broker_name for broker in registered(nameserver.address)] == ["broker-a"]
+    loop.call(line.cut)
+    assert [broker.broker_name for broker in registered(nameserver.address)] == ["broker-a"]
+    wait_until(lambda: registered(nameserver.address) == [])
+
+
+def test_a_silent_broker_expires_and_its_stream_is_ended(start_nameserver: StartNameServer) -> None:
+    nameserver = start_nameserver(expire_after_s=0.3)
+    quiet = threading.Event()
+    with rpc.open_channel(nameserver.address) as channel:
+
+        def requests() -> Iterator[nameserver_pb2.RegisterRequest]:
+            yield nameserver_pb2.RegisterRequest(cluster="default", broker_name="broker-a", address="h:1", permission=6)
+            quiet.wait(20)
+
+        stream = nameserver_pb2_grpc.NameServerStub(channel).Register(requests())
+        next(stream)
+        assert [broker.broker_name for broker in registered(nameserver.address)] == ["broker-a"]
+        wait_until(lambda: registered(nameserver.address) == [])
+        with pytest.raises(grpc.RpcError) as raised:
+            next(stream)
+        quiet.set()
+    assert re.search(r"no heartbeat of broker-a .* for 0\.\d s", str(raised.value))
+
+
+def test_heartbeats_keep_a_broker(start_nameserver: StartNameServer, start_broker: StartBroker) -> None:
+    nameserver = start_nameserver(expire_after_s=0.5)
+    broker = start_broker(nameserver.address)
+    end = time.monotonic() + 1.2
+    assert wait_until(lambda: registered(nameserver.address) == [] or time.monotonic() > end)
+    assert [each.broker_name for each in registered(nameserver.address)] == ["broker-a"]
+    assert broker.connected_to(nameserver.address)
+
+
+def test_a_lost_name_server_is_logged_once_and_once_when_it_is_back(
+    loop: LoopThread, start_nameserver: StartNameServer, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    nameserver = start_nameserver()
+    broker = start_broker(nameserver.address)
+    with caplog.at_level(logging.INFO, "minimq_broker.registration"):
+        caplog.clear()
+        loop.run(nameserver.stop())
+        wait_until(lambda: not broker.registration.connected)
+        lost = time.monotonic()
+        wait_until(lambda: time.monotonic() > lost + 0.5)  # several tries
+        start_nameserver(nameserver.address)
+        wait_until(lambda: broker.connected_to(nameserver.address))
+    said = [record.getMessage().split(" nameserver=")[0] for record in caplog.records if "registration" in record.name]
+    assert said == ["not registered, trying again", "registered"]
+
+
+def test_a_name_server_that_hangs_is_given_up_and_does_not_delay_the_stop(
+    loop: LoopThread, cleanup: contextlib.ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        broker = FakeBroker(loop, f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2)
+        cleanup.callback(broker.stop)
+        wait_until(lambda: "no answer within 0.2 s" in caplog.text)
+        started = time.monotonic()
+        broker.stop()
+        broker.stop()
+        assert time.monotonic() - started < 2

@@ -1,0 +1,162 @@
+"""Changes of routes, on their way to clients."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer
+from minimq.routing import RouteCache
+from minimq_common import rpc
+from minimq_common.errors import TopicNotFound
+from minimq_common.model import TopicRoute
+from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from support.fake_broker import brokers_of
+from support.loop_thread import LoopThread
+from support.starting import OpenCache, StartBroker, StartNameServer
+from support.waiting import wait_until
+
+
+def test_a_change_reaches_the_client_within_milliseconds(
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache
+) -> None:
+    nameserver = start_nameserver()
+    start_broker(nameserver.address)
+    cache = open_cache(nameserver.address)
+    arrived: list[tuple[float, list[str]]] = []
+    cache.on_change(lambda route: arrived.append((time.monotonic(), brokers_of(route))))
+
+    def fail(route: TopicRoute) -> None:
+        raise RuntimeError("a callback that fails disturbs nobody")
+
+    cache.on_change(fail)
+    cache.route("orders")
+    with pytest.raises(TopicNotFound):
+        cache.route("later")  # watched from now on
+
+    other = start_broker(nameserver.address, name="broker-b", topics=())
+    delays = []
+    for _ in range(10):
+        for topics, expected in ((("orders",), ["broker-a", "broker-b"]), ((), ["broker-a"])):
+            changed = time.monotonic()
+            other.carry(*topics)
+            wait_until(lambda expected=expected: arrived and arrived[-1][1] == expected)  # type: ignore[misc]
+            delays.append(arrived[-1][0] - changed)
+    assert brokers_of(cache.route("orders")) == ["broker-a"]
+    assert sorted(delays)[len(delays) // 2] < 0.05
+
+    other.carry("later")
+    wait_until(lambda: arrived[-1][1] == ["broker-b"])
+    assert brokers_of(cache.route("later")) == ["broker-b"]
+
+
+def test_the_watch_begins_anew_with_every_poll(
+    start_nameserver: StartNameServer,
+    start_broker: StartBroker,
+    open_cache: OpenCache,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nameserver = start_nameserver()
+    broker = start_broker(nameserver.address)
+    cache = open_cache(nameserver.address, poll_s=0.1)
+    cache.route("orders")
+    opened: list[float] = []
+    open_watch = RouteCache._open_watch
+
+    def open_and_note(cache: RouteCache, nameserver: str, requests: Any) -> Iterator[nameserver_pb2.RouteEvent]:  # noqa: ANN401
+        opened.append(time.monotonic())
+        return open_watch(cache, nameserver, requests)
+
+    monkeypatch.setattr(RouteCache, "_open_watch", open_and_note)
+    wait_until(lambda: len(opened) >= 4)
+    broker.carry("orders", "more")
+    assert cache.route("more").queues
+    assert opened[3] - opened[0] < 2
+
+
+def test_a_watch_that_has_ended_leaves_nothing(start_nameserver: StartNameServer) -> None:
+    nameserver = start_nameserver()
+    with rpc.open_channel(nameserver.address) as channel:
+        stub = nameserver_pb2_grpc.NameServerStub(channel)
+        for _ in range(3):
+            list(stub.WatchRoutes(iter([nameserver_pb2.WatchRoutesRequest(topics=["orders"])])))
+    wait_until(lambda: not nameserver._service._watches)
+
+
+def test_the_watch_moves_on_to_the_other_name_server(
+    loop: LoopThread, start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache
+) -> None:
+    servers = {server.address: server for server in (start_nameserver(), start_nameserver())}
+    stays, leaves = (start_broker(*servers, name=name) for name in ("broker-a", "broker-b"))
+    wait_until(lambda: stays.connected_to(*servers) and leaves.connected_to(*servers))
+    cache = open_cache(*servers)
+    assert brokers_of(cache.route("orders")) == ["broker-a", "broker-b"]
+    loop.run(servers[cache._nameservers.preferred()].stop())
+    wait_until(lambda: len(leaves.registration.connected) == 1)
+    leaves.carry()
+    wait_until(
+        lambda: brokers_of(cache.route("orders")) == ["broker-a"]
+    )  # answered from memory: only the watch changes it
+
+
+@pytest.mark.system
+def test_a_new_queue_gets_its_first_message_in_under_100_ms() -> None:
+    with (
+        LocalCluster(brokers=1) as cluster,
+        Admin(cluster.nameserver) as admin,
+        Producer(cluster.nameserver) as producer,
+    ):
+        admin.create_topic("orders", queues=1)
+        arrived: dict[int, float] = {}
+        stop = threading.Event()
+
+        def send() -> None:
+            while not stop.is_set():
+                receipt = producer.send(Message("orders", b"x"))
+                arrived.setdefault(receipt.queue.queue_id, time.monotonic())
+
+        sending = threading.Thread(target=send, name="sending")
+        sending.start()
+        delays = []
+        try:
+            wait_until(lambda: 0 in arrived)
+            for queues in range(2, 12):
+                admin.update_topic("orders", read_queues=queues, write_queues=queues, wait=False)
+                changed = time.monotonic()
+                wait_until(lambda queues=queues: len(arrived) == queues)  # type: ignore[misc]
+                delays.append(arrived[queues - 1] - changed)
+        finally:
+            stop.set()
+            sending.join()
+    delays.sort()
+    print(f"from the change to the first message on disk: median {delays[5] * 1e3:.1f} ms, most {delays[-1] * 1e3:.1f}")
+    assert delays[5] < 0.1
+
+
+@pytest.mark.fault
+@pytest.mark.system
+@pytest.mark.parametrize("asked", [False, True], ids=["silent", "asked"])
+def test_a_change_gets_past_a_name_server_that_hangs(open_cache: OpenCache, asked: bool) -> None:
+    with LocalCluster(brokers=2, nameservers=2) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("orders", queues=1)
+        cache = open_cache(*(server.address for server in cluster.nameservers))
+        cache.route("orders")
+        wait_until(lambda: "orders" in cache._versions, what="the first event of the watch")
+        preferred = cache._nameservers.preferred()
+        [hangs] = [server for server in cluster.nameservers if server.address == preferred]
+        hangs.pause()
+        try:
+            began = time.monotonic()
+            cluster.brokers[1].kill()
+            if asked:
+                cache.refresh_soon("orders")
+            wait_until(lambda: brokers_of(cache.route("orders")) == ["broker-a"])
+            took = time.monotonic() - began
+        finally:
+            hangs.resume()
+    print(f"the change arrived after {took:.2f} s")
+    assert took < (2.0 if asked else 3.0)

@@ -1,0 +1,16 @@
+"""What the fixtures that start something are, for the types of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minimq.routing import RouteCache
+from minimq_nameserver.server import NameServer
+from support.fake_broker import FakeBroker
+
+#: Takes `listen`, `grace_s` and `expire_after_s`.
+StartNameServer = Callable[..., NameServer]
+#: Takes addresses of name servers, and `topics`, `name` and `broker_id`.
+StartBroker = Callable[..., FakeBroker]
+#: Takes addresses of name servers, and `timeout_s` and `poll_s`.
+OpenCache = Callable[..., RouteCache]
