@@ -1,4 +1,4 @@
-"""Asks brokers that are left out whether they can be reached again, so that they need not wait until their time."""
+"""Asks brokers that are left out as unreachable whether they take batches again, so that they come back early."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FaultProbe:
     def _answers(self, address: str) -> bool:
         try:
             link = self._links.to(address)
-            link.call(link.stub.GetStatus, broker_pb2.GetStatusRequest(), self._timeout_s)
+            link.call(link.stub.Probe, broker_pb2.ProbeRequest(), self._timeout_s)
         except (MiniMQError, ValueError):  # the latter when the channel was closed just now
             return False
         return True

@@ -64,6 +64,8 @@ _STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
     errors.Fenced.code: grpc.StatusCode.ABORTED,
     errors.GroupConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.BrokerConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.NotDrained.code: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.StaleSequence.code: grpc.StatusCode.ABORTED,
     errors.SystemBusy.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.StoreFull.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable.code: grpc.StatusCode.UNAVAILABLE,

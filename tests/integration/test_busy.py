@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,11 @@ from queue import SimpleQueue
 
 import pytest
 
-from minimq import Admin, LocalCluster
+from minimq import Admin, LocalCluster, Message, Producer
 from minimq.broker_link import BrokerLink
 from minimq_proto.v1 import broker_pb2
 from support.stores import make_batch
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -88,3 +90,22 @@ def test_senders_are_told_to_come_back_and_nothing_is_lost() -> None:
         assert (written.request_id, written.base_offset, written.failure.code) == (5, 1, "")
         stream.end()
         link.close()
+
+
+def test_a_producer_keeps_away_from_a_broker_whose_disk_hangs_until_it_takes_batches_again(tmp_path: Path) -> None:
+    with LocalCluster(brokers=2, data_dir=tmp_path) as own:
+        with Admin(own.nameserver) as admin:
+            admin.create_topic("t", 2)
+        with Producer(own.nameserver) as producer:
+            for _ in range(4):
+                producer.send(Message("t", b"before"))
+            with hanging_disk(own.brokers[0].data_dir):
+                # The process is alive, and says so to whoever asks: only what goes to the disk gets no answer.
+                wait_until(lambda: producer.send(Message("t", b"first")) and producer.statistics().avoided, PATIENCE_S)
+                assert [broker.broker_name for broker in producer.statistics().avoided] == ["broker-a"]
+                retries = producer.statistics().retries
+                ends = time.monotonic() + 3.0  # several probes
+                while time.monotonic() < ends:
+                    assert producer.send(Message("t", b"meanwhile")).queue.broker_name == "broker-b"
+                assert producer.statistics().retries == retries
+            wait_until(lambda: producer.send(Message("t", b"after")).queue.broker_name == "broker-a", 5.0)

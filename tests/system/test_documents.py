@@ -27,22 +27,43 @@ def test_the_ten_lines_of_the_readme_run_as_printed(tmp_path: Path) -> None:
     assert second == "[b'espresso']"
 
 
+def test_the_page_about_sending_is_one_program_that_runs(tmp_path: Path) -> None:
+    program = tmp_path / "sending.py"
+    program.write_text("\n".join(blocks("docs/sending.md", "python")))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert re.fullmatch(r"orders/broker-[ab]/[0-3] \d+ SendStatus.SEND_OK", said[0])
+    assert "True True" in said
+    assert any(line.startswith("1 messages for topic 'orders' were not acknowledged") for line in said)
+
+
 def test_the_commands_of_the_readme_run_as_printed(tmp_path: Path) -> None:
-    commands = blocks("README.md", "sh")[1].splitlines()
     with LocalCluster(brokers=2) as cluster:
-        printed = {}
-        for line in commands:
-            command = line.partition("#")[0].strip()
-            if command.startswith(("source ", "minimq local")):
-                continue  # the cluster runs already, at another port
-            command = command.replace("minimq ", f"{sys.executable} -m minimq.cli.main -n {cluster.nameserver} ")
-            done = subprocess.run(
-                ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
-            )
-            assert done.returncode == 0, f"{command}\n{done.stderr}"
-            printed[line.split("#")[0].strip()] = done.stdout
+        printed = run_commands(blocks("README.md", "sh")[1], cluster, tmp_path)
     consumed = next(text for command, text in printed.items() if command.startswith("minimq consume"))
     assert sorted(consumed.splitlines()) == ["one", "three", "two"]
+
+
+def test_the_commands_about_topics_run_as_printed(tmp_path: Path) -> None:
+    with LocalCluster(brokers=2) as cluster:
+        run_commands(blocks("docs/sending.md", "sh")[0], cluster, tmp_path)
+
+
+def run_commands(text: str, cluster: LocalCluster, directory: Path) -> dict[str, str]:
+    """Run the lines of a block one after the other against a cluster; return what each wrote."""
+    printed = {}
+    for line in text.splitlines():
+        shown = line.partition("#")[0].strip()
+        if shown.startswith(("source ", "minimq local")):
+            continue  # the cluster runs already, at another port
+        command = shown.replace("minimq ", f"{sys.executable} -m minimq.cli.main -n {cluster.nameserver} ")
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False, cwd=directory
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        printed[shown] = done.stdout
+    return printed
 
 
 def test_the_list_of_options_is_current() -> None:

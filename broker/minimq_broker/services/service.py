@@ -79,6 +79,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def GetStatus(self, request: broker_pb2.GetStatusRequest, context: Any) -> broker_pb2.GetStatusResponse:
         return self._status.tell()
 
+    async def Probe(self, request: broker_pb2.ProbeRequest, context: Any) -> broker_pb2.ProbeResponse:
+        return await _answer(self._status.probe(), context)
+
     async def SetPermission(
         self, request: broker_pb2.SetPermissionRequest, context: Any
     ) -> broker_pb2.SetPermissionResponse:

@@ -976,6 +976,28 @@ class SetPermissionResponse(google.protobuf.message.Message):
 global___SetPermissionResponse = SetPermissionResponse
 
 @typing.final
+class ProbeRequest(google.protobuf.message.Message):
+    """Answered when all that was handed in before is written: by a broker that would take a batch now."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ProbeRequest = ProbeRequest
+
+@typing.final
+class ProbeResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ProbeResponse = ProbeResponse
+
+@typing.final
 class GetStatusRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

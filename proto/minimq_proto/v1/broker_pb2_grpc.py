@@ -89,6 +89,11 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.Probe = channel.unary_unary(
+                '/minimq.v1.Broker/Probe',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.ProbeRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.ProbeResponse.FromString,
+                _registered_method=True)
         self.SetPermission = channel.unary_unary(
                 '/minimq.v1.Broker/SetPermission',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.SetPermissionRequest.SerializeToString,
@@ -165,6 +170,12 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Probe(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetPermission(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -228,6 +239,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetStatusRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'Probe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Probe,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.ProbeRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.ProbeResponse.SerializeToString,
             ),
             'SetPermission': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPermission,
@@ -532,6 +548,33 @@ class Broker(object):
             '/minimq.v1.Broker/GetStatus',
             minimq__proto_dot_v1_dot_broker__pb2.GetStatusRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Probe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/Probe',
+            minimq__proto_dot_v1_dot_broker__pb2.ProbeRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.ProbeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -74,6 +74,11 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.GetStatusResponse,
     ]
 
+    Probe: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.ProbeRequest,
+        minimq_proto.v1.broker_pb2.ProbeResponse,
+    ]
+
     SetPermission: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.SetPermissionRequest,
         minimq_proto.v1.broker_pb2.SetPermissionResponse,
@@ -133,6 +138,11 @@ class BrokerAsyncStub:
     GetStatus: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.GetStatusRequest,
         minimq_proto.v1.broker_pb2.GetStatusResponse,
+    ]
+
+    Probe: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.ProbeRequest,
+        minimq_proto.v1.broker_pb2.ProbeResponse,
     ]
 
     SetPermission: grpc.aio.UnaryUnaryMultiCallable[
@@ -217,6 +227,13 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.GetStatusResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.GetStatusResponse]]: ...
+
+    @abc.abstractmethod
+    def Probe(
+        self,
+        request: minimq_proto.v1.broker_pb2.ProbeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.ProbeResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.ProbeResponse]]: ...
 
     @abc.abstractmethod
     def SetPermission(
