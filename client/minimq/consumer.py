@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 
 from minimq.broker_link import BrokerLinks
 from minimq.consumer_core import ConsumerCore
+from minimq.filtering.tag_filter import TagFilter
 from minimq.group_member import Grant, GroupMember, Membership
 from minimq.options import ConsumerOptions, nameserver_addresses
 from minimq.rebalance import AllocationStrategy, allocation
 from minimq.routing import RouteCache
-from minimq.tag_filter import TagFilter
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from minimq.filtering.tag_filter import TagFilter
 from minimq.received import ReceivedBatch, ReceivedMessage, StoredBatch
-from minimq.tag_filter import TagFilter
 from minimq_common import batch_builder
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from minimq.received import ReceivedMessage
+from typing import Protocol, TypeVar
+
 from minimq_common.errors import InvalidArgument
+
+
+class Tagged(Protocol):
+    """A message, or whatever else has a tag."""
+
+    @property
+    def tag(self) -> str | None:
+        """The tag, None when there is none."""
+
+
+T = TypeVar("T", bound=Tagged)
 
 
 class TagFilter:
@@ -15,7 +27,7 @@ class TagFilter:
             raise InvalidArgument(f"{expression!r} is no tag expression: write * or, for example, paid || refunded")
         self._tags = None if "*" in parts else frozenset(parts)
 
-    def apply(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    def apply(self, messages: list[T]) -> list[T]:
         """Return the messages that are wanted."""
         if self._tags is None:
             return messages
