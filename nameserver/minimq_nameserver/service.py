@@ -96,7 +96,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
                 raise
             await rpc.abort(context, Unavailable(reason))
         except MiniMQError as error:
-            log.warning("registration refused reason=%r", error.message)
+            level = logging.DEBUG if self._was_told(error) else logging.WARNING
+            log.log(level, "registration refused reason=%r", error.message)
             await rpc.abort(context, error)
         finally:
             self._reasons.pop(session, None)
@@ -116,6 +117,11 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             master_address=self._table.master_of(request.broker_name) or "",
             expire_after_ms=round(self._table.expire_after_s * 1000),
         )
+
+    def _was_told(self, error: MiniMQError) -> bool:
+        """Say whether a conflict is known: a refused broker tries again every second."""
+        known = self._table.conflicts(self._clock())
+        return any(conflict.times > 1 and conflict.reason == error.message for conflict in known)
 
     def _leave(self, session: int) -> None:
         del self._streams[session]

@@ -40,7 +40,10 @@ def test_two_brokers_of_one_name_do_not_take_turns(
 
 
 def test_name_servers_tell_who_was_refused_until_it_has_a_place(
-    start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
+    start_nameserver: StartNameServer,
+    start_broker: StartBroker,
+    cleanup: contextlib.ExitStack,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     one, two = start_nameserver(), start_nameserver()
     links = NameServerLinks([one.address, NOBODY, two.address], 5)
@@ -61,6 +64,8 @@ def test_name_servers_tell_who_was_refused_until_it_has_a_place(
         assert "give one of them another --name or --id" in report.reason
         assert began - margin < report.first_at < report.last_at < datetime.now(UTC) + margin
     assert second.registration.connected == ()
+    refusals = [record for record in caplog.records if "registration refused" in record.getMessage()]
+    assert [record.levelname for record in refusals].count("WARNING") == 2, "once for each name server"
 
     holder.stop()
     wait_until(lambda: second.connected_to(one.address, two.address))
