@@ -7,6 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from minimq.conflict_report import ConflictReport
 from minimq.descriptions import BrokerStatus, report_from_wire
 from minimq.fan_out import FanOut, raise_failures
 from minimq.masters import Masters
@@ -80,6 +81,10 @@ class Admin(TopicAdmin):
             )
             for replica, address in sorted(replicas.items())
         ]
+
+    def conflicts(self) -> list[ConflictReport]:
+        """Return the brokers that name servers refused or replaced lately; each name server tells of its own."""
+        return self._masters.nameservers.conflicts()
 
     def set_broker_permission(self, broker_name: str, permission: Permission, *, wait: bool = True) -> None:
         """Set what may be done with all topics of one broker; it is kept over restarts of the broker.

@@ -38,6 +38,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # A peer whose machine has gone says nothing: without an answer to a ping its calls fail.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Newer releases of gRPC wait for the answer by this option instead.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     # Two clients of one process must not share a connection: closing one would stall the other.
     ("grpc.use_local_subchannel_pool", 1),
     # The address is the peer; a proxy in the environment is for other traffic.

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from minimq.cli.base import Row, output_option, show_json, show_table, size_of
+from minimq.cli.base import Row, output_option, show, show_json, show_table, size_of
 from minimq.cli.topic import PERMISSIONS
 from minimq.descriptions import name_of
 
@@ -29,6 +29,7 @@ def status(nameserver: str, output: str) -> None:
     from minimq.admin import Admin
 
     with Admin(nameserver) as admin:
+        conflicts = admin.conflicts()
         rows = []
         for item in admin.broker_status():
             report = item.report
@@ -51,6 +52,8 @@ def status(nameserver: str, output: str) -> None:
                     "disk_bytes": report.disk_bytes if report else None,
                 }
             )
+    for conflict in conflicts:
+        click.echo(f"name server {conflict.nameserver}: {conflict.reason}", err=True)
     if output == "json":
         show_json(rows)
         return
@@ -71,6 +74,45 @@ def status(nameserver: str, output: str) -> None:
         if len({row[key] for row in rows}) <= 1:
             del headings[key]
     show_table([{**row, **_in_short(row)} for row in rows], headings)
+
+
+@cluster.command()
+@output_option
+@click.pass_obj
+def conflicts(nameserver: str, output: str) -> None:
+    """Show brokers that want a place which another one has: the same name and id, or the same address.
+
+    A name server lists one until it registers, or some minutes after it was seen last.
+    """
+    from minimq.admin import Admin
+
+    with Admin(nameserver) as admin:
+        rows = [
+            {
+                "nameserver": item.nameserver,
+                "cluster": item.cluster,
+                "broker": item.broker_name,
+                "id": item.broker_id,
+                "address": item.address,
+                "holder": item.holder_address,
+                "times": item.times,
+                "first_at": item.first_at,
+                "last_at": item.last_at,
+                "reason": item.reason,
+            }
+            for item in admin.conflicts()
+        ]
+    headings = {
+        "nameserver": "Name server",
+        "broker": "Broker",
+        "id": "Id",
+        "address": "Address",
+        "holder": "Place held by",
+        "times": "Times",
+        "last_at": "Last seen",
+        "reason": "Reason",
+    }
+    show(output, rows, headings)
 
 
 @cluster.command()

@@ -1,20 +1,100 @@
-"""How a consumer group divides queues among its members: pure strategies, chosen by name."""
+"""How a consumer group divides queues among its members: pure strategies, chosen by name or made from their class.
+
+Every member computes its share by itself, from the same list of queues and members; all of a group need the same
+strategy with the same arguments.
+
+    name                   class                arguments
+    averagely              Averagely            none; the default: contiguous blocks
+    averagely_by_circle    AveragelyByCircle    none; queues dealt out one by one
+    sticky                 Sticky               none; even over all topics together, fewest moves
+    consistent_hash        ConsistentHash       virtual_nodes; few moves, uneven
+    by_config              ByConfig             queues; a fixed list
+    machine_room           MachineRoom          rooms; only the queues of these machine rooms
+    machine_room_nearby    MachineRoomNearby    inner, room_of_member, room_of_broker; queues to members in their room
+    designated             Designated           consumers, inner, fall_back; only the named clients read
+    metaq                  MetaQ                none; MetaQ's name for averagely
+    metaq_consistent_hash  MetaQConsistentHash  virtual_nodes; MetaQ's name for consistent_hash
+
+All but `Sticky` divide each topic by itself. What comes out uneven then favours the same members in every topic: with
+`Averagely` those with the first names.
+
+Anything else with the shape of `AllocationStrategy` may take the place of these. Whoever divides a whole group calls
+`allocate_group`, which knows both shapes of strategies.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+
 from minimq.rebalance.averagely import Averagely
-from minimq.rebalance.strategy import AllocationStrategy
+from minimq.rebalance.averagely_by_circle import AveragelyByCircle
+from minimq.rebalance.by_config import ByConfig
+from minimq.rebalance.consistent_hash import ConsistentHash
+from minimq.rebalance.designated import Designated
+from minimq.rebalance.group_allocation import allocate_everyone, allocate_group, name_of, uses_owners
+from minimq.rebalance.machine_room import MachineRoom
+from minimq.rebalance.machine_room_nearby import MachineRoomNearby
+from minimq.rebalance.metaq import MetaQ, MetaQConsistentHash
+from minimq.rebalance.sticky import Sticky
+from minimq.rebalance.strategy import AllocationStrategy, OwnerAwareStrategy
 from minimq_common.errors import InvalidArgument
 
-_STRATEGIES: dict[str, type[AllocationStrategy]] = {"averagely": Averagely}
+_STRATEGIES: Mapping[str, Callable[..., AllocationStrategy]] = {
+    "averagely": Averagely,
+    "averagely_by_circle": AveragelyByCircle,
+    "by_config": ByConfig,
+    "consistent_hash": ConsistentHash,
+    "designated": Designated,
+    "machine_room": MachineRoom,
+    "machine_room_nearby": MachineRoomNearby,
+    "metaq": MetaQ,
+    "metaq_consistent_hash": MetaQConsistentHash,
+    "sticky": Sticky,
+}
 
 
-def allocation(name: str) -> AllocationStrategy:
-    """Return the strategy of that name. Raises `InvalidArgument` with the list of names."""
+def allocation(name: str, **arguments: object) -> AllocationStrategy:
+    """Return the strategy of that name.
+
+    Args:
+        name: one of the table above.
+        arguments: those of the strategy's class, by name. `inner` may be a name, too.
+
+    Raises:
+        InvalidArgument: there is no such strategy, or it does not take these arguments, or needs others.
+    """
     strategy = _STRATEGIES.get(name)
     if strategy is None:
         raise InvalidArgument(f"no allocation strategy {name!r}: there are {', '.join(sorted(_STRATEGIES))}")
-    return strategy()
+    signature = inspect.signature(strategy)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "no arguments"
+        raise InvalidArgument(f"allocation strategy {name!r}: {error}; it takes {takes}") from None
+    inner = arguments.get("inner")
+    if isinstance(inner, str):
+        arguments["inner"] = allocation(inner)
+    return strategy(**arguments)
 
 
-__all__ = ["AllocationStrategy", "Averagely", "allocation"]
+__all__ = [
+    "AllocationStrategy",
+    "Averagely",
+    "AveragelyByCircle",
+    "ByConfig",
+    "ConsistentHash",
+    "Designated",
+    "MachineRoom",
+    "MachineRoomNearby",
+    "MetaQ",
+    "MetaQConsistentHash",
+    "OwnerAwareStrategy",
+    "Sticky",
+    "allocate_everyone",
+    "allocate_group",
+    "allocation",
+    "name_of",
+    "uses_owners",
+]
