@@ -28,8 +28,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 import minimq_nameserver
-from minimq.nameserver_link import NameServerLink
-from minimq.server_process import ServerProcess
+from minimq.local.server_process import ServerProcess
+from minimq.routes.nameserver_link import NameServerLink
 from minimq_common import rpc
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 

@@ -28,7 +28,7 @@ from steady_load import Faults, Load
 
 import minimq
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq.server_process import ServerProcess
+from minimq.local.server_process import ServerProcess
 
 TOPIC = "faults"
 QUEUES_PER_BROKER = 4

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from minimq.admin import Admin
-from minimq.local_cluster import LocalCluster
+from minimq.administration.admin import Admin
+from minimq.local.local_cluster import LocalCluster
 from minimq_broker.store.check import check_directory
 
 _numbers = itertools.count(1)

@@ -5,18 +5,19 @@ Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `ReceivedMessage`
 Running:    `Admin`, `LocalCluster`
 """
 
-from minimq.admin import Admin
-from minimq.interceptor import SendInterceptor
-from minimq.local_cluster import LocalCluster
-from minimq.options import ConsumerOptions, ProducerOptions
-from minimq.producer import Producer
-from minimq.pull_consumer import PullConsumer
-from minimq.push_consumer import ConsumeResult, PushConsumer
-from minimq.queue_selection import by_consistent_hash, by_hash, by_random
+from minimq.administration.admin import Admin
+from minimq.local.local_cluster import LocalCluster
 from minimq.rebalance import AllocationStrategy, allocation
-from minimq.receipt import SendReceipt, SendStatus
-from minimq.received import ReceivedMessage
-from minimq.statistics import ProducerStatistics
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.pull_consumer import PullConsumer
+from minimq.receiving.push_consumer import ConsumeResult, PushConsumer
+from minimq.receiving.received import ReceivedMessage
+from minimq.sending.interceptor import SendInterceptor
+from minimq.sending.producer import Producer
+from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.queue_selection import by_consistent_hash, by_hash, by_random
+from minimq.sending.receipt import SendReceipt, SendStatus
+from minimq.sending.statistics import ProducerStatistics
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue, Permission

@@ -54,3 +54,8 @@ def check_address(address: str) -> str:
     if not host or not colon or not port.isdecimal() or int(port) > 65_535:
         raise InvalidArgument(f"{address!r} is not an address: write HOST:PORT, for example 127.0.0.1:9876")
     return address
+
+
+def machine_room_of(broker_name: str) -> str:
+    """Return where a broker named "room@broker" stands; "" when the name tells no room."""
+    return broker_name.partition("@")[0] if "@" in broker_name else ""

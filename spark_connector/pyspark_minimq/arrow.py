@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from minimq import errors
-from minimq.range_reader import ReceivedBatch, RecordBatch, Section
-from minimq.received import ReceivedMessage
+from minimq.receiving.range_reader import ReceivedBatch, RecordBatch, Section
+from minimq.receiving.received import ReceivedMessage
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("the numbers in a batch are taken as they are, which is right on little-endian machines only")

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from minimq import Admin, MessageQueue, Permission, errors
-from minimq.range_reader import ReceivedBatch
+from minimq.receiving.range_reader import ReceivedBatch
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.errors import MinimqSourceError
 from pyspark_minimq.options import Position, ReadOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from minimq.range_reader import RangeReader
+from minimq.receiving.range_reader import RangeReader
 
 #: By process as well, because a forked process inherits this dictionary but must not use the connections in it.
 _readers: dict[tuple[int, str], RangeReader] = {}

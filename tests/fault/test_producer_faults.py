@@ -16,7 +16,7 @@ from typing import Self
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer, ReceivedMessage, SendReceipt
-from minimq.server_process import ServerProcess
+from minimq.local.server_process import ServerProcess
 from minimq_broker.store.check import check_directory
 from support.reading import check_brokers, read_all, read_queue
 from support.relay import Relay

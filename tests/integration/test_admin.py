@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from minimq.admin import Admin
-from minimq.local_cluster import LocalCluster
-from minimq.nameserver_link import NameServerLink, NameServerLinks
-from minimq.producer import Producer
+from minimq.administration.admin import Admin
+from minimq.local.local_cluster import LocalCluster
+from minimq.routes.nameserver_link import NameServerLink, NameServerLinks
+from minimq.sending.producer import Producer
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,

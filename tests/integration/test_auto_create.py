@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer
-from minimq.auto_create import AutoCreate
-from minimq.fan_out import FanOut
-from minimq.nameserver_link import NameServerLinks
+from minimq.administration.fan_out import FanOut
+from minimq.local.server_process import ServerProcess
 from minimq.options import nameserver_addresses
-from minimq.server_process import ServerProcess
+from minimq.routes.nameserver_link import NameServerLinks
+from minimq.sending.auto_create import AutoCreate
 from minimq_common.errors import InvalidArgument, TopicNotFound, Unavailable
 from support.waiting import wait_until
 

@@ -19,11 +19,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from minimq.admin import Admin
+from minimq.administration.admin import Admin
 from minimq.cli.base import show_table, size_of
 from minimq.cli.main import main
-from minimq.local_cluster import LocalCluster
-from minimq.server_process import free_port
+from minimq.local.local_cluster import LocalCluster
+from minimq.local.server_process import free_port
 from support.command import Minimq
 from support.waiting import wait_until
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq.admin import Admin
+from minimq.administration.admin import Admin
 from minimq.cli.produce import _blocks
-from minimq.local_cluster import LocalCluster
+from minimq.local.local_cluster import LocalCluster
 from minimq_common.model import Permission
 from support.command import Minimq
 from support.waiting import wait_until

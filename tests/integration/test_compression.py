@@ -12,9 +12,9 @@ from typing import Literal
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq.append_stream import AppendStream
-from minimq.broker_link import BrokerLink
-from minimq.range_reader import RangeReader
+from minimq.receiving.range_reader import RangeReader
+from minimq.sending.append_stream import AppendStream
+from minimq.transport.broker_link import BrokerLink
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.inspect import inspect_as_json
 from minimq_common import batch

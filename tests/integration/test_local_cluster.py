@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq.admin import Admin
-from minimq.local_cluster import LocalCluster
-from minimq.server_process import ServerProcess, free_port
+from minimq.administration.admin import Admin
+from minimq.local.local_cluster import LocalCluster
+from minimq.local.server_process import ServerProcess, free_port
 from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError
 from support.waiting import wait_until
 
@@ -227,7 +227,7 @@ def test_servers_outlive_the_thread_that_started_them(single: LocalCluster) -> N
 
 PARENT = """
     import os, signal, sys
-    from minimq.local_cluster import LocalCluster
+    from minimq.local.local_cluster import LocalCluster
 
     cluster = LocalCluster(brokers=2)
     cluster.start()
@@ -276,7 +276,7 @@ def test_a_forked_copy_of_the_parent_leaves_the_cluster_alone(single: LocalClust
             "-c",
             textwrap.dedent("""
                 import os, sys
-                from minimq.local_cluster import LocalCluster
+                from minimq.local.local_cluster import LocalCluster
 
                 with LocalCluster(brokers=1) as cluster:
                     child = os.fork()

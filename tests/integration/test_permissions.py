@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer
-from minimq.broker_link import BrokerLink
-from minimq.nameserver_link import NameServerLink
+from minimq.routes.nameserver_link import NameServerLink
+from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_proto.v1 import broker_pb2
 from support.command import Minimq

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Permission, Producer, PullConsumer, SendReceipt
-from minimq.append_stream import AppendStream
-from minimq.broker_link import BrokerLink
-from minimq.pull_stream import PullStream
-from minimq.server_process import ServerProcess, free_port
+from minimq.local.server_process import ServerProcess, free_port
+from minimq.receiving.pull_stream import PullStream
+from minimq.sending.append_stream import AppendStream
+from minimq.transport.broker_link import BrokerLink
 from minimq_common import batch, batch_builder
 from minimq_common.errors import (
     Closed,

@@ -14,9 +14,9 @@ from types import NoneType
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
-from minimq.broker_link import BrokerLink
-from minimq.dispatcher import Dispatcher
-from minimq.pull_stream import PullStream
+from minimq.receiving.pull_stream import PullStream
+from minimq.sending.dispatcher import Dispatcher
+from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.reading import check_brokers, read_all

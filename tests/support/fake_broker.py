@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimq.nameserver_link import NameServerLink
+from minimq.routes.nameserver_link import NameServerLink
 from minimq_broker.registration import Registration
 from minimq_common import rpc
 from minimq_common.model import BrokerData, TopicRoute

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import queue as queues
 
-from minimq.broker_link import BrokerLinks
-from minimq.duplex import Duplex
+from minimq.transport.broker_link import BrokerLinks
+from minimq.transport.duplex import Duplex
 from minimq_proto.v1 import broker_pb2
 
 PATIENCE_S = 10.0

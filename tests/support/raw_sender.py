@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from minimq.broker_link import BrokerLink
+from minimq.transport.broker_link import BrokerLink
 from minimq_proto.v1 import broker_pb2
 
 PATIENCE_S = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minimq.routing import RouteCache
+from minimq.routes.routing import RouteCache
 from minimq_nameserver.server import NameServer
 from support.fake_broker import FakeBroker
 

@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from minimq.aio.outcomes import LoopOutcomes
-from minimq.interceptor import SendInterceptor
-from minimq.options import DEFAULT_NAMESERVER, ProducerOptions, with_changes
-from minimq.queue_selection import Selector
-from minimq.receipt import SendReceipt
-from minimq.sender import Prepared, Sender
-from minimq.statistics import ProducerStatistics
+from minimq.options import DEFAULT_NAMESERVER, with_changes
+from minimq.sending.interceptor import SendInterceptor
+from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.queue_selection import Selector
+from minimq.sending.receipt import SendReceipt
+from minimq.sending.sender import Prepared, Sender
+from minimq.sending.statistics import ProducerStatistics
 from minimq_common.errors import BufferFull, Closed, SendFailed
 from minimq_common.model import Message, MessageQueue
 

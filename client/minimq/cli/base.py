@@ -95,8 +95,8 @@ def check_allowed(nameserver: str, topic: str, wanted: Permission) -> None:
 
     A topic that is not there to be written is no matter: brokers may be allowed to make it.
     """
-    from minimq.admin import Admin
-    from minimq.descriptions import name_of
+    from minimq.administration.admin import Admin
+    from minimq.administration.descriptions import name_of
 
     with Admin(nameserver) as admin:
         try:

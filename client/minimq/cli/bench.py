@@ -16,7 +16,7 @@ from minimq_common.errors import DeadlineExceeded
 from minimq_common.model import Message
 
 if TYPE_CHECKING:
-    from minimq.pull_consumer import PullConsumer
+    from minimq.receiving.pull_consumer import PullConsumer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,8 +91,8 @@ def bench_consume(
 
     Example: minimq bench consume --count 1000000 --batch 4096
     """
-    from minimq.admin import Admin
-    from minimq.pull_consumer import PullConsumer
+    from minimq.administration.admin import Admin
+    from minimq.receiving.pull_consumer import PullConsumer
 
     with _topic(nameserver, topic, queues) as name:
         if topic is None:
@@ -128,9 +128,9 @@ def bench_latency(nameserver: str, count: int, size: int, queues: int, topic: st
 
     Example: minimq bench latency --count 2000
     """
-    from minimq.admin import Admin
-    from minimq.producer import Producer
-    from minimq.pull_consumer import PullConsumer
+    from minimq.administration.admin import Admin
+    from minimq.receiving.pull_consumer import PullConsumer
+    from minimq.sending.producer import Producer
 
     acknowledged: list[float] = []
     delivered: list[float] = []
@@ -163,7 +163,7 @@ def _topic(nameserver: str, given: str | None, queues: int) -> Iterator[str]:
     """Provide the given topic, or a new one for the time of the block."""
     from secrets import token_hex
 
-    from minimq.admin import Admin
+    from minimq.administration.admin import Admin
 
     if given is not None:
         yield given
@@ -186,7 +186,7 @@ def _receive(consumer: PullConsumer, progress: str) -> None:
 
 def _fill(nameserver: str, topic: str, count: int, size: int, batch: int) -> tuple[float, float]:
     """Send messages, and return the seconds and the CPU seconds that it took."""
-    from minimq.producer import Producer
+    from minimq.sending.producer import Producer
 
     message = Message(topic, bytes(size))
     with Producer(nameserver, batch_messages=batch) as producer:

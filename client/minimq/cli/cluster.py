@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from minimq.administration.descriptions import name_of
 from minimq.cli.base import Row, output_option, show, show_json, show_table, size_of
 from minimq.cli.topic import PERMISSIONS
-from minimq.descriptions import name_of
 
 
 @click.group()
@@ -26,7 +26,7 @@ def status(nameserver: str, output: str) -> None:
 
     Example: minimq cluster status --output json
     """
-    from minimq.admin import Admin
+    from minimq.administration.admin import Admin
 
     with Admin(nameserver) as admin:
         conflicts = admin.conflicts()
@@ -84,7 +84,7 @@ def conflicts(nameserver: str, output: str) -> None:
 
     A name server lists one until it registers, or some minutes after it was seen last.
     """
-    from minimq.admin import Admin
+    from minimq.administration.admin import Admin
 
     with Admin(nameserver) as admin:
         rows = [
@@ -128,7 +128,7 @@ def permission(nameserver: str, broker: str, allowed: str) -> None:
 
     Example: minimq cluster permission broker-a read
     """
-    from minimq.admin import Admin
+    from minimq.administration.admin import Admin
 
     with Admin(nameserver) as admin:
         admin.set_broker_permission(broker, PERMISSIONS[allowed])

@@ -19,8 +19,8 @@ from minimq_common.model import MessageQueue, Permission
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from minimq.pull_consumer import PullConsumer
-    from minimq.received import ReceivedMessage
+    from minimq.receiving.pull_consumer import PullConsumer
+    from minimq.receiving.received import ReceivedMessage
 
 _POLL_S = 0.2
 _POLL_MESSAGES = 4096
@@ -79,7 +79,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
       minimq consume orders --group audit --exit-at-end
       minimq consume orders --group debug --from latest --format json | jq .body
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from minimq.pull_consumer import PullConsumer
+    from minimq.receiving.pull_consumer import PullConsumer
 
     with stop_on_signal() as told, PullConsumer(nameserver, group=group, start=start) as consumer:
         check_allowed(nameserver, topic, Permission.READ)
@@ -161,7 +161,7 @@ class _Ends:
     """The ends that the queues of a topic had at the beginning, and whether the group has come there."""
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer) -> None:
-        from minimq.admin import Admin
+        from minimq.administration.admin import Admin
 
         self._nameserver = nameserver
         self._topic = topic
@@ -189,7 +189,7 @@ class _Ends:
         return not self._left
 
     def _ask_about_others(self) -> None:
-        from minimq.admin import Admin
+        from minimq.administration.admin import Admin
 
         mine = set(self._consumer.assignment)
         if self._left.keys() <= mine:

@@ -12,7 +12,7 @@ from minimq.cli.base import option, stop_on_signal
 from minimq_common.errors import MiniMQError, Unavailable
 
 if TYPE_CHECKING:
-    from minimq.local_cluster import LocalCluster
+    from minimq.local.local_cluster import LocalCluster
 
 _LOOK_S = 0.5
 _DEFAULT_PORT = 9876
@@ -40,7 +40,7 @@ def local(brokers: int, slaves: int, port: int, data_dir: Path | None) -> None:
 
     Example: minimq local --brokers 3 --data-dir ./minimq-data
     """
-    from minimq.local_cluster import LocalCluster
+    from minimq.local.local_cluster import LocalCluster
 
     with stop_on_signal() as told, LocalCluster(brokers, slaves, port, data_dir) as cluster:
         _introduce(cluster, is_kept=data_dir is not None)

@@ -19,8 +19,8 @@ from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
 
 if TYPE_CHECKING:
-    from minimq.producer import Producer
-    from minimq.queue_selection import Selector
+    from minimq.sending.producer import Producer
+    from minimq.sending.queue_selection import Selector
 
 #: Bytes that are read before they are sent. All that waits in memory is this, and one line.
 _BLOCK_BYTES = 4 << 20
@@ -88,8 +88,8 @@ def produce(  # noqa: PLR0913 - the flags of the command
       minimq produce orders orders.jsonl --key-field customer --by-key
     """  # noqa: D301 - click's mark for lines that stay as they are
     from minimq.cli.producer_statistics import show_statistics
-    from minimq.producer import Producer
-    from minimq.queue_selection import by_hash
+    from minimq.sending.producer import Producer
+    from minimq.sending.queue_selection import by_hash
 
     if tag and tag_field:
         raise click.UsageError("--tag and --tag-field exclude each other")

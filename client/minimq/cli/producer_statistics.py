@@ -10,7 +10,7 @@ import click
 from minimq.cli.base import Row, show_json, show_table, size_of
 
 if TYPE_CHECKING:
-    from minimq.statistics import ProducerStatistics
+    from minimq.sending.statistics import ProducerStatistics
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 

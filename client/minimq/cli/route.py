@@ -16,8 +16,8 @@ def route(nameserver: str, topic: str, output: str) -> None:
 
     Example: minimq route orders
     """
-    from minimq.admin import Admin
-    from minimq.descriptions import name_of
+    from minimq.administration.admin import Admin
+    from minimq.administration.descriptions import name_of
 
     with Admin(nameserver) as admin:
         found = admin.route(topic)

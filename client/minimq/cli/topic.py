@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from minimq.administration.descriptions import name_of
 from minimq.cli.base import count_of, option, output_option, show, show_json, show_table
 from minimq.cli.progress import progress_line
-from minimq.descriptions import name_of
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Permission
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.administration.admin import Admin
 
 PERMISSIONS = {
     "read-write": Permission.READ_WRITE,
@@ -35,7 +35,7 @@ _write_option = option(
 
 
 def _admin(nameserver: str) -> Admin:
-    from minimq.admin import Admin
+    from minimq.administration.admin import Admin
 
     return Admin(nameserver)
 

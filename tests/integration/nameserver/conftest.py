@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from minimq.routing import RouteCache
+from minimq.routes.routing import RouteCache
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.fake_broker import FakeBroker

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from minimq.nameserver_link import NameServerLinks
+from minimq.routes.nameserver_link import NameServerLinks
 from minimq_broker.options import BrokerOptions
 from minimq_broker.server import Broker
 from minimq_common import rpc

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from minimq.admin import Admin
-from minimq.local_cluster import LocalCluster
+from minimq.administration.admin import Admin
+from minimq.local.local_cluster import LocalCluster
 from minimq_common import rpc
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import FakeBroker, brokers_of, registered

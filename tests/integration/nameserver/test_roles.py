@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.routing import RouteCache
+from minimq.routes.routing import RouteCache
 from minimq_common.model import Permission
 from support.starting import OpenCache, StartBroker, StartNameServer
 from support.waiting import wait_until

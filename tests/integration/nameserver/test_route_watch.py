@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.routing import RouteCache
+from minimq.routes.routing import RouteCache
 from minimq_common import rpc
 from minimq_common.errors import TopicNotFound
 from minimq_common.model import TopicRoute

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from minimq.nameserver_link import NameServerLinks
-from minimq.routing import RouteCache
+from minimq.routes.nameserver_link import NameServerLinks
+from minimq.routes.routing import RouteCache
 from minimq_common.errors import Closed, InvalidArgument, TopicNotFound, Unavailable
 from minimq_common.model import TopicRoute
 from support.fake_broker import brokers_of, registered

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.batch_numbers import BatchNumber, BatchNumbers
+from minimq.sending.batch_numbers import BatchNumber, BatchNumbers
 
 
 def test_numbers_count_from_zero_and_tell_how_many_before_them_are_unsettled() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from minimq.options import ConsumerOptions, ProducerOptions, with_changes
-from minimq.range_reader import RangeOptions
+from minimq.options import with_changes
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.range_reader import RangeOptions
+from minimq.sending.producer_options import ProducerOptions
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument
 

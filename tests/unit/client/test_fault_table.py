@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.fault_table import Exclusion, FaultTable, choose_brokers
-from minimq.latency_table import latency_table
+from minimq.sending.fault_table import Exclusion, FaultTable, choose_brokers
+from minimq.sending.latency_table import latency_table
 
 #: What an error costs by the default table.
 ERROR_S = 10.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.outgoing import Lane, PendingMessage
+from minimq.sending.outgoing import Lane, PendingMessage
 from minimq_common.model import Message
 
 

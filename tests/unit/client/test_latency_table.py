@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.latency_table import DEFAULT_LATENCY_TABLE, latency_table
+from minimq.sending.latency_table import DEFAULT_LATENCY_TABLE, latency_table
 from minimq_common.errors import InvalidArgument
 
 NAMES = ["5.1.4", "4.x"]

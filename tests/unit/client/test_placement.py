@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.options import ProducerOptions
-from minimq.placement import BUSY, Place, Placement
+from minimq.sending.placement import BUSY, Place, Placement
+from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import (
     MiniMQError,
     NoPermission,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.process_queue import ProcessQueue
+from minimq.receiving.process_queue import ProcessQueue
 
 
 def test_nothing_in_work_is_passed_over() -> None:

@@ -6,17 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.key_hash import consistent_hash
-from minimq.queue_selection import (
-    RoundRobin,
-    Selector,
-    by_consistent_hash,
-    by_hash,
-    by_random,
-    machine_room_of,
-)
+from minimq.sending.key_hash import consistent_hash
+from minimq.sending.queue_selection import RoundRobin, Selector, by_consistent_hash, by_hash, by_random
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
+from minimq_common.names import machine_room_of
 
 QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
 

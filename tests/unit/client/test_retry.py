@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.retry import GiveUp, TryAgain, next_step, patience_s
+from minimq.sending.retry import GiveUp, TryAgain, next_step, patience_s
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
 

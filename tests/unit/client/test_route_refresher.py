@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from minimq.route_refresher import RouteRefresher
+from minimq.routes.route_refresher import RouteRefresher
 from minimq_common.errors import Unavailable
 from support.waiting import wait_until
 

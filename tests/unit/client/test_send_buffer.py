@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from minimq.send_buffer import SendBuffer
+from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import BufferFull, Closed
 
 PATIENCE_S = 10.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.statistics import BOUNDS_S, SendCounters
+from minimq.sending.statistics import BOUNDS_S, SendCounters
 
 
 def test_counts_add_up() -> None:

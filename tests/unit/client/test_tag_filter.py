@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minimq.filtering.tag_filter import TagFilter
-from minimq.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
 from minimq_common import batch_builder
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue

@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 
 from minimq import MessageQueue, Permission
-from minimq.descriptions import QueueDescription, TopicDescription, TopicSettings
+from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings
 from pyspark_minimq import batch
 from pyspark_minimq.batch import MinimqBatchReader
 from pyspark_minimq.connections import range_reader

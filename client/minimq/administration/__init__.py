@@ -1,0 +1,1 @@
+"""Looking after topics and brokers. `admin` is the public face."""

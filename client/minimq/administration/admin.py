@@ -1,0 +1,151 @@
+"""Looking after topics and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from minimq.administration.descriptions import BrokerStatus, report_from_wire
+from minimq.administration.fan_out import FanOut, raise_failures
+from minimq.administration.masters import Masters
+from minimq.administration.topic_admin import TopicAdmin
+from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq.routes.conflict_report import ConflictReport
+from minimq.routes.nameserver_link import NameServerLinks
+from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.model import BrokerData, MessageQueue, Permission
+from minimq_common.names import check_group, check_topic
+from minimq_proto.v1 import broker_pb2
+
+
+class Admin(TopicAdmin):
+    """Creates, changes, describes and deletes topics, and looks after brokers. Thread-safe; a context manager.
+
+    Whatever changes something does so on every master of the cluster that the name servers know, and may be repeated
+    when it failed half-way: what has been done already stays done.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        timeout_s: seconds that one call to a server may take, and seconds to wait until all name servers show a change.
+
+    Raises:
+        InvalidArgument: an address is not HOST:PORT.
+    """
+
+    def __init__(self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, *, timeout_s: float = 5.0) -> None:
+        if timeout_s <= 0:
+            raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
+        nameservers = NameServerLinks(nameserver_addresses(nameserver), timeout_s)
+        super().__init__(Masters(nameservers, FanOut(timeout_s), timeout_s))
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """End all connections; later calls raise `Closed`. Idempotent."""
+        self._masters.close()
+
+    # ---- Brokers --------------------------------------------------------------------------------
+
+    def cluster(self) -> list[BrokerData]:
+        """Return the brokers that the name servers know together, sorted. Raises `Unavailable` when none answers."""
+        return self._masters.brokers()
+
+    def broker_status(self) -> list[BrokerStatus]:
+        """Return what each replica of each broker says of itself, sorted by name and id.
+
+        A broker that does not answer is in the list, with the reason. Raises `Unavailable` when no name server answers.
+        """
+        replicas = {
+            (broker.cluster, broker.broker_name, broker_id): address
+            for broker in self.cluster()
+            for broker_id, address in broker.addresses.items()
+        }
+        request = broker_pb2.GetStatusRequest()
+        answers, failures = self._masters.calls.call_all(replicas, lambda stub: stub.GetStatus, request)
+        return [
+            BrokerStatus(
+                *replica,
+                address=address,
+                report=report_from_wire(answers[replica]) if replica in answers else None,
+                error=failures[replica].message if replica in failures else None,
+            )
+            for replica, address in sorted(replicas.items())
+        ]
+
+    def conflicts(self) -> list[ConflictReport]:
+        """Return the brokers that name servers refused or replaced lately; each name server tells of its own."""
+        return self._masters.nameservers.conflicts()
+
+    def set_broker_permission(self, broker_name: str, permission: Permission, *, wait: bool = True) -> None:
+        """Set what may be done with all topics of one broker; it is kept over restarts of the broker.
+
+        Without WRITE, producers send to the other brokers while consumers read what is here: so a broker is emptied
+        before it is taken away. What RocketMQ calls wipeWritePerm and addWritePerm is this, with READ and READ_WRITE.
+
+        Args:
+            broker_name: of the broker, whose master is running.
+            permission: what may be done; the permission of each topic holds besides.
+            wait: return only when every name server that answers shows it. The broker itself keeps to it at once.
+
+        Raises:
+            InvalidArgument: the name servers know no master of that name.
+            DeadlineExceeded: a name server did not show it in time. It has been set.
+            MiniMQError: the broker failed.
+        """
+        masters = self._masters.find(names=[broker_name])
+        request = broker_pb2.SetPermissionRequest(permission=int(permission))
+        answer = self._masters.calls.call(masters[broker_name], lambda stub: stub.SetPermission, request)
+        # Name servers take the whole table of a broker at once, so one topic tells of all.
+        if wait and answer.HasField("topic"):
+            self._masters.wait_until_shown(answer.topic.topic, {broker_name: answer.topic})
+
+    # ---- Offsets --------------------------------------------------------------------------------
+
+    def offset_at(self, queue: MessageQueue, when: datetime) -> int:
+        """Return the first offset stored at or after a moment, or the end of the queue when there is none.
+
+        Args:
+            queue: which one.
+            when: with a time zone.
+
+        Raises:
+            TopicNotFound, QueueNotFound: there is no such queue.
+            Unavailable: its broker has no master now, or is not reached.
+            InvalidArgument: the moment has no time zone.
+        """
+        if when.tzinfo is None:
+            raise InvalidArgument("the moment has no time zone: for example, datetime.now(UTC) has one")
+        master = self._masters.find().get(queue.broker_name)
+        if master is None:
+            raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master that a name server knows")
+        request = broker_pb2.GetOffsetRequest(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=round(when.timestamp() * 1000)
+        )
+        return self._masters.calls.call(master, lambda stub: stub.GetOffset, request).offset
+
+    def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
+        """Return the offsets that a consumer group has committed, sorted by queue; of all topics when none is given.
+
+        Raises:
+            MiniMQError: a master failed; the text says which.
+        """
+        request = broker_pb2.GetCommittedRequest(group=check_group(group), topic=check_topic(topic) if topic else "")
+        masters = self._masters.find()
+        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.GetCommitted, request)
+        raise_failures(f"the offsets of group {group} are not known", failures, masters, "try again")
+        offsets = {
+            MessageQueue(item.topic, broker, item.queue_id): item.offset
+            for broker, answer in answers.items()
+            for item in answer.offsets
+        }
+        return dict(sorted(offsets.items()))

@@ -1,0 +1,143 @@
+"""Leading a topic from the queues it has to another number of them, on many brokers at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from minimq.administration.masters import Masters
+from minimq.administration.resizing import Counts, next_counts, say_step, say_undo
+from minimq_common.errors import MiniMQError, NotDrained, SystemBusy, TransportError
+from minimq_proto.v1 import broker_pb2
+
+#: Pause before a step that was refused is tried again.
+_LOOK_AGAIN_S = 0.2
+
+
+class Resize:
+    """One resize of one topic. Used by one thread.
+
+    Nothing is remembered between the steps: each round asks the brokers what they have, waits until the name servers
+    show it, and makes the next step of each broker. So it goes on from wherever an earlier one, or a crash, left off.
+
+    Args:
+        masters: calls brokers and looks at name servers.
+        topic: its name.
+        queues: how many each broker shall have in the end.
+        carriers: addresses of the masters by broker name.
+        ignored: groups that are not waited for.
+        force: wait for no group.
+        progress: told what is done or waited for.
+    """
+
+    def __init__(
+        self,
+        masters: Masters,
+        topic: str,
+        queues: int,
+        carriers: Mapping[str, str],
+        ignored: Sequence[str],
+        *,
+        force: bool,
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        self._masters = masters
+        self._topic = topic
+        self._queues = queues
+        self._carriers = dict(carriers)
+        self._ignored = ignored
+        self._force = force
+        self._progress = progress
+        self._said = ""
+        self._steps: dict[str, Counts] = {}
+        self._before: dict[str, Counts] = {}
+        self._now: dict[str, Counts] = {}
+
+    def run(self, timeout_s: float) -> None:
+        """Return when it is done. Raises as `TopicAdmin.resize_topic` does."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                if self._round():
+                    return
+            except MiniMQError as error:
+                if not error.retriable:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise self._too_late(error, timeout_s) from None
+                self._say(f"waiting: {error.message}")
+                time.sleep(_LOOK_AGAIN_S)
+                self._find_again()
+
+    def _round(self) -> bool:
+        """Make the next step of every broker. Returns True when none is left."""
+        topics = self._look()
+        self._now = {broker: Counts(topic.read_queues, topic.write_queues) for broker, topic in topics.items()}
+        self._before = self._before or dict(self._now)
+        steps = {broker: step for broker, now in self._now.items() if (step := next_counts(now, self._queues))}
+        self._masters.wait_until_shown(self._topic, topics)
+        if not steps:
+            return True
+        new = {broker: step for broker, step in steps.items() if self._steps.get(broker) != step}
+        if new:  # each is said once, not at every try
+            self._steps |= new
+            self._say(say_step(new, self._now))
+        self._make(steps)
+        return False
+
+    def _look(self) -> dict[str, broker_pb2.Topic]:
+        request = broker_pb2.DescribeTopicRequest(topic=self._topic)
+        answers, failures = self._masters.calls.call_all(self._carriers, lambda stub: stub.DescribeTopic, request)
+        _raise(failures)
+        return {broker: answer.topic for broker, answer in answers.items()}
+
+    def _make(self, steps: Mapping[str, Counts]) -> None:
+        requests = {
+            broker: broker_pb2.UpdateTopicRequest(
+                topic=self._topic,
+                read_queues=step.read,
+                write_queues=step.write,
+                force=self._force,
+                ignored_groups=self._ignored,
+            )
+            for broker, step in steps.items()
+        }
+        answers, failures = self._masters.calls.call_each(self._carriers, lambda stub: stub.UpdateTopic, requests)
+        for broker, answer in answers.items():
+            self._now[broker] = Counts(answer.topic.read_queues, answer.topic.write_queues)
+        _raise(failures)
+
+    def _find_again(self) -> None:
+        """Learn the addresses of masters that have moved; one that is not registered now may come back."""
+        with contextlib.suppress(TransportError, SystemBusy):
+            found = self._masters.find()
+            self._carriers |= {broker: found[broker] for broker in self._carriers if broker in found}
+
+    def _say(self, sentence: str) -> None:
+        if self._progress is not None and sentence != self._said:
+            self._said = sentence
+            self._progress(sentence)
+
+    def _too_late(self, error: MiniMQError, timeout_s: float) -> MiniMQError:
+        text = (
+            f"topic {self._topic} does not have {self._queues} queues everywhere after {timeout_s:g} s: {error.message}"
+        )
+        if self._now:
+            counts = ", ".join(f"{broker} {now.read} and {now.write}" for broker, now in self._now.items())
+            text += f". Consumers and producers see now: {counts}. Repeat the command to go on"
+        if isinstance(error, NotDrained):
+            text += ", with --ignore-group to leave a dead group out, with --force to hide the messages all the same"
+        if self._before:
+            text += f"; or go back with {say_undo(self._topic, self._before)}"
+        return type(error)(text)
+
+
+def _raise(failures: Mapping[str, MiniMQError]) -> None:
+    """Raise one error for all failures, if there are any: one that will not go away by itself before the others."""
+    if not failures:
+        return
+    first = min(failures.values(), key=lambda error: (error.retriable, not isinstance(error, NotDrained)))
+    if len({failure.message for failure in failures.values()}) == 1:
+        raise type(first)(f"{', '.join(failures)}: {first.message}")
+    raise type(first)("; ".join(f"{broker}: {error.message}" for broker, error in failures.items()))

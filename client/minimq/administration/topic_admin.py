@@ -1,0 +1,315 @@
+"""The part of `Admin` that concerns topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings, moment, name_of
+from minimq.administration.fan_out import raise_failures
+from minimq.administration.masters import Masters
+from minimq.administration.resize import Resize
+from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicExists, TopicNotFound
+from minimq_common.model import MessageQueue, Permission, TopicRoute
+from minimq_common.names import check_group, check_topic
+from minimq_common.wire import permission_from_wire
+from minimq_proto.v1 import broker_pb2
+
+
+class TopicAdmin:
+    """Creates, changes, describes and deletes topics; users have it as `Admin`."""
+
+    def __init__(self, masters: Masters) -> None:
+        self._masters = masters
+
+    def create_topic(  # noqa: PLR0913 - by name, as the flags of the command
+        self,
+        name: str,
+        queues: int = 8,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: Permission = Permission.READ_WRITE,
+        cluster: str | None = None,
+        brokers: Sequence[str] = (),
+        if_not_exists: bool = False,
+        wait: bool = True,
+    ) -> bool:
+        """Create a topic on every master, or on some of them.
+
+        Brokers on which the topic is already, with the same settings, are left as they are: so a creation that failed
+        half-way is completed by repeating it, and a broker that joined later gets the topic in the same way.
+        With `brokers` the others are not looked at, so that they may have other counts, or get the topic later.
+
+        Args:
+            name: 1 to 127 letters, digits and the characters _ - % |.
+            queues: how many on each broker, 1 to 1024.
+            read_queues: how many of them consumers see, when it is not all.
+            write_queues: how many of them producers see, when it is not all.
+            permission: what may be done with it.
+            cluster: name of the cluster, when the name servers know several.
+            brokers: names of those that shall carry it; all when empty.
+            if_not_exists: succeed when the topic is there already, on all masters and with the same settings.
+            wait: return only when every name server that answers shows the topic on all these brokers, so that a
+                producer which starts right now finds it.
+
+        Returns:
+            Whether anything was created: False when all masters have it already.
+
+        Raises:
+            TopicExists: it is on all masters already, or with other settings on one of them. Nothing was changed.
+            InvalidArgument: a name or number breaks a rule, or there is no such cluster or broker.
+            Unavailable: no name server or no master is reached.
+            DeadlineExceeded: a name server did not show the topic in time. It has been created.
+            MiniMQError: a master failed; the text says which, and the class is that of the first failure.
+        """
+        check_topic(name)
+        if not permission:
+            raise InvalidArgument("a new topic must be readable or writable: permission is none")
+        wanted = broker_pb2.Topic(
+            topic=name,
+            read_queues=queues if read_queues is None else read_queues,
+            write_queues=queues if write_queues is None else write_queues,
+            permission=int(permission),
+        )
+        masters = self._masters.find(cluster, brokers)
+        present = self._present(name, masters)
+        others = {broker: topic for broker, topic in present.items() if _settings(topic) != _settings(wanted)}
+        if others or (len(present) == len(masters) and not if_not_exists):
+            raise TopicExists(_say_exists(name, others or present))
+        absent = {broker: address for broker, address in masters.items() if broker not in present}
+        request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
+        answers, failures = self._masters.calls.call_all(absent, lambda stub: stub.CreateTopic, request)
+        raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
+        if wait:
+            self._masters.wait_until_shown(name, present | {broker: answer.topic for broker, answer in answers.items()})
+        return bool(absent)
+
+    def update_topic(  # noqa: PLR0913 - by name, as the flags of the command
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: Permission | None = None,
+        cluster: str | None = None,
+        brokers: Sequence[str] = (),
+        ignore_groups: Sequence[str] = (),
+        force: bool = False,
+        wait: bool = True,
+    ) -> None:
+        """Change a topic on every master that carries it, or on some of them; what is not given stays as it is.
+
+        Counts are set in one step: `resize_topic` makes the steps of a whole change in their order. What a smaller
+        `read_queues` hides is still stored; a larger one brings it back to sight.
+
+        Args:
+            name: of the topic.
+            read_queues: how many queues on each broker consumers see, 1 to 1024.
+            write_queues: how many queues on each broker producers see, 1 to 1024.
+            permission: what may be done with the topic.
+            cluster: name of the cluster, when the name servers know several.
+            brokers: names of those on which it is changed; all that carry it when empty.
+            ignore_groups: consumer groups that need not have read the queues that are hidden.
+            force: also when nobody would read what is sent to some queues, or queues with unread messages are hidden.
+            wait: return only when every name server that answers shows the change.
+
+        Raises:
+            TopicNotFound: no master carries it, or not all of `brokers` do.
+            NotDrained: a group has not read what would be hidden; the text names groups and queues.
+            InvalidArgument: nothing is to be changed, a number breaks a rule, or there is no such cluster or broker.
+            MiniMQError: as for `create_topic`.
+        """
+        check_topic(name)
+        request = broker_pb2.UpdateTopicRequest(
+            topic=name,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=None if permission is None else int(permission),
+            force=force,
+            ignored_groups=[check_group(group) for group in ignore_groups],
+        )
+        if not any(request.HasField(field) for field in ("read_queues", "write_queues", "permission")):
+            raise InvalidArgument("nothing is to be changed: give read_queues, write_queues or permission")
+        carriers = self._carriers(name, cluster, brokers)
+        answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.UpdateTopic, request)
+        failures = {broker: _with_remedy(error) for broker, error in failures.items()}
+        remedy = "the others were changed; repeat the call to complete it"
+        raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
+        if wait:
+            self._masters.wait_until_shown(name, {broker: answer.topic for broker, answer in answers.items()})
+
+    def resize_topic(  # noqa: PLR0913 - by name, as the flags of the command
+        self,
+        name: str,
+        queues: int,
+        *,
+        cluster: str | None = None,
+        brokers: Sequence[str] = (),
+        ignore_groups: Sequence[str] = (),
+        force: bool = False,
+        timeout_s: float = 60.0,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        """Give a topic another number of queues on every master that carries it, or on some of them, unharmed.
+
+        More queues are shown to consumers first, then to producers. Fewer are taken from producers first, and from
+        consumers once every group has read them. Each broker is led there from the counts it has, in steps that are
+        durable: when this fails half-way, calling it again goes on.
+
+        Args:
+            name: of the topic.
+            queues: how many on each broker, for producers and consumers, 1 to 1024.
+            cluster: name of the cluster, when the name servers know several.
+            brokers: names of those on which it is resized; all that carry it when empty.
+            ignore_groups: consumer groups that are not waited for.
+            force: wait for no group; what was not read there is still stored, and more queues bring it back to sight.
+            timeout_s: seconds for all of it, most of which groups may need to read.
+            progress: told in one sentence what is done or waited for, each time that changes; in the calling thread.
+
+        Raises:
+            NotDrained: a group had not read the queues in time. The text names groups and queues, the counts as they
+                are now, and how to go on or back.
+            TopicNotFound: no master carries it, or not all of `brokers` do.
+            InvalidArgument: a number breaks a rule, or there is no such cluster or broker.
+            MiniMQError: a master could not be changed in time; the text says which and why.
+        """
+        check_topic(name)
+        if timeout_s <= 0:
+            raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
+        carriers = self._carriers(name, cluster, brokers)
+        ignored = tuple(check_group(group) for group in ignore_groups)
+        Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
+
+    def delete_topic(
+        self,
+        name: str,
+        *,
+        cluster: str | None = None,
+        brokers: Sequence[str] = (),
+        if_exists: bool = False,
+        wait: bool = True,
+    ) -> None:
+        """Delete a topic with all its messages on every master that carries it, or on some of them.
+
+        A broker that is down keeps the topic and brings it back when it starts: delete it again then.
+
+        Args:
+            name: of the topic.
+            cluster: name of the cluster, when the name servers know several.
+            brokers: names of those on which it is deleted; all that carry it when empty.
+            if_exists: succeed when there is no such topic.
+            wait: return only when no name server that answers shows it on these brokers any more.
+
+        Raises:
+            TopicNotFound: no master carries it, or not all of `brokers` do.
+            MiniMQError: as for `create_topic`.
+        """
+        check_topic(name)
+        try:
+            carriers = self._carriers(name, cluster, brokers)
+        except TopicNotFound:
+            if if_exists:
+                return
+            raise
+        request = broker_pb2.DeleteTopicRequest(topic=name)
+        _, failures = self._masters.calls.call_all(carriers, lambda stub: stub.DeleteTopic, request)
+        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+        raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
+        if wait:
+            self._masters.wait_until_shown(name, dict.fromkeys(carriers))
+
+    def list_topics(self) -> list[str]:
+        """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
+        return [route.topic for route in self.routes()]
+
+    def routes(self) -> list[TopicRoute]:
+        """Return the routes of all topics, sorted. Raises `Unavailable` when no name server answers."""
+        return self._masters.nameservers.topics()
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """Return the settings of a topic and where its queues begin and end.
+
+        Raises:
+            TopicNotFound: no master carries it.
+            MiniMQError: a master failed; the text says which.
+        """
+        check_topic(name)
+        answers = self._describe(name, self._masters.find())
+        if not answers:
+            raise TopicNotFound(f"topic {name} is on no broker: create it with `minimq topic create {name}`")
+        return TopicDescription(
+            topic=name,
+            settings=tuple(
+                TopicSettings(
+                    broker_name=broker,
+                    read_queues=answer.topic.read_queues,
+                    write_queues=answer.topic.write_queues,
+                    permission=permission_from_wire(answer.topic.permission),
+                    created_at=moment(answer.topic.created_ms),
+                )
+                for broker, answer in answers.items()
+            ),
+            queues=tuple(
+                QueueDescription(
+                    queue=MessageQueue(name, broker, status.queue_id),
+                    min_offset=status.min_offset,
+                    max_offset=status.max_offset,
+                    last_stored_at=moment(status.last_store_timestamp_ms) if status.last_store_timestamp_ms else None,
+                )
+                for broker, answer in answers.items()
+                for status in answer.queues
+            ),
+        )
+
+    def route(self, topic: str) -> TopicRoute:
+        """Return where the queues of a topic are, asked anew. Raises `TopicNotFound`, `SystemBusy`, `Unavailable`."""
+        return self._masters.nameservers.route(check_topic(topic))
+
+    def _carriers(self, topic: str, cluster: str | None, brokers: Sequence[str]) -> dict[str, str]:
+        """Return the masters that carry a topic. Raises `TopicNotFound` when there is none, or one of `brokers` not."""
+        masters = self._masters.find(cluster, brokers)
+        present = self._present(topic, masters)
+        if not present:
+            raise TopicNotFound(f"topic {topic} is on no broker: `minimq topic list` shows those there are")
+        absent = [broker for broker in brokers if broker not in present]
+        if absent:
+            create = " --broker ".join((f"minimq topic create {topic}", *absent))
+            raise TopicNotFound(f"topic {topic} is not on {', '.join(absent)}: create it there with `{create}`")
+        return {broker: masters[broker] for broker in present}
+
+    def _present(self, topic: str, masters: dict[str, str]) -> dict[str, broker_pb2.Topic]:
+        return {broker: answer.topic for broker, answer in self._describe(topic, masters).items()}
+
+    def _describe(self, topic: str, masters: dict[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
+        """Return what each master that carries the topic says; raises when one cannot be asked."""
+        request = broker_pb2.DescribeTopicRequest(topic=topic)
+        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.DescribeTopic, request)
+        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+        raise_failures(
+            f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
+        )
+        return answers
+
+
+def _settings(topic: broker_pb2.Topic) -> tuple[int, int, int]:
+    return topic.read_queues, topic.write_queues, topic.permission
+
+
+def _say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
+    """Name the topic and how the brokers have it, and the remedies."""
+    there = "; ".join(
+        f"{broker} has {topic.write_queues} write and {topic.read_queues} read queues, "
+        f"permission {name_of(permission_from_wire(topic.permission))}"
+        for broker, topic in present.items()
+    )
+    return f"topic {name} exists ({there}): change it with `minimq topic update {name}`, or choose another name"
+
+
+def _with_remedy(error: MiniMQError) -> MiniMQError:
+    if not isinstance(error, NotDrained):
+        return error
+    return NotDrained(
+        f"{error.message}: lower the write queues first and let every group read the rest; --ignore-group leaves a "
+        "dead one out, --force hides the messages all the same",
+        retry_after_s=error.retry_after_s,
+    )

@@ -1,0 +1,114 @@
+"""The words of which a where-expression consists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from minimq.filtering.mistake import mistake, printable
+from minimq.filtering.values import Value, number_of, truth_of
+from minimq_common.errors import InvalidArgument
+
+# Nothing is calculated, so that a name may have a hyphen in it. A number takes all that could be meant as a part of it,
+# so that 1.2.3 and 2024-06-01 are refused as a whole. `*+` takes no quote back: 'it'' is a text without an end.
+_PATTERN = re.compile(
+    r"""
+      (?P<space>  \s+ )
+    | (?P<text>   '(?:[^']+|'')*+' )
+    | (?P<quoted> "(?:[^"]+|"")*+" )
+    | (?P<number> [+-]?\.?[0-9][A-Za-z0-9_.+-]* )
+    | (?P<name>   [A-Za-z_$][A-Za-z0-9_$.-]* )
+    | (?P<symbol> <> | != | <= | >= | [=<>(),] )
+    """,
+    re.VERBOSE,
+)
+_KEYWORDS = frozenset(["AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "CONTAINS", "STARTSWITH", "ENDSWITH"])
+#: Characters of a long word that an error shows.
+_SHOWN = 40
+
+
+class Kind(Enum):
+    """What a word is."""
+
+    NAME = "name"
+    CONSTANT = "constant"
+    WORD = "keyword or symbol"
+    END = "end"
+
+
+class Token(NamedTuple):
+    """One word.
+
+    Attributes:
+        kind: what it is.
+        start: index of its first character.
+        written: the word as it stands in the text.
+        value: a constant's value, a name without its quotes, a keyword in upper case.
+    """
+
+    kind: Kind
+    start: int
+    written: str
+    value: Value
+
+    def __str__(self) -> str:
+        if self.kind is Kind.END:
+            return "the end"
+        shown = _shown(self.written)
+        if self.kind is Kind.NAME:
+            return f"the name {shown}"
+        if self.kind is Kind.WORD or isinstance(self.value, bool):
+            return f"'{shown}'"
+        return f"the text {shown}" if isinstance(self.value, str) else f"the number {shown}"
+
+
+def scan(text: str) -> Iterator[Token]:
+    """Yield the words of a text, at last one of the kind END. Raises `InvalidArgument` for what is no word."""
+    place = end = 0
+    while place < len(text):
+        match = _PATTERN.match(text, place)
+        if match is None:
+            raise _no_word(text, place)
+        place = match.end()
+        if match.lastgroup != "space":
+            end = place
+            yield _token(text, match)
+    yield Token(Kind.END, end, "", "")
+
+
+def _token(text: str, match: re.Match[str]) -> Token:
+    start, written = match.start(), match.group()
+    match match.lastgroup:
+        case "text":
+            return Token(Kind.CONSTANT, start, written, written[1:-1].replace("''", "'"))
+        case "quoted":
+            return Token(Kind.NAME, start, written, written[1:-1].replace('""', '"'))
+        case "number":
+            number = number_of(written)
+            if number is None:
+                raise mistake(text, start, f"{_shown(written)} is no number; text stands in single quotes")
+            return Token(Kind.CONSTANT, start, written, number)
+        case "name" if (truth := truth_of(written)) is not None:
+            return Token(Kind.CONSTANT, start, written, truth)
+        case "name" if written.upper() not in _KEYWORDS:
+            return Token(Kind.NAME, start, written, written)
+        case _:
+            return Token(Kind.WORD, start, written, written.upper())
+
+
+def _shown(written: str) -> str:
+    return printable(written if len(written) <= _SHOWN else f"{written[:_SHOWN]}...")
+
+
+def _no_word(text: str, place: int) -> InvalidArgument:
+    char = text[place]
+    if char == "'":
+        return mistake(text, place, "a text begins here that no single quote ends")
+    if char == '"':
+        return mistake(text, place, "a name begins here that no double quote ends")
+    if char in "+-*/%":
+        return mistake(text, place, f"unexpected character {char!r}: nothing can be calculated")
+    hint = "a name with such a character stands in double quotes, text in single quotes"
+    return mistake(text, place, f"unexpected character {char!r}; {hint}")

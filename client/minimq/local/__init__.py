@@ -1,0 +1,1 @@
+"""A whole cluster as child processes of this one."""

@@ -1,0 +1,240 @@
+"""A whole cluster on this machine: for tests, for trying things out, and for `minimq local`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from string import ascii_lowercase
+from types import TracebackType
+from typing import Self
+
+from minimq.local.server_process import ServerProcess, flags_from
+from minimq.routes.nameserver_link import NameServerLink
+from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, TransportError
+from minimq_common.model import MASTER_ID
+from minimq_common.names import check_cluster
+
+_START_TRIES = 3
+_REGISTERED_S = 15.0
+_ANSWER_S = 1.0
+_LOOK_AGAIN_S = 0.01
+
+_SET_FOR_NAMESERVERS = frozenset({"listen"})
+_SET_FOR_BROKERS = frozenset(
+    {"name", "id", "broker_id", "cluster", "listen", "advertise", "nameserver", "nameservers", "data_dir"}
+)
+
+
+class LocalCluster:
+    """Name servers and brokers as child processes of this one. A context manager; thread-safe.
+
+        with LocalCluster(brokers=2) as cluster:
+            producer = Producer(cluster.nameserver)
+            cluster.brokers[0].kill()
+
+    The servers end with the `with` block, with this process, and also when this process is killed. Every server logs to
+    a file in the data directory.
+
+    Attributes:
+        data_dir: holds the data and the logs of all servers.
+        nameservers: the name servers.
+        brokers: the brokers, named broker-a, broker-b, and so on.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name, as the flags of the command
+        self,
+        brokers: int = 2,
+        slaves: int = 0,
+        port: int = 0,
+        data_dir: str | Path | None = None,
+        *,
+        nameservers: int = 1,
+        cluster: str = "default",
+        broker_options: Mapping[str, object] | None = None,
+        nameserver_options: Mapping[str, object] | None = None,
+    ) -> None:
+        """Prepare; the servers are started by `with` or by `start`.
+
+        Args:
+            brokers: how many masters, 1 to 26.
+            slaves: how many slaves each master has. There is no replication yet, so it has to be 0.
+            port: port of the first name server, the others have those after it; with 0 free ones are chosen.
+            data_dir: for data and logs, and kept; without it a temporary folder is used and removed at the end.
+            nameservers: how many name servers, at least 1.
+            cluster: name of the cluster.
+            broker_options: options of `minimq-broker` for all brokers, such as {"segment_bytes": 1 << 20}.
+            nameserver_options: options of `minimq-nameserver`, such as {"expire_after_s": 5.0}.
+
+        Raises:
+            InvalidArgument: a value breaks one of these rules.
+        """
+        if slaves:
+            raise InvalidArgument(f"slaves is {slaves}: brokers do not replicate yet, it has to be 0")
+        if not 1 <= brokers <= len(ascii_lowercase):
+            raise InvalidArgument(f"brokers is {brokers}: it must be 1 to {len(ascii_lowercase)}")
+        if nameservers < 1:
+            raise InvalidArgument(f"nameservers is {nameservers}: it must be at least 1")
+        if not 0 <= port <= 65_536 - nameservers:
+            raise InvalidArgument(f"port is {port}: it must be 0 to 65535")
+        self._cluster = check_cluster(cluster)
+        self._broker_flags = flags_from(broker_options or {}, _SET_FOR_BROKERS)
+        self._nameserver_flags = flags_from(nameserver_options or {}, _SET_FOR_NAMESERVERS)
+        self._is_temporary = data_dir is None
+        self.data_dir = (
+            Path(tempfile.mkdtemp(prefix="minimq-")) if data_dir is None else Path(data_dir).expanduser().absolute()
+        )
+        self.nameservers = tuple(
+            ServerProcess(
+                "nameserver",
+                f"nameserver-{number + 1}",
+                self.data_dir,
+                port=port + number if port else 0,
+                flags=self._flags_of_nameserver,
+                settled=self._wait_registered,
+            )
+            for number in range(nameservers)
+        )
+        self.brokers = tuple(self._new_broker(f"broker-{letter}") for letter in ascii_lowercase[:brokers])
+        # A forked copy of this process has no say: were it to close the cluster at its exit, all would be gone.
+        self._owner = os.getpid()
+        atexit.register(self.close)
+        self._lock = threading.Lock()  # protects the following; never held while something is waited for
+        self._started = False
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        """Start, and return itself."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End everything."""
+        self.close()
+
+    @property
+    def nameserver(self) -> str:
+        """The addresses of all name servers, as clients take them: "HOST:PORT[,HOST:PORT]"."""
+        return ",".join(server.address for server in self.nameservers)
+
+    def start(self) -> None:
+        """Start all servers, and return when every broker is registered with every name server. Idempotent.
+
+        Raises:
+            MiniMQError: a server did not start; the text holds the end of its log. Everything is ended then.
+            Closed: the cluster was closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise Closed("the cluster was closed")
+            if self._started:
+                return
+            self._started = True
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            _launch_all(self.nameservers)
+            _launch_all(self.brokers)
+            self._wait_registered()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End all servers, brokers first, and remove the data if it is temporary. Idempotent.
+
+        Does nothing in a forked copy of the process that made the cluster.
+        """
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        # Brokers first, so that they can leave the name servers.
+        for servers in (self.brokers, self.nameservers):
+            for server in servers:
+                server.close()
+                server.ask_to_stop()
+            for server in servers:
+                server.wait_stopped()
+        if self._is_temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def server(self, name: str) -> ServerProcess:
+        """Return a server by name, such as "broker-a". Raises `InvalidArgument`."""
+        servers = {server.name: server for server in (*self.nameservers, *self.brokers)}
+        if name not in servers:
+            raise InvalidArgument(f"there is no server {name!r}: the cluster has {', '.join(servers)}")
+        return servers[name]
+
+    def _new_broker(self, name: str) -> ServerProcess:
+        def flags(address: str, _first: bool) -> list[str]:
+            own = [f"--name={name}", f"--cluster={self._cluster}", f"--data-dir={self.data_dir / name}"]
+            return [*own, f"--listen={address}", f"--nameserver={self.nameserver}", *self._broker_flags]
+
+        return ServerProcess("broker", name, self.data_dir, flags=flags, settled=self._wait_registered)
+
+    def _flags_of_nameserver(self, address: str, first: bool) -> list[str]:
+        # At the first start no broker ran before, so there is none to wait for.
+        grace = ["--start-grace=0"] if first else []
+        return [f"--listen={address}", *grace, *self._nameserver_flags]
+
+    def _wait_registered(self) -> None:
+        """Return when each running broker is registered with each running name server.
+
+        Raises:
+            DeadlineExceeded: the text names one that is not.
+        """
+        deadline = time.monotonic() + _REGISTERED_S
+        for nameserver in self.nameservers:
+            link = NameServerLink(nameserver.address)
+            try:
+                # Again and again looked at whether it runs: faults may be made while this waits.
+                while nameserver.running and not nameserver.paused:
+                    absent = self._absent_from(link)
+                    if not absent:
+                        break
+                    if time.monotonic() >= deadline:
+                        raise DeadlineExceeded(
+                            f"{', '.join(absent)} not registered with {nameserver.name} after {_REGISTERED_S} s; "
+                            f"the logs in {self.data_dir} may say why"
+                        )
+                    time.sleep(_LOOK_AGAIN_S)
+            finally:
+                link.close()
+
+    def _absent_from(self, link: NameServerLink) -> list[str]:
+        """Return the names of the running brokers that a name server does not know where they are."""
+        try:
+            known = {broker.broker_name: broker.addresses.get(MASTER_ID) for broker in link.brokers(_ANSWER_S)}
+        except TransportError:
+            known = {}
+        return [
+            broker.name
+            for broker in self.brokers
+            if broker.running and not broker.paused and known.get(broker.name) != broker.address
+        ]
+
+
+def _launch_all(servers: tuple[ServerProcess, ...]) -> None:
+    """Start servers at the same time, and return when all of them serve."""
+    for server in servers:
+        server.launch()
+    for server in servers:
+        for tries_left in reversed(range(_START_TRIES)):
+            try:
+                server.wait_ready()
+                break
+            except CannotListen:
+                # Somebody took the port between the choice and the start.
+                if not tries_left or not server.move():
+                    raise
+                server.launch()

@@ -1,0 +1,332 @@
+"""One server as a child process: started, stopped, killed, paused and started again at the same address."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError, Unavailable
+
+log = logging.getLogger(__name__)
+
+_HOST = "127.0.0.1"
+_READY_S = 30.0
+_STOP_S = 15.0
+_TAIL_LINES = 20
+_TAIL_BYTES = 64 << 10
+_PORT_TRIES = 20
+#: Other packages than this one that the servers consist of.
+_PACKAGES = ("minimq", "minimq_common", "minimq_proto", "minimq_nameserver", "minimq_broker")
+
+
+class ServerProcess:
+    """A name server or broker. Thread-safe.
+
+    It serves at one address for as long as the object lives, also after `restart`; its data stays, too.
+
+    Attributes:
+        role: "nameserver" or "broker".
+        name: such as "broker-a".
+        address: HOST:PORT.
+        data_dir: where it keeps its data; that of a name server holds nothing.
+        log_path: what it logs, all its runs one after the other.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        name: str,
+        directory: Path,
+        *,
+        port: int = 0,
+        flags: Callable[[str, bool], list[str]],
+        settled: Callable[[], None],
+    ) -> None:
+        """Prepare; nothing is started.
+
+        Args:
+            role: "nameserver" or "broker".
+            name: unique in the directory.
+            directory: for the data and the log.
+            port: to serve at; with 0 a free one is chosen now.
+            flags: takes the address and whether this is the first start, and returns the arguments of the command.
+            settled: waits until the server has its place among the others.
+        """
+        self.role = role
+        self.name = name
+        self.data_dir = directory / name
+        self.log_path = directory / f"{name}.log"
+        self.address = f"{_HOST}:{port or free_port()}"
+        self._may_move = port == 0
+        self._flags = flags
+        self._settled = settled
+        # Protects everything below. Taken by whoever starts or ends the process, for as long as that takes.
+        self._lock = threading.RLock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        self._paused = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "paused" if self._paused else f"pid {self.pid}" if self.running else "not running"
+        return f"<ServerProcess {self.name} {self.address} {state}>"
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process; None while it does not run."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process exists; also when it is paused."""
+        return self.pid is not None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the process exists and was stopped by `pause`."""
+        return self._paused and self.running
+
+    def start(self) -> None:
+        """Start it, unless it runs, and return when it serves and the other servers know it.
+
+        Raises:
+            MiniMQError: it ended before it served, with the last lines of its log, or took too long.
+            Closed: the cluster was closed.
+        """
+        with self._lock:
+            if self.running:
+                return
+            self.launch()
+            self.wait_ready()
+        self._settled()
+
+    def stop(self) -> None:
+        """End it cleanly, as on SIGTERM; a paused one is resumed for it. Idempotent."""
+        with self._lock:
+            self.ask_to_stop()
+            self.wait_stopped()
+
+    def kill(self) -> None:
+        """End it at once with SIGKILL, as a crash would. Idempotent."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._close_pipe()
+            self._paused = False
+
+    def pause(self) -> None:
+        """Stop it with SIGSTOP: it keeps its connections and answers nothing. Does nothing unless it runs.
+
+        It is stopped when this returns.
+        """
+        with self._lock:
+            self._signal(signal.SIGSTOP)
+            self._wait_until_still()
+            self._paused = self.running
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        with self._lock:
+            self._signal(signal.SIGCONT)
+            self._paused = False
+
+    def restart(self) -> None:
+        """Stop it cleanly and start it. Raises as `start` does."""
+        with self._lock:
+            self.stop()
+            self.start()
+
+    # ---- In steps, for a cluster that starts and ends many at once ------------------------------
+
+    def launch(self) -> None:
+        """Start the process and return at once; `wait_ready` is to follow. Raises `Closed`."""
+        with self._lock:
+            if self._closed:
+                raise Closed(f"{self.name} belongs to a cluster that was closed")
+            first = self._process is None
+            command = [sys.executable, "-m", "minimq.local.ends_with_parent", str(os.getpid()), f"minimq_{self.role}"]
+            with self.log_path.open("ab") as log_file:
+                self._log_start = log_file.tell()
+                self._process = subprocess.Popen(
+                    [*command, *self._flags(self.address, first)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log_file,
+                    env=_environment(),
+                    # Ctrl-C in a terminal reaches only this process, which ends the servers in order. Also see
+                    # `ends_with_parent` for why they stay in this session.
+                    process_group=0,
+                )
+            self._paused = False
+
+    def wait_ready(self) -> None:
+        """Wait until the launched process serves. Raises as `start` does, and ends the process then."""
+        with self._lock:
+            process = self._process
+            if process is None or process.stdout is None:
+                raise Closed(f"{self.name} was not launched")
+            try:
+                with process.stdout as stdout:
+                    line = _read_line(stdout, _READY_S)
+                if line.split()[:2] == ["ready", self.role]:
+                    return
+                raise self._failure(process)
+            except BaseException:
+                self.kill()
+                raise
+
+    def move(self) -> bool:
+        """Choose another port, if it was chosen here and not by the user. Returns whether it was."""
+        with self._lock:
+            if self._may_move:
+                self.address = f"{_HOST}:{free_port()}"
+            return self._may_move
+
+    def ask_to_stop(self) -> None:
+        """Tell the process to end and return at once; `wait_stopped` is to follow."""
+        with self._lock:
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)
+            self._paused = False
+
+    def wait_stopped(self) -> None:
+        """Wait until the process has ended; one that takes too long is killed."""
+        with self._lock:
+            if self._process is None:
+                return
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                log.warning("killed after %s s name=%s log=%s", _STOP_S, self.name, self.log_path)
+                self.kill()
+            self._close_pipe()
+
+    def close(self) -> None:
+        """Refuse any further start."""
+        with self._lock:
+            self._closed = True
+
+    def log_tail(self) -> str:
+        """Return the last lines that the latest run has logged."""
+        with self.log_path.open("rb") as log_file:
+            log_file.seek(max(self._log_start, self.log_path.stat().st_size - _TAIL_BYTES))
+            lines = log_file.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-_TAIL_LINES:])
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def _wait_until_still(self) -> None:
+        """Wait until the process is stopped or has ended.
+
+        Not only for the caller: were this process to die before, the kernel would find no stopped child to let go.
+        """
+        pid = self.pid
+        if pid is not None and hasattr(os, "waitid"):
+            with contextlib.suppress(ChildProcessError):  # it has ended, and another thread has noticed
+                # Without taking the news away: that the process has ended is for Popen to learn.
+                os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def _close_pipe(self) -> None:
+        """Close what the ready line would have come through, when nobody has read it."""
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _failure(self, process: subprocess.Popen[bytes]) -> MiniMQError:
+        """Return why the process is not ready."""
+        try:
+            status = process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return Unavailable(f"{self.name} was not ready after {_READY_S} s; its log {self.log_path} may say why")
+        tail = self.log_tail()
+        cls: type[MiniMQError] = CannotListen if "cannot listen at" in tail else Unavailable
+        if "Usage:" in tail:
+            cls = InvalidArgument
+        return cls(f"{self.name} ended with status {status} before it was ready; the end of its log:\n{tail}")
+
+
+def free_port() -> int:
+    """Return a port at which nothing listens now.
+
+    It is none of those from which the system takes the ports of outgoing connections: while a server is down, one of
+    these could go to a connection of anybody, even to one that tries to reach this very server and then reaches itself.
+    """
+    try:
+        first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first_outgoing = 32_768
+    for _ in range(_PORT_TRIES):
+        port = random.randrange(10_000, max(first_outgoing, 20_000))
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                continue
+            return port
+    raise CannotListen(f"none of {_PORT_TRIES} ports that were tried on {_HOST} is free")
+
+
+def flags_from(options: Mapping[str, object], reserved: frozenset[str]) -> list[str]:
+    """Return the flags for options by the names of their fields: `segment_bytes` is `--segment-bytes`.
+
+    Raises:
+        InvalidArgument: an option is one of those that the cluster sets itself.
+    """
+    taken = sorted(reserved & options.keys())
+    if taken:
+        raise InvalidArgument(f"the cluster itself sets {', '.join(taken)}: leave it out of the options")
+    flags = []
+    for name, value in options.items():
+        flag = name.removesuffix("_s").replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list | tuple):
+            flags.append(f"--{flag}={','.join(map(str, value))}")
+        else:
+            flags.append(f"--{flag}={value}")
+    return flags
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment, in which children find the packages where this process finds them."""
+    roots: dict[str, None] = {}
+    for package in _PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            raise InvalidArgument(f"the package {package} is not installed: `pip install minimq` brings all of them")
+        roots[str(Path(spec.origin).parents[1])] = None
+    inherited = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*roots, *([inherited] if inherited else [])])}
+
+
+def _read_line(pipe: IO[bytes], timeout_s: float) -> str:
+    """Return the first line, or what came of it before the end or the timeout."""
+    deadline = time.monotonic() + timeout_s
+    text = b""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    while not text.endswith(b"\n"):
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            break
+        data = os.read(pipe.fileno(), 4096)
+        if not data:
+            break
+        text += data
+    return text.decode(errors="replace")

@@ -1,0 +1,114 @@
+"""One queue that a consumer reads: what was fetched ahead of it, and how far the reader is."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from minimq.receiving.pull_stream import PullStream
+from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq_common.errors import CorruptBatch, MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+
+class Fetcher:
+    """The read-ahead of one queue. All of it is guarded by the lock of its `ConsumerCore`.
+
+    Attributes:
+        queue: what is read.
+        epoch: of the lease under which it is read; 0 without a lease.
+        topic_id: as the lease has it; 0 without a lease.
+        position: offset of the message that the reader gets next.
+        pull: the pull that is under way, None when there is none.
+        error: why no more is fetched, until a seek.
+        error_told: whether the reader knows of it, or need not.
+        retry_at: when to pull again after a failed pull, on the monotonic clock.
+        leaving: another member was given the queue; nothing more is handed out.
+        paused: nothing is handed out until `resume`.
+        committed: the offset that was recorded last, None when it is not known.
+        sought: the reader has moved; the next commit may go back.
+        generation: grows with each seek, so that frames of an earlier pull are told apart.
+    """
+
+    def __init__(self, queue: MessageQueue, offset: int, epoch: int, topic_id: int) -> None:
+        self.queue = queue
+        self.epoch = epoch
+        self.topic_id = topic_id
+        self.position = offset
+        self.pull: tuple[PullStream, int] | None = None
+        self.error: MiniMQError | None = None
+        self.error_told = True
+        self.retry_at = 0.0
+        self.leaving = False
+        self.paused = False
+        self.committed: int | None = None
+        self.sought = False
+        self.generation = 0
+        #: The queue's end as last heard of, None before the first frame.
+        self.end_offset: int | None = None
+        self._fetch_offset = offset
+        self._batches: deque[StoredBatch] = deque()
+        self._opened: list[ReceivedMessage] = []
+        self._handed_out = 0  # of the opened messages
+        self._buffered_bytes = 0
+        self._buffered_messages = 0
+
+    @property
+    def fetch_offset(self) -> int:
+        """Offset at which the next pull begins."""
+        return self._fetch_offset
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether something can be handed out."""
+        more = self._handed_out < len(self._opened) or self._batches
+        return bool(more) and not (self.leaving or self.paused or self.error)
+
+    def room(self, max_messages: int, max_bytes: int) -> tuple[int, int]:
+        """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
+        if 2 * self._buffered_bytes > max_bytes or 2 * self._buffered_messages > max_messages:
+            return 0, 0
+        return max_messages - self._buffered_messages, max_bytes - self._buffered_bytes
+
+    def add(self, frame: broker_pb2.PullFrame) -> None:
+        """Take a frame in."""
+        for stored in map(StoredBatch.from_wire, frame.batches):
+            self._batches.append(stored)
+            self._buffered_bytes += len(stored.data)
+            self._buffered_messages += stored.count
+            self._fetch_offset = stored.base_offset + stored.count
+        self.end_offset = frame.max_offset
+
+    def take(self, max_messages: int) -> list[ReceivedMessage]:
+        """Hand messages out, at most one batch at a time.
+
+        Raises:
+            CorruptBatch: the next batch is damaged. The fetcher stays in front of it until a seek.
+        """
+        if self._handed_out == len(self._opened):
+            stored = self._batches[0]
+            try:
+                self._opened = ReceivedBatch(self.queue, stored).messages(self.position)
+            except CorruptBatch as error:
+                self.error = error
+                raise
+            self._handed_out = 0
+            self._batches.popleft()
+            self._buffered_bytes -= len(stored.data)
+            self._buffered_messages -= stored.count
+        taken = self._opened[self._handed_out : self._handed_out + max_messages]
+        self._handed_out += len(taken)
+        self.position = taken[-1].queue_offset + 1
+        return taken
+
+    def seek(self, offset: int) -> None:
+        """Go on at another offset, and forget what was fetched."""
+        self.position = self._fetch_offset = offset
+        self._batches.clear()
+        self._opened = []
+        self._handed_out = 0
+        self._buffered_bytes = self._buffered_messages = 0
+        self.error = None
+        self.retry_at = 0.0
+        self.end_offset = None
+        self.generation += 1

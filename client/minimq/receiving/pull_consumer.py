@@ -1,0 +1,245 @@
+"""The pull consumer: the caller asks for messages, in its own thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from minimq.options import DEFAULT_NAMESERVER, with_changes
+from minimq.rebalance import AllocationStrategy
+from minimq.receiving.consumer import Consumer, Start
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.received import ReceivedMessage
+from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.2
+
+
+class PullConsumer(Consumer):
+    """Reads queues when asked to: either those that its group gives it (`subscribe`), or chosen ones (`assign`).
+
+    What `poll` returned is in hand until the next `poll`, `commit` or `close`: then it counts as done. A queue that
+    another member is to have leaves only between them, after what was in hand has been committed. Not thread-safe:
+    one thread polls.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        group: the consumer group; its offsets are kept by the brokers.
+        allocation: how the group divides queues, by name or as an object.
+        start: where a new group begins: "earliest", "latest" or a time. Decided once per group and topic.
+        auto_commit: commit what was in hand by itself, every `commit_interval_s` and when a queue leaves.
+        client_id: name among all clients; made up unless given.
+        options: how to read; single options may be given by name instead.
+
+    Raises:
+        InvalidArgument: a name, an address or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        *,
+        group: str,
+        allocation: str | AllocationStrategy = "averagely",
+        start: Start = "earliest",
+        auto_commit: bool = True,
+        client_id: str | None = None,
+        options: ConsumerOptions | None = None,
+        **changes: Any,  # noqa: ANN401 - the fields of ConsumerOptions
+    ) -> None:
+        super().__init__(
+            nameserver,
+            group,
+            client_id=client_id,
+            strategy=allocation,
+            start=start,
+            options=with_changes(options or ConsumerOptions(), changes),
+        )
+        self._auto_commit = auto_commit
+        self._commit_at = time.monotonic() + self._options.commit_interval_s
+        self._ticking: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ---- what to read ---------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Read the queues of a topic that the group gives this member; before the first `poll`.
+
+        Args:
+            topic: its name; call again for further topics.
+            expression: which tags: "*", or for example "paid || refunded".
+
+        Raises:
+            InvalidArgument: the name or the expression is wrong, or queues were assigned.
+        """
+        if self._ticking is not None:
+            raise InvalidArgument("subscribe and assign exclude each other")
+        self._subscribe(topic, expression)
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these queues, from the group's committed offsets on; no other member is regarded.
+
+        Raises:
+            InvalidArgument: topics were subscribed to.
+            TopicNotFound, QueueNotFound, Unavailable: a queue cannot be read.
+        """
+        if self._filters:
+            raise InvalidArgument("subscribe and assign exclude each other")
+        wanted = sorted(set(queues))
+        offsets = {queue: self._start_offset(queue) for queue in wanted}
+        for queue in self._core.queues:
+            if queue not in offsets:
+                self._core.stop(queue)
+        for queue in wanted:
+            if queue not in self._core.queues:
+                self._core.start(queue, offsets[queue])
+        if self._ticking is None:
+            self._ticking = threading.Thread(target=self._keep_time, name="minimq-consumer-timer", daemon=True)
+            self._ticking.start()
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset; the next commit of the queue may then go back. Raises `InvalidArgument`."""
+        self._core.seek(queue, offset)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
+        self._core.pause(queues, paused=True)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand messages of these queues out again. Raises `InvalidArgument`."""
+        self._core.pause(queues, paused=False)
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
+        positions = self._core.positions()
+        if queue not in positions:
+            raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
+        return positions[queue]
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def poll(self, timeout: float = 1.0, max_messages: int = 4096) -> list[ReceivedMessage]:
+        """Return messages, all of one queue and in its order; nothing when none came in time.
+
+        Args:
+            timeout: seconds to wait for the first message.
+            max_messages: most messages to return.
+
+        Raises:
+            OffsetOutOfRange: a queue's offset is not stored; `seek` to one of those that the text names.
+            CorruptBatch: a batch is damaged; `seek` to the offset that the text names.
+            GroupConflict: the consumer contradicts its group.
+            TopicNotFound, Unavailable: a topic is not found at the first `poll`.
+            Closed: the consumer was closed.
+        """
+        if self._member is None and self._filters and not self._closed:
+            self._join()
+        deadline = time.monotonic() + timeout
+        while True:
+            self._between_polls()
+            messages = self._core.take(max_messages, max(deadline - time.monotonic(), 0.0))
+            if messages and self._filters:
+                messages = self._filters[messages[0].topic].apply(messages)
+            if messages or time.monotonic() >= deadline:
+                return messages
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Yield messages for ever. What a batch brought counts as done when its last message was taken."""
+        while True:
+            yield from self.poll(timeout=1.0)
+
+    def at_end(self) -> bool:
+        """Tell whether everything that was stored when last heard of has been returned."""
+        return bool(self._core.queues) and self._core.at_end()
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Record how far the group is, and wait until it is on disk.
+
+        Args:
+            offsets: the next offset to read by queue; where `poll` is, unless given.
+
+        Raises:
+            Fenced: a queue has left meanwhile.
+            MiniMQError: a broker refused or did not answer.
+        """
+        self._core.commit(self._core.positions() if offsets is None else offsets)
+
+    def close(self) -> None:
+        """Commit what was in hand unless the user commits alone, leave the group, end. Idempotent.
+
+        Raises:
+            MiniMQError: the last commit failed; the consumer is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._stop.set()
+        try:
+            if self._auto_commit:
+                self.commit()
+        finally:
+            if self._ticking is not None:
+                self._ticking.join()
+            self._shut_down()
+
+    # ---- between polls --------------------------------------------------------------------------
+
+    def _between_polls(self) -> None:
+        leaving = self._core.leaving()
+        now = time.monotonic()
+        if leaving:
+            positions = self._core.positions()
+            offsets = {queue: positions[queue] for queue in leaving if queue in positions}
+            self._hand_back(offsets, commit=self._auto_commit)
+        elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
+            self._commit_at = now + self._options.commit_interval_s
+            try:
+                self.commit()
+            except MiniMQError as error:
+                # The broker may be about to come back, or the queue another member's: the next commit will tell.
+                if not error.retriable and not isinstance(error, Fenced):
+                    raise
+                log.warning("consumer: not committed, trying again later group=%s reason=%s", self.group, error)
+
+    def _start_offset(self, queue: MessageQueue) -> int:
+        route = self._routes.route(queue.topic)
+        address = route.master_of(queue.broker_name)
+        if address is None:
+            raise InvalidArgument(f"topic {queue.topic!r} has no queue {queue}: no broker of that name carries it")
+        link, timeout_s = self._links.to(address), self._options.request_timeout_s
+        committed = link.call(
+            link.stub.GetCommitted, broker_pb2.GetCommittedRequest(group=self.group, topic=queue.topic), timeout_s
+        )
+        described = link.call(link.stub.DescribeTopic, broker_pb2.DescribeTopicRequest(topic=queue.topic), timeout_s)
+        if not 0 <= queue.queue_id < len(described.queues):
+            raise InvalidArgument(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
+        for item in committed.offsets:
+            if item.queue_id == queue.queue_id:
+                return item.offset
+        status = described.queues[queue.queue_id]
+        if self._start.at == broker_pb2.START_AT_EARLIEST:
+            return status.min_offset
+        if self._start.at == broker_pb2.START_AT_LATEST:
+            return status.max_offset
+        request = broker_pb2.GetOffsetRequest(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=self._start.timestamp_ms
+        )
+        return link.call(link.stub.GetOffset, request, timeout_s).offset
+
+    def _keep_time(self) -> None:
+        while not self._stop.wait(_TICK_S):
+            self._core.tick()

@@ -1,0 +1,1 @@
+"""Where the queues of a topic are: asked of the name servers, watched, and kept."""

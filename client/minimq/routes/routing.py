@@ -1,0 +1,255 @@
+"""Where the queues of a topic are: asked of the name servers, kept, and kept up to date."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import grpc
+
+from minimq.routes.nameserver_link import NameServerLinks
+from minimq.routes.route_refresher import RouteRefresher
+from minimq_common import rpc
+from minimq_common.errors import Closed, SystemBusy, TopicNotFound, TransportError
+from minimq_common.model import TopicRoute
+from minimq_common.names import check_topic
+from minimq_common.wire import route_from_wire
+from minimq_proto.v1 import nameserver_pb2
+
+log = logging.getLogger(__name__)
+
+#: Waits between two tries to open the watch stream, in seconds.
+_FIRST_RETRY_S = 0.1
+_LONGEST_RETRY_S = 1.0
+#: Time for a question in the background, in seconds: of two name servers, one that hangs gets half of it.
+_SOON_S = 2.0
+
+
+class RouteCache:
+    """Routes by topic, as the name servers tell them.
+
+    A route is fetched when it is first asked for. From then on one thread watches the topic, so that a change arrives
+    within milliseconds; every `poll_s` seconds the watch begins anew and brings every route again, in case a change
+    got lost on the way. A name server that does not answer, be it a question or the pings on the watch, is left at
+    once for the next one.
+
+    A known route is replaced by another route only, never by none: a topic whose last broker has left, or whose name
+    servers are all gone, keeps the route it had. Its broker may be about to come back, and that a topic was deleted is
+    for the broker to say.
+
+    Thread-safe. Not fork-safe: a process that forks makes its caches afterwards.
+    """
+
+    def __init__(self, nameservers: Sequence[str], *, timeout_s: float = 5.0, poll_s: float = 30.0) -> None:
+        """Prepare; no connection is made before the first question.
+
+        Args:
+            nameservers: HOST:PORT of each. All of them are asked before a question counts as failed.
+            timeout_s: seconds that one question may take, all tries together.
+            poll_s: seconds after which the watch begins anew.
+
+        Raises:
+            InvalidArgument: there is no address, or one is not HOST:PORT.
+        """
+        self._nameservers = NameServerLinks(nameservers, timeout_s)
+        self._poll_s = poll_s
+        self._refresher = RouteRefresher(lambda topic: self._refresh(topic, min(_SOON_S, timeout_s)))
+        # Protects everything below. No call is made and no callback run while it is held.
+        self._lock = threading.Lock()
+        self._routes: dict[str, TopicRoute] = {}  # read without the lock: a value is never changed, only replaced
+        self._versions: dict[str, int] = {}  # how often a topic's route was told by the watch
+        self._topics = _WatchedTopics()
+        self._callbacks: tuple[Callable[[TopicRoute], None], ...] = ()
+        self._watch: threading.Thread | None = None
+        self._stream: grpc.Call | None = None  # of the watch, and whose it is
+        self._watched = ""
+        self._closed = threading.Event()
+
+    def route(self, topic: str) -> TopicRoute:
+        """Return the route of a topic, asking only when it is not known.
+
+        Raises:
+            TopicNotFound: no broker carries it; the text says how to create it.
+            SystemBusy: the name servers have just started and their brokers are not back yet.
+            Unavailable: no name server answered; the text lists each with the reason.
+            InvalidArgument: the name cannot be that of a topic.
+            Closed: the cache was closed.
+        """
+        self._check_open()
+        return self._routes.get(topic) or self.refresh(topic)
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic if it is known, without asking anybody."""
+        return self._routes.get(topic)
+
+    def refresh(self, topic: str) -> TopicRoute:
+        """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
+        return self._refresh(topic, None)
+
+    def refresh_soon(self, topic: str) -> None:
+        """Have the route of a topic asked for in the background, after an error that says that it is out of date.
+
+        Returns at once, and costs little when called often: a topic is asked for once at a time, about every 100 ms at
+        most. Never raises; nothing happens once the cache is closed.
+        """
+        self._refresher.want(topic)
+
+    def _refresh(self, topic: str, timeout_s: float | None) -> TopicRoute:
+        self._check_open()
+        check_topic(topic)
+        self._follow(topic)
+        version = self._versions.get(topic, 0)
+        try:
+            route = self._nameservers.route(topic, timeout_s)
+        except (TopicNotFound, SystemBusy, TransportError):
+            known = self._routes.get(topic)
+            if known is None:
+                raise
+            return known
+        finally:
+            self._leave_silent()
+        return self._keep(route, asked_at=version)
+
+    def on_change(self, callback: Callable[[TopicRoute], None]) -> None:
+        """Call back with each route that is new or has changed.
+
+        It runs in the thread that learned of the route, mostly one of the cache: it has to be quick. What it raises is
+        logged.
+        """
+        with self._lock:
+            self._callbacks = (*self._callbacks, callback)
+
+    def close(self) -> None:
+        """End the watch and all connections; later questions raise `Closed`. May be called twice, from any thread."""
+        with self._lock:
+            self._closed.set()
+            watch = self._watch
+        self._refresher.close()
+        self._nameservers.close()  # which also ends the stream of the watch, and a question under way
+        self._refresher.join()
+        if watch is not None and watch is not threading.current_thread():
+            watch.join()
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Closed("the client was closed")
+
+    def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
+        """Put a route into the cache and return the one that is in it now.
+
+        Args:
+            route: as a name server told it.
+            asked_at: for the answer to a question, the topic's version before it was asked; None for the watch.
+        """
+        with self._lock:
+            known = self._routes.get(route.topic)
+            version = self._versions.get(route.topic, 0)
+            if asked_at is None:
+                self._versions[route.topic] = version + 1
+            # While an answer is under way, the watch may tell something newer.
+            outdated = known is not None and asked_at not in (None, version)
+            if not route.queues or route == known or outdated:
+                return route if known is None else known
+            self._routes[route.topic] = route
+            callbacks = self._callbacks
+        for callback in callbacks:
+            try:
+                callback(route)
+            except Exception:
+                log.exception("callback failed topic=%s", route.topic)
+        return route
+
+    # ---- The watch -------------------------------------------------------------------------------
+
+    def _follow(self, topic: str) -> None:
+        self._topics.add(topic)
+        with self._lock:
+            if self._watch is None and not self._closed.is_set():
+                self._watch = threading.Thread(target=self._run_watch, name="minimq-route-watch", daemon=True)
+                self._watch.start()
+
+    def _run_watch(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while not self._closed.is_set():
+            nameserver = self._nameservers.preferred()
+            requests = _WatchRequests(self._topics)
+            events = 0
+            try:
+                for event in self._open_watch(nameserver, requests):
+                    events += 1
+                    self._keep(route_from_wire(event.route))
+            except grpc.RpcError as error:
+                code, details = rpc.status_of(error)
+                # A stream that lived to its deadline and had something to say was in order: that was the poll.
+                if events and code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    retry_s = _FIRST_RETRY_S
+                    continue
+                log.debug("watch ended nameserver=%s reason=%s", nameserver, details)
+            except Closed:
+                return
+            finally:
+                requests.end()
+            self._nameservers.avoid(nameserver)
+            retry_s = _FIRST_RETRY_S if events else min(2 * retry_s, _LONGEST_RETRY_S)
+            self._closed.wait(retry_s)
+
+    def _open_watch(self, nameserver: str, requests: _WatchRequests) -> Iterator[nameserver_pb2.RouteEvent]:
+        stub = self._nameservers.to(nameserver).stub
+        with self._nameservers.unless_closed():
+            stream = stub.WatchRoutes(requests, timeout=self._poll_s)
+        with self._lock:
+            self._stream, self._watched = stream, nameserver
+        self._leave_silent()  # it may have been found silent a moment ago
+        return stream
+
+    def _leave_silent(self) -> None:
+        """End the stream of the watch, so that it begins anew, when its name server gave no answer to a question."""
+        preferred = self._nameservers.preferred()
+        with self._lock:
+            stream = self._stream if self._watched != preferred else None
+        if stream is not None:
+            stream.cancel()
+
+
+class _WatchedTopics:
+    """The topics that are watched; it only ever grows. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()  # protects the names, and `ended` of their readers
+        self.names: dict[str, None] = {}  # a set that keeps its order
+
+    def add(self, topic: str) -> None:
+        with self.changed:
+            if topic not in self.names:
+                self.names[topic] = None
+                self.changed.notify_all()
+
+
+class _WatchRequests:
+    """The requests of one watch stream: all topics at once, and again when there are more.
+
+    gRPC reads them in a thread of its own, which lasts until the iterator ends: `end` has to be called.
+    """
+
+    def __init__(self, topics: _WatchedTopics) -> None:
+        self._topics = topics
+        self._sent = 0
+        self._ended = False
+
+    def __iter__(self) -> Iterator[nameserver_pb2.WatchRoutesRequest]:
+        return self
+
+    def __next__(self) -> nameserver_pb2.WatchRoutesRequest:
+        names = self._topics.names
+        with self._topics.changed:
+            self._topics.changed.wait_for(lambda: self._ended or len(names) > self._sent)
+            if self._ended:
+                raise StopIteration
+            self._sent = len(names)
+            return nameserver_pb2.WatchRoutesRequest(topics=list(names))
+
+    def end(self) -> None:
+        with self._topics.changed:
+            self._ended = True
+            self._topics.changed.notify_all()

@@ -1,0 +1,1 @@
+"""From a message to its receipt. `producer` is the public face, `dispatcher` the core."""

@@ -1,0 +1,80 @@
+"""What users put around each send: a look at, or another message instead of, every one that a producer sends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from minimq.sending.outgoing import Outcome
+from minimq.sending.receipt import SendReceipt
+from minimq_common.errors import MiniMQError
+from minimq_common.model import Message
+
+log = logging.getLogger(__name__)
+
+
+class SendInterceptor:
+    """Base of interceptors; both methods do nothing unless they are overridden.
+
+    They are called by any thread that sends, and by those that bring receipts: they must be thread-safe and quick.
+    """
+
+    def before_send(self, message: Message) -> Message:
+        """Return the message to send: this one or another. What it raises, the sender gets; nothing is sent then."""
+        return message
+
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        """Take note of the outcome: a receipt, or the reason why there is none. What it raises is logged."""
+
+
+class Interceptors:
+    """The interceptors of one producer, in their order: each gets what the one before it returned."""
+
+    def __init__(self, interceptors: Sequence[SendInterceptor]) -> None:
+        self._interceptors = tuple(interceptors)
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def before_send(self, message: Message) -> Message:
+        """Return the message that all of them make of this one."""
+        for interceptor in self._interceptors:
+            message = interceptor.before_send(message)
+        return message
+
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        """Tell all of them, in the reverse order."""
+        for interceptor in reversed(self._interceptors):
+            try:
+                interceptor.after_send(message, receipt, error)
+            except Exception:
+                log.exception("producer: an interceptor failed after a send topic=%s", message.topic)
+
+
+class WatchedOutcome:
+    """Tells the interceptors of the outcome of a message, then whoever waits for it. See `outgoing.Outcome`."""
+
+    __slots__ = ("_interceptors", "_message", "_outcome", "_wanted")
+
+    def __init__(self, interceptors: Interceptors, message: Message, outcome: Outcome | None) -> None:
+        self._interceptors = interceptors
+        self._message = message
+        self._outcome = outcome
+        self._wanted = False
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Return True: the interceptors want to know, whoever else does."""
+        self._wanted = self._outcome is not None and self._outcome.set_running_or_notify_cancel()
+        return True
+
+    def set_result(self, result: SendReceipt, /) -> None:
+        """Pass the receipt on."""
+        self._interceptors.after_send(self._message, result, None)
+        if self._outcome is not None and self._wanted:
+            self._outcome.set_result(result)
+
+    def set_exception(self, exception: MiniMQError | None, /) -> None:
+        """Pass the reason on why there is no receipt."""
+        self._interceptors.after_send(self._message, None, exception)
+        if self._outcome is not None and self._wanted:
+            self._outcome.set_exception(exception)

@@ -1,0 +1,41 @@
+"""Which queues there are for selectors to choose from."""
+
+from __future__ import annotations
+
+from minimq_common.model import MessageQueue, Permission, TopicRoute
+
+
+class OrderedQueues:
+    """The queues of one topic among which selectors choose. Not thread-safe.
+
+    When a broker dies, its queues vanish from the route. A hash over those that are left would send nearly every key to
+    another queue and so break the order of its messages. So this remembers the queues of every broker that once was
+    there with a master: their messages wait or fail, all others stay where they are.
+
+    What a broker with a master says itself is believed: without the permission to write, or with fewer queues, it takes
+    part with what is left. That is how a broker is taken out of service: its permission to write is withdrawn first.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}  # queues that take messages, by broker name
+        self._queues: tuple[MessageQueue, ...] = ()
+
+    def update(self, route: TopicRoute) -> None:
+        """Take in the route of the topic as it is now; always that of the same topic."""
+        counts = self._counts | {
+            data.broker_name: data.write_queues if data.permission & Permission.WRITE else 0
+            for data in route.queues
+            if route.master_of(data.broker_name) is not None
+        }
+        if counts == self._counts:
+            return
+        self._counts = counts
+        self._queues = tuple(
+            MessageQueue(route.topic, broker_name, queue_id)
+            for broker_name in sorted(counts)
+            for queue_id in range(counts[broker_name])
+        )
+
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """Return the queues, sorted; the same tuple until they change."""
+        return self._queues

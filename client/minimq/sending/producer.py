@@ -1,0 +1,172 @@
+"""The producer: the public face of sending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from minimq.options import DEFAULT_NAMESERVER, with_changes
+from minimq.sending.interceptor import SendInterceptor
+from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.queue_selection import Selector
+from minimq.sending.receipt import SendReceipt
+from minimq.sending.sender import Sender
+from minimq.sending.statistics import ProducerStatistics
+from minimq_common.errors import MiniMQError, SendFailed
+from minimq_common.model import Message, MessageQueue
+
+#: Called with the receipt of a message, or with the reason why there is none.
+SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
+
+
+class Producer:
+    """Sends messages; a receipt means that the message is on the disk of its broker.
+
+    Messages go to all writable queues of their topic in turn. What is handed in while requests are under way travels
+    in one batch, and a batch goes to one queue. A try that fails is followed by others, at other brokers first; the
+    same broker never stores a batch twice. Thread-safe: one producer serves a whole process.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        options: how to send; single options may be given by name instead.
+        interceptors: called around each send, in their order.
+
+    Raises:
+        InvalidArgument: an address or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        options: ProducerOptions | None = None,
+        *,
+        interceptors: Sequence[SendInterceptor] = (),
+        **changes: Any,  # noqa: ANN401 - the fields of ProducerOptions
+    ) -> None:
+        self._sender = Sender(nameserver, with_changes(options or ProducerOptions(), changes), interceptors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self.close()
+        except SendFailed:
+            if error is None:  # otherwise the error that is on its way says more
+                raise
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def send(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> SendReceipt:
+        """Send a message and wait until it is on disk.
+
+        Args:
+            message: what to send.
+            queue: where it must go; then it is never moved to another queue.
+            selector: chooses that queue, such as `by_hash("order-17")`; among the queues of brokers that are away for
+                the moment as well, so that a key keeps its queue.
+
+        Raises:
+            InvalidArgument: the message breaks a rule.
+            TopicNotFound: no broker carries the topic.
+            BufferFull: there is no room for the message, and `block_when_full` is off.
+            SendFailed: all tries failed; its text lists them.
+            Closed: the producer was closed.
+        """
+        return self.send_async(message, queue=queue, selector=selector).result()
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        callback: SendCallback | None = None,
+    ) -> Future[SendReceipt]:
+        """Send a message without waiting for it; while the buffer is full, `block_when_full` says what happens.
+
+        Args:
+            message: what to send.
+            queue: where it must go; then it is never moved to another queue.
+            selector: chooses that queue, as for `send`.
+            callback: called with the outcome by a thread of the producer; it must not block.
+
+        Returns:
+            A future of the receipt, which raises what `send` would.
+        """
+        prepared = self._sender.prepare(message, queue, selector)
+        future: Future[SendReceipt] = Future()
+        if callback is not None:
+            future.add_done_callback(lambda done: _call_back(callback, done))
+        self._sender.hand_in(prepared, future)
+        return future
+
+    def send_one_way(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> None:
+        """Send a message of whose outcome nobody wants to hear: cheaper, and tried as often as any other.
+
+        What is wrong with the message itself is raised, as `send` does. What happens later shows in `statistics`.
+        """
+        self._sender.hand_in(self._sender.prepare(message, queue, selector), None)
+
+    def send_many(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> list[SendReceipt]:
+        """Send messages in large batches and wait until all are on disk. The fast path.
+
+        Args:
+            messages: what to send, of one topic or several; read as it is sent, never held as a whole.
+            queue: where all must go, in their order.
+            selector: chooses the queue of each, as for `send`; the messages for one queue keep their order.
+
+        Returns:
+            The receipts, in the order of the messages.
+
+        Raises:
+            InvalidArgument: a message breaks a rule; only some of those ahead of it were sent.
+            TopicNotFound: no broker carries the topic.
+            BufferFull: there is no room for a batch, and `block_when_full` is off; only what is ahead of it was sent.
+            SendFailed: some messages were not acknowledged; the text says how many were.
+            Closed: the producer was closed.
+        """
+        return self._sender.send_many(messages, queue, selector)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything handed in is on disk or has failed.
+
+        Args:
+            timeout: seconds; None waits as long as it takes.
+
+        Raises:
+            SendFailed: messages were still on their way after that time.
+        """
+        self._sender.flush(timeout)
+
+    def statistics(self) -> ProducerStatistics:
+        """Return what was done so far: messages, retries, bytes, latencies, and the brokers that are left out now."""
+        return self._sender.statistics()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush and end. Idempotent.
+
+        Args:
+            timeout: seconds to wait for what is on its way; the option `close_timeout_s` unless given.
+
+        Raises:
+            SendFailed: messages were not acknowledged in that time, so many for each topic; their futures fail with
+                `Closed`.
+        """
+        self._sender.close(timeout)
+
+
+def _call_back(callback: SendCallback, future: Future[SendReceipt]) -> None:
+    error = future.exception()
+    if error is None:
+        callback(future.result(), None)
+    elif isinstance(error, MiniMQError):
+        callback(None, error)

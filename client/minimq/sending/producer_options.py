@@ -1,0 +1,69 @@
+"""The options of producers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from minimq.options import check_above_zero
+from minimq.sending.latency_table import DEFAULT_LATENCY_TABLE, latency_table
+from minimq_common.compression import Compression
+from minimq_common.errors import InvalidArgument
+
+#: How batches are compressed, by name.
+CompressionName = Literal["none", "zstd"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer sends.
+
+    Attributes:
+        send_timeout_s: seconds for all tries of a message together, from the first try on; each goes to another broker
+            where there is one.
+        max_body_bytes: largest body in bytes; brokers have a limit of their own.
+        batch_messages: most messages in one batch.
+        batch_bytes: size in bytes of bodies at which a batch is full.
+        buffer_bytes: bytes of bodies that may be on their way.
+        block_when_full: wait for room in the buffer, or raise BufferFull.
+        window: requests that may be under way to one broker.
+        close_timeout_s: seconds that `close` waits for what is on its way.
+        compression: of batches, "none" or "zstd"; brokers store them as they come, and consumers open both.
+        compress_above_bytes: smaller batches are not compressed, nor are those on which that saves next to nothing.
+        fault_avoidance: leave brokers out for a while that fail or are slow, as long as there are others. Messages
+            that must go to one queue go there all the same.
+        latency_table: for how long, by latency: "5.1.4" or "4.x", the tables of these releases of RocketMQ.
+        probe_interval_s: seconds between two questions to a broker that is left out because it was not reached; an
+            answer ends that.
+        machine_rooms: rooms that are near; brokers are named ROOM@NAME. Others are used when no broker there is.
+    """
+
+    send_timeout_s: float = 3.0
+    max_body_bytes: int = 4 << 20
+    batch_messages: int = 4096
+    batch_bytes: int = 1 << 20
+    buffer_bytes: int = 64 << 20
+    block_when_full: bool = True
+    window: int = 8
+    close_timeout_s: float = 30.0
+    compression: CompressionName = "none"
+    compress_above_bytes: int = 4096
+    fault_avoidance: bool = True
+    latency_table: str = DEFAULT_LATENCY_TABLE
+    probe_interval_s: float = 0.5
+    machine_rooms: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_above_zero(self)
+        choices = get_args(CompressionName)
+        if self.compression not in choices:
+            raise InvalidArgument(f"compression is {self.compression!r}: it must be one of {', '.join(choices)}")
+        latency_table(self.latency_table)
+        if isinstance(self.machine_rooms, str):
+            raise InvalidArgument(f"machine_rooms is {self.machine_rooms!r}: give a sequence of names")
+
+    @property
+    def batch_compression(self) -> Compression | None:
+        """How batches are compressed; None when they are not."""
+        return Compression(self.compress_above_bytes) if self.compression == "zstd" else None

@@ -1,0 +1,104 @@
+"""Which queue a message goes to: in turn, or as a selector of the caller says.
+
+A selector gets all queues of the topic (at least one, sorted, in the same order in every producer) and the message, and
+returns one of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from minimq.sending.key_hash import consistent_hash, java_hash
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Message, MessageQueue
+
+#: Chooses the queue of a message.
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+
+class RoundRobin:
+    """Queues in turn. Not thread-safe.
+
+    Args:
+        start: where to begin; a random number spreads many producers evenly.
+    """
+
+    def __init__(self, start: int) -> None:
+        self._next = start
+
+    def select(self, queues: Sequence[MessageQueue], usable: Callable[[MessageQueue], bool]) -> MessageQueue | None:
+        """Return the next usable queue in turn, None when no queue is."""
+        for step in range(len(queues)):
+            queue = queues[(self._next + step) % len(queues)]
+            if usable(queue):
+                self._next = (self._next + step + 1) % len(queues)
+                return queue
+        return None
+
+
+# ---- Selectors ----------------------------------------------------------------------------------
+
+
+def by_hash(key: str | None = None) -> Selector:
+    """Return a selector that sends all messages of one key to one queue, the same one as RocketMQ's clients.
+
+    When the number of queues changes, nearly every key moves to another queue: see `by_consistent_hash`.
+
+    Args:
+        key: for all messages; when None, each message's first key counts, and a message without one raises
+            `InvalidArgument`.
+
+    Returns:
+        A selector. Thread-safe.
+    """
+    if key is None:
+        return lambda queues, message: queues[abs(java_hash(_first_key(message))) % len(queues)]
+    # Java takes the remainder first, so that the smallest integer, which has no absolute value there, does no harm.
+    number = abs(java_hash(key))
+    return lambda queues, message: queues[number % len(queues)]
+
+
+def by_consistent_hash(key: str | None = None) -> Selector:
+    """Return a selector that sends all messages of one key to one queue and moves few keys when the topic grows.
+
+    When each broker gets more queues, only the keys for the new queues move. That holds because it numbers the queues
+    across brokers: first queue 0 of each broker, then queue 1 of each. A broker more moves many keys all the same.
+
+    Args:
+        key: as for `by_hash`.
+
+    Returns:
+        A selector. Thread-safe.
+    """
+    across = _Across()
+    if key is None:
+        return lambda queues, message: across.of(queues)[consistent_hash(_first_key(message), len(queues))]
+    return lambda queues, message: across.of(queues)[consistent_hash(key, len(queues))]
+
+
+def by_random() -> Selector:
+    """Return a selector that sends each message to any queue. Thread-safe."""
+    return lambda queues, message: queues[int(random.random() * len(queues))]
+
+
+def _first_key(message: Message) -> str:
+    if not message.keys:
+        raise InvalidArgument("the message has no key by which its queue could be chosen: give it one in `keys`")
+    return message.keys[0]
+
+
+class _Across:
+    """Queues sorted by number before broker; a tuple is sorted once as long as it is the same one. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[Sequence[MessageQueue], list[MessageQueue]] | None = None
+
+    def of(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        latest = self._latest
+        if latest is not None and latest[0] is queues:
+            return latest[1]
+        ordered = sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))
+        if isinstance(queues, tuple):  # anything else could change and still be the same
+            self._latest = queues, ordered
+        return ordered

@@ -1,0 +1,194 @@
+"""The sending side of a client, as both faces use it: `minimq.Producer` and `minimq.aio.Producer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from minimq.administration.fan_out import FanOut
+from minimq.options import nameserver_addresses
+from minimq.routes.nameserver_link import NameServerLinks
+from minimq.routes.routing import RouteCache
+from minimq.sending.auto_create import AutoCreate
+from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
+from minimq.sending.dispatcher import Dispatcher
+from minimq.sending.fault_probe import FaultProbe
+from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
+from minimq.sending.outgoing import Outcome
+from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.queue_selection import Selector
+from minimq.sending.receipt import SendReceipt
+from minimq.sending.selector_queues import SelectorQueues
+from minimq.sending.send_buffer import SendBuffer
+from minimq.sending.statistics import ProducerStatistics
+from minimq.transport.broker_link import BrokerLinks
+from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
+from minimq_common.message_check import check_message
+from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.names import check_topic
+
+#: Time that a call takes at most while a topic is made.
+_CREATE_S = 5.0
+
+
+class Prepared(NamedTuple):
+    """A message that is ready to be handed in."""
+
+    message: Message
+    queue: MessageQueue | None
+    size: int
+
+
+class Sender:
+    """Prepares messages, hands them in, and ends all that serves them. Thread-safe.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        options: how to send.
+        interceptors: see `SendInterceptor`.
+
+    Raises:
+        InvalidArgument: an address is wrong.
+    """
+
+    def __init__(
+        self, nameserver: str | Sequence[str], options: ProducerOptions, interceptors: Sequence[SendInterceptor]
+    ) -> None:
+        self._options = options
+        self._interceptors = Interceptors(interceptors)
+        self._nameservers = nameserver_addresses(nameserver)
+        self._routes = RouteCache(self._nameservers)
+        self._selector_queues = SelectorQueues()
+        self._routes.on_change(self._selector_queues.changed)
+        self._links = BrokerLinks()
+        self._buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
+        self._dispatcher = Dispatcher(self._routes, self._links, self._buffer, options)
+        self._probe = FaultProbe(
+            self._links,
+            self._dispatcher.to_probe,
+            self._dispatcher.probed,
+            interval_s=options.probe_interval_s,
+            timeout_s=options.probe_interval_s,
+        )
+        self._closed = False
+
+    # ---- one by one -----------------------------------------------------------------------------
+
+    def knows(self, topic: str) -> bool:
+        """Tell whether `prepare` can do without asking a name server."""
+        return self._routes.known(topic) is not None
+
+    def prepare(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> Prepared:
+        """Return the message as it will be sent. Asks a name server, and so waits, when its topic is not known.
+
+        Raises:
+            InvalidArgument: the message breaks a rule, or its queue is of another topic.
+            TopicNotFound: no broker carries the topic, and none makes topics by itself.
+            Unavailable: no name server answers.
+        """
+        if self._interceptors:
+            message = self._interceptors.before_send(message)
+        size = check_message(message, self._options.max_body_bytes) + OVERHEAD_BYTES
+        self._find(message.topic)
+        return Prepared(message, self._destination(message, queue, selector), size)
+
+    def hand_in(self, prepared: Prepared, outcome: Outcome | None) -> None:
+        """Send it, after waiting for room in the buffer. Raises `BufferFull` and `Closed`."""
+        self._buffer.reserve(1, prepared.size)
+        self._send(prepared, outcome)
+
+    def try_hand_in(self, prepared: Prepared, outcome: Outcome | None) -> bool:
+        """Send it if there is room in the buffer at once; return whether there was. Raises `Closed`."""
+        if not self._buffer.try_reserve(1, prepared.size):
+            return False
+        self._send(prepared, outcome)
+        return True
+
+    def _send(self, prepared: Prepared, outcome: Outcome | None) -> None:
+        if self._interceptors:
+            outcome = WatchedOutcome(self._interceptors, prepared.message, outcome)
+        self._dispatcher.send_message(prepared.message, prepared.queue, prepared.size, outcome)
+
+    # ---- many at once ---------------------------------------------------------------------------
+
+    def send_many(
+        self, messages: Iterable[Message], queue: MessageQueue | None, selector: Selector | None
+    ) -> list[SendReceipt]:
+        """Send messages in large batches and wait for all; see `Producer.send_many`."""
+        choose: Callable[[Message], MessageQueue | None] | None = None
+        if queue is not None or selector is not None:
+
+            def choose(message: Message) -> MessageQueue | None:
+                return self._destination(message, queue, selector)
+
+        bulk = BulkSend(self._dispatcher, self._buffer, self._options, self._find, choose)
+        sent: list[Message] = []
+        try:
+            bulk.send(self._intercepted(messages, sent) if self._interceptors else iter(messages))
+        finally:
+            bulk.wait()
+            if self._interceptors:
+                for place, receipt, error in bulk.outcomes():
+                    self._interceptors.after_send(sent[place], receipt, error)
+        return bulk.receipts()
+
+    def _intercepted(self, messages: Iterable[Message], sent: list[Message]) -> Iterator[Message]:
+        """Yield what the interceptors make of the messages, and keep it for what comes after the send."""
+        for message in messages:
+            sent.append(self._interceptors.before_send(message))
+            yield sent[-1]
+
+    # ---- where to -------------------------------------------------------------------------------
+
+    def _find(self, topic: str) -> TopicRoute:
+        """Return the route of a topic; brokers that are allowed to make the topic do so when there is none."""
+        known = self._routes.known(topic)
+        if known is not None:
+            return known
+        try:
+            return self._routes.route(check_topic(topic))
+        except TopicNotFound:
+            with closing(NameServerLinks(self._nameservers, _CREATE_S)) as links, closing(FanOut(_CREATE_S)) as calls:
+                AutoCreate(links, calls, _CREATE_S).create(topic)
+            return self._routes.route(topic)
+
+    def _destination(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None
+    ) -> MessageQueue | None:
+        if selector is not None:
+            queue = selector(self._selector_queues.of(self._find(message.topic)), message)
+        if queue is not None and queue.topic != message.topic:
+            raise InvalidArgument(f"a message for topic {message.topic!r} cannot go to queue {queue} of another topic")
+        return queue
+
+    # ---- all of them ----------------------------------------------------------------------------
+
+    def statistics(self) -> ProducerStatistics:
+        """Return what was done so far."""
+        return self._dispatcher.statistics()
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Wait for all outcomes. Raises `SendFailed` when they are not there in time."""
+        left = self._buffer.wait_until_empty(timeout_s)
+        if left:
+            raise SendFailed(f"{left} messages were still on their way after {timeout_s} s")
+
+    def close(self, timeout_s: float | None) -> None:
+        """Flush and end; raises `SendFailed`, which names what was not acknowledged. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        timeout_s = self._options.close_timeout_s if timeout_s is None else timeout_s
+        self._buffer.wait_until_empty(timeout_s)
+        self._buffer.close()
+        self._probe.close()
+        left = self._dispatcher.close()
+        self._links.close()
+        self._routes.close()
+        if left:
+            topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))
+            raise SendFailed(
+                f"{left.total()} messages were not acknowledged within {timeout_s} s before the producer closed: "
+                f"{topics}"
+            )

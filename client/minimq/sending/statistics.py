@@ -1,0 +1,114 @@
+"""What a producer has done: counters, and how long messages took."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import accumulate
+
+from minimq.sending.fault_table import Exclusion
+
+#: Upper bounds of the classes of latency in seconds: from 0.1 ms to 74 s, each larger than the one before by a
+#: tenth of an octave's double: 12 % of a latency is all that a class hides.
+BOUNDS_S = tuple(0.0001 * 2 ** (step / 6) for step in range(118))
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyHistogram:
+    """How many messages took how long.
+
+    Attributes:
+        counts: messages by class; class i holds those of at most `BOUNDS_S[i]` seconds, the last one all longer ones.
+        total_s: seconds of all messages together.
+    """
+
+    counts: tuple[int, ...]
+    total_s: float
+
+    @property
+    def count(self) -> int:
+        """How many messages there were."""
+        return sum(self.counts)
+
+    @property
+    def mean_s(self) -> float:
+        """Mean latency in seconds; 0 without messages."""
+        return self.total_s / self.count if self.count else 0.0
+
+    def quantile_s(self, share: float) -> float:
+        """Return the latency in seconds that this share of the messages, 0 to 1, kept to; 0 without messages.
+
+        It is the upper bound of its class, so up to 12 % too long, and never too short but above the last bound.
+        """
+        wanted = share * self.count
+        reached = next((index for index, sum_ in enumerate(accumulate(self.counts)) if sum_ and sum_ >= wanted), None)
+        return 0.0 if reached is None else BOUNDS_S[min(reached, len(BOUNDS_S) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatistics:
+    """What a producer has done since it was made, and what it is about.
+
+    Attributes:
+        acknowledged: messages with a receipt.
+        failed: messages that were given up.
+        batches: batches with a receipt.
+        bytes: size of these batches, as they travelled.
+        retries: tries after the first one of their batch.
+        already_stored: batches whose acknowledgement had been lost, so that a retry found them stored.
+        latency: from handing in to receipt, by the oldest message of each batch.
+        buffered_messages: messages on their way now.
+        buffered_bytes: what they take of the buffer.
+        avoided: brokers that are left out now, with the reason.
+    """
+
+    acknowledged: int
+    failed: int
+    batches: int
+    bytes: int
+    retries: int
+    already_stored: int
+    latency: LatencyHistogram
+    buffered_messages: int
+    buffered_bytes: int
+    avoided: tuple[Exclusion, ...]
+
+
+class SendCounters:
+    """Counts for one producer. Not thread-safe: guarded by the lock of its `Dispatcher`."""
+
+    def __init__(self) -> None:
+        self._acknowledged = self._failed = self._batches = self._bytes = self._retries = self._already_stored = 0
+        self._latencies = [0] * (len(BOUNDS_S) + 1)
+        self._latency_s = 0.0
+
+    def acknowledged(self, messages: int, size: int, latency_s: float, *, already_stored: bool) -> None:
+        """A batch got its receipt."""
+        self._acknowledged += messages
+        self._batches += 1
+        self._bytes += size
+        self._already_stored += already_stored
+        self._latencies[bisect_left(BOUNDS_S, latency_s)] += messages
+        self._latency_s += messages * latency_s
+
+    def failed(self, messages: int) -> None:
+        """Messages were given up."""
+        self._failed += messages
+
+    def retried(self) -> None:
+        """A batch is tried again."""
+        self._retries += 1
+
+    def snapshot(self, buffered: tuple[int, int], avoided: tuple[Exclusion, ...]) -> ProducerStatistics:
+        """Return the counts as they are now, with messages and bytes that are buffered, and the brokers left out."""
+        return ProducerStatistics(
+            self._acknowledged,
+            self._failed,
+            self._batches,
+            self._bytes,
+            self._retries,
+            self._already_stored,
+            LatencyHistogram(tuple(self._latencies), self._latency_s),
+            *buffered,
+            avoided,
+        )

@@ -1,0 +1,1 @@
+"""Connections to brokers, and streams in both directions over them."""
