@@ -83,6 +83,8 @@ def conflicts(nameserver: str, output: str) -> None:
     """Show brokers that want a place which another one has: the same name and id, or the same address.
 
     A name server lists one until it registers, or some minutes after it was seen last.
+
+    Example: minimq cluster conflicts
     """
     from minimq.administration.admin import Admin
 
