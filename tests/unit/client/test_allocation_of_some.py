@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from minimq.rebalance import (
@@ -130,6 +132,24 @@ def test_queues_stay_where_they_are_within_a_room() -> None:
     before = allocate_everyone(strategy, "g", every, ["north@1", "north@2", "south@1"], {})
     after = allocate_everyone(strategy, "g", every, ["north@2", "north@3", "south@1"], owners_of(before))
     assert after == {"north@2": before["north@2"], "north@3": before["north@1"], "south@1": before["south@1"]}
+
+
+class LastOnly:
+    """A strategy that is lost when it is asked for somebody who is not a member."""
+
+    name = "last_only"
+
+    def allocate(
+        self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
+        return list(queues) if members.index(member) == len(members) - 1 else []
+
+
+def test_the_inner_strategy_is_asked_for_its_members_only() -> None:
+    every = queues(1, "north@a", "south@b")
+    group = ["north@1", "south@1", "south@2"]
+    assert with_brokers(shares(MachineRoomNearby(LastOnly()), every, group)) == "north@a0|-|south@b0"
+    assert with_brokers(shares(Designated(group[:2], LastOnly()), every, group)) == "-|north@a0 south@b0|-"
 
 
 # ---- By member ----------------------------------------------------------------------------------

@@ -115,3 +115,9 @@ def test_what_is_given_up_leaves_each_topic_even() -> None:
     found = divide(every, members(2), dict.fromkeys(every, "c00"))
     assert {queue.topic for queue in found["c01"]} == {"t0", "t1"}
     assert numbers(found.values()) == "0 1 0|2 3 1"  # two of t0 and one of t1 each
+
+
+def test_free_queues_go_where_few_of_their_topic_are() -> None:
+    every = [*queues(3, topic="t0"), *queues(3, topic="t1")]
+    found = divide(every, members(2), owners_of({"c00": every[0:2], "c01": every[3:5]}))
+    assert found == {"c00": [*every[0:2], every[5]], "c01": [every[2], *every[3:5]]}
