@@ -76,6 +76,24 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     ) -> broker_pb2.GetCommittedResponse:
         return await _answer(self._offsets.committed(request), context)
 
+    async def DescribeGroup(
+        self, request: broker_pb2.DescribeGroupRequest, context: Any
+    ) -> broker_pb2.DescribeGroupResponse:
+        raise NotImplementedError
+
+    async def ListGroups(self, request: broker_pb2.ListGroupsRequest, context: Any) -> broker_pb2.ListGroupsResponse:
+        raise NotImplementedError
+
+    async def ResetOffsets(
+        self, request: broker_pb2.ResetOffsetsRequest, context: Any
+    ) -> broker_pb2.ResetOffsetsResponse:
+        raise NotImplementedError
+
+    async def QueryAssignment(
+        self, request: broker_pb2.QueryAssignmentRequest, context: Any
+    ) -> broker_pb2.QueryAssignmentResponse:
+        raise NotImplementedError
+
     async def GetStatus(self, request: broker_pb2.GetStatusRequest, context: Any) -> broker_pb2.GetStatusResponse:
         return self._status.tell()
 

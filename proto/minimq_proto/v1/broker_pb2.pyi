@@ -162,6 +162,7 @@ class PullRequest(google.protobuf.message.Message):
     MAX_BYTES_FIELD_NUMBER: builtins.int
     WAIT_MS_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
+    TAG_HASHES_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
     """Chosen by the client, unique in its stream."""
     cancel: builtins.bool
@@ -178,6 +179,10 @@ class PullRequest(google.protobuf.message.Message):
     def lease(self) -> global___Lease:
         """Set when the pull is made for a consumer group: it is refused unless this lease holds."""
 
+    @property
+    def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Only batches that may hold one of these tags, by the hashes of `minimq_common.batch.tag_hash`; all when empty."""
+
     def __init__(
         self,
         *,
@@ -190,9 +195,10 @@ class PullRequest(google.protobuf.message.Message):
         max_bytes: builtins.int = ...,
         wait_ms: builtins.int = ...,
         lease: global___Lease | None = ...,
+        tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "lease", b"lease", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "pull_id", b"pull_id", "queue_id", b"queue_id", "topic", b"topic", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "lease", b"lease", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "pull_id", b"pull_id", "queue_id", b"queue_id", "tag_hashes", b"tag_hashes", "topic", b"topic", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___PullRequest = PullRequest
 
@@ -235,11 +241,16 @@ class PullFrame(google.protobuf.message.Message):
     MAX_OFFSET_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
     min_offset: builtins.int
     """First offset that is still stored, and the one that the next message will get."""
     max_offset: builtins.int
     end: builtins.bool
+    next_offset: builtins.int
+    """The pull goes on here: after the last batch, and after those that were passed over behind it. 0 when there are
+    neither.
+    """
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredBatch]:
         """The first batch holds the offset that was asked for, which need not be the first of the batch."""
@@ -255,9 +266,10 @@ class PullFrame(google.protobuf.message.Message):
         max_offset: builtins.int = ...,
         end: builtins.bool = ...,
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
+        next_offset: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "max_offset", b"max_offset", "min_offset", b"min_offset", "pull_id", b"pull_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "pull_id", b"pull_id"]) -> None: ...
 
 global___PullFrame = PullFrame
 
@@ -670,19 +682,34 @@ global___StartPosition = StartPosition
 
 @typing.final
 class JoinGroup(google.protobuf.message.Message):
+    """Members of a group that disagree about `topics`, `filters`, `allocation` or `hold_ms` are refused."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
     ALLOCATION_FIELD_NUMBER: builtins.int
     START_FIELD_NUMBER: builtins.int
+    HOLD_MS_FIELD_NUMBER: builtins.int
+    FILTERS_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
     group: builtins.str
     allocation: builtins.str
-    """Name of the allocation strategy: members that disagree are refused."""
+    """Name of the allocation strategy."""
+    hold_ms: builtins.int
+    """After a release nobody gets the queue until its former owner has said `StateSaved`, or for so long; 0: at once."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def start(self) -> global___StartPosition: ...
+    @property
+    def filters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What the messages of each topic are filtered by, in the order of `topics`."""
+
+    @property
+    def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueName]:
+        """What the member holds now, on all brokers."""
+
     def __init__(
         self,
         *,
@@ -690,15 +717,62 @@ class JoinGroup(google.protobuf.message.Message):
         topics: collections.abc.Iterable[builtins.str] | None = ...,
         allocation: builtins.str = ...,
         start: global___StartPosition | None = ...,
+        hold_ms: builtins.int = ...,
+        filters: collections.abc.Iterable[builtins.str] | None = ...,
+        held: collections.abc.Iterable[global___QueueName] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "group", b"group", "start", b"start", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics"]) -> None: ...
 
 global___JoinGroup = JoinGroup
 
 @typing.final
+class QueueName(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    BROKER_NAME_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    broker_name: builtins.str
+    queue_id: builtins.int
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        broker_name: builtins.str = ...,
+        queue_id: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_name", b"broker_name", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+
+global___QueueName = QueueName
+
+@typing.final
+class Holding(google.protobuf.message.Message):
+    """What a member holds has changed. Nobody is told at once; it comes with the next member list."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    QUEUES_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    @property
+    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueName]: ...
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        queues: collections.abc.Iterable[global___QueueName] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "queues", b"queues"]) -> None: ...
+
+global___Holding = Holding
+
+@typing.final
 class AcquireQueues(google.protobuf.message.Message):
-    """A member wants these queues; each is granted as soon as nobody else holds it."""
+    """A member wants these queues; each is granted as soon as nobody else holds it. The epochs are those under which the
+    member held them last, 0 if it did not: a broker that has just started gives precedence to former owners.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -716,6 +790,27 @@ class AcquireQueues(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["group", b"group", "queues", b"queues"]) -> None: ...
 
 global___AcquireQueues = AcquireQueues
+
+@typing.final
+class StateSaved(google.protobuf.message.Message):
+    """A former owner has saved what it knew of queues that it released: others may have them."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    QUEUES_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    @property
+    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffset]: ...
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        queues: collections.abc.Iterable[global___QueueOffset] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "queues", b"queues"]) -> None: ...
+
+global___StateSaved = StateSaved
 
 @typing.final
 class ReleaseQueues(google.protobuf.message.Message):
@@ -763,6 +858,8 @@ class SessionRequest(google.protobuf.message.Message):
     ACQUIRE_FIELD_NUMBER: builtins.int
     RELEASE_FIELD_NUMBER: builtins.int
     LEAVE_FIELD_NUMBER: builtins.int
+    SAVED_FIELD_NUMBER: builtins.int
+    HOLDING_FIELD_NUMBER: builtins.int
     client_id: builtins.str
     """First of the stream: who this is."""
     @property
@@ -775,6 +872,10 @@ class SessionRequest(google.protobuf.message.Message):
     def release(self) -> global___ReleaseQueues: ...
     @property
     def leave(self) -> global___LeaveGroup: ...
+    @property
+    def saved(self) -> global___StateSaved: ...
+    @property
+    def holding(self) -> global___Holding: ...
     def __init__(
         self,
         *,
@@ -784,10 +885,12 @@ class SessionRequest(google.protobuf.message.Message):
         acquire: global___AcquireQueues | None = ...,
         release: global___ReleaseQueues | None = ...,
         leave: global___LeaveGroup | None = ...,
+        saved: global___StateSaved | None = ...,
+        holding: global___Holding | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["acquire", b"acquire", "action", b"action", "heartbeat", b"heartbeat", "join", b"join", "leave", b"leave", "release", b"release"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acquire", b"acquire", "action", b"action", "client_id", b"client_id", "heartbeat", b"heartbeat", "join", b"join", "leave", b"leave", "release", b"release"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["heartbeat", "join", "acquire", "release", "leave"] | None: ...
+    def HasField(self, field_name: typing.Literal["acquire", b"acquire", "action", b"action", "heartbeat", b"heartbeat", "holding", b"holding", "join", b"join", "leave", b"leave", "release", b"release", "saved", b"saved"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["acquire", b"acquire", "action", b"action", "client_id", b"client_id", "heartbeat", b"heartbeat", "holding", b"holding", "join", b"join", "leave", b"leave", "release", b"release", "saved", b"saved"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["heartbeat", "join", "acquire", "release", "leave", "saved", "holding"] | None: ...
 
 global___SessionRequest = SessionRequest
 
@@ -810,20 +913,45 @@ class GroupMembers(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     CLIENT_IDS_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
     group: builtins.str
     version: builtins.int
     @property
     def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberQueues]:
+        """What each member held when this version began, so that all members decide from the same."""
+
     def __init__(
         self,
         *,
         group: builtins.str = ...,
         version: builtins.int = ...,
         client_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        held: collections.abc.Iterable[global___MemberQueues] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_ids", b"client_ids", "group", b"group", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_ids", b"client_ids", "group", b"group", "held", b"held", "version", b"version"]) -> None: ...
 
 global___GroupMembers = GroupMembers
+
+@typing.final
+class MemberQueues(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    QUEUES_FIELD_NUMBER: builtins.int
+    client_id: builtins.str
+    @property
+    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueName]: ...
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str = ...,
+        queues: collections.abc.Iterable[global___QueueName] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "queues", b"queues"]) -> None: ...
+
+global___MemberQueues = MemberQueues
 
 @typing.final
 class QueueGranted(google.protobuf.message.Message):
@@ -934,6 +1062,222 @@ class SessionEvent(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["heartbeat", "members", "granted", "wanted", "refused"] | None: ...
 
 global___SessionEvent = SessionEvent
+
+@typing.final
+class GroupQueue(google.protobuf.message.Message):
+    """One queue of this broker as a group sees it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    HELD_MS_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    MIN_OFFSET_FIELD_NUMBER: builtins.int
+    MAX_OFFSET_FIELD_NUMBER: builtins.int
+    COMMITTED_OFFSET_FIELD_NUMBER: builtins.int
+    OLDEST_UNREAD_MS_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    queue_id: builtins.int
+    owner: builtins.str
+    """Empty when nobody owns it."""
+    epoch: builtins.int
+    held_ms: builtins.int
+    """For how long it is still held for a former owner that has not said `StateSaved`; 0 when it is not."""
+    min_offset: builtins.int
+    max_offset: builtins.int
+    committed_offset: builtins.int
+    oldest_unread_ms: builtins.int
+    """Store time of the first message that is not committed; 0 when there is none."""
+    @property
+    def waiting(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        queue_id: builtins.int = ...,
+        owner: builtins.str = ...,
+        epoch: builtins.int = ...,
+        held_ms: builtins.int = ...,
+        waiting: collections.abc.Iterable[builtins.str] | None = ...,
+        min_offset: builtins.int = ...,
+        max_offset: builtins.int = ...,
+        committed_offset: builtins.int | None = ...,
+        oldest_unread_ms: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "epoch", b"epoch", "held_ms", b"held_ms", "max_offset", b"max_offset", "min_offset", b"min_offset", "oldest_unread_ms", b"oldest_unread_ms", "owner", b"owner", "queue_id", b"queue_id", "topic", b"topic", "waiting", b"waiting"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_committed_offset", b"_committed_offset"]) -> typing.Literal["committed_offset"] | None: ...
+
+global___GroupQueue = GroupQueue
+
+@typing.final
+class DescribeGroupRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group"]) -> None: ...
+
+global___DescribeGroupRequest = DescribeGroupRequest
+
+@typing.final
+class DescribeGroupResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLIENT_IDS_FIELD_NUMBER: builtins.int
+    ALLOCATION_FIELD_NUMBER: builtins.int
+    HOLD_MS_FIELD_NUMBER: builtins.int
+    QUEUES_FIELD_NUMBER: builtins.int
+    allocation: builtins.str
+    hold_ms: builtins.int
+    @property
+    def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupQueue]:
+        """Queues of topics that the group reads here: it has started there, or a member subscribes to them."""
+
+    def __init__(
+        self,
+        *,
+        client_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        allocation: builtins.str = ...,
+        hold_ms: builtins.int = ...,
+        queues: collections.abc.Iterable[global___GroupQueue] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "client_ids", b"client_ids", "hold_ms", b"hold_ms", "queues", b"queues"]) -> None: ...
+
+global___DescribeGroupResponse = DescribeGroupResponse
+
+@typing.final
+class ListGroupsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ListGroupsRequest = ListGroupsRequest
+
+@typing.final
+class ListGroupsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: builtins.int
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        groups: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+
+global___ListGroupsResponse = ListGroupsResponse
+
+@typing.final
+class ResetOffsetsRequest(google.protobuf.message.Message):
+    """Lets a group go on elsewhere. Refused while a member is connected, unless `force`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_IDS_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    FORCE_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    topic: builtins.str
+    offset: builtins.int
+    force: builtins.bool
+    @property
+    def queue_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """All queues of the topic when empty."""
+
+    @property
+    def start(self) -> global___StartPosition: ...
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        topic: builtins.str = ...,
+        queue_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        start: global___StartPosition | None = ...,
+        offset: builtins.int = ...,
+        force: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["offset", b"offset", "start", b"start", "to", b"to"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["force", b"force", "group", b"group", "offset", b"offset", "queue_ids", b"queue_ids", "start", b"start", "to", b"to", "topic", b"topic"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["to", b"to"]) -> typing.Literal["start", "offset"] | None: ...
+
+global___ResetOffsetsRequest = ResetOffsetsRequest
+
+@typing.final
+class ResetOffsetsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: builtins.int
+    @property
+    def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffset]: ...
+    def __init__(
+        self,
+        *,
+        offsets: collections.abc.Iterable[global___QueueOffset] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["offsets", b"offsets"]) -> None: ...
+
+global___ResetOffsetsResponse = ResetOffsetsResponse
+
+@typing.final
+class QueryAssignmentRequest(google.protobuf.message.Message):
+    """Server-side assignment: which queues of a topic, on all brokers, a member shall read."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    client_id: builtins.str
+    topic: builtins.str
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        client_id: builtins.str = ...,
+        topic: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "group", b"group", "topic", b"topic"]) -> None: ...
+
+global___QueryAssignmentRequest = QueryAssignmentRequest
+
+@typing.final
+class QueryAssignmentResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: builtins.int
+    QUEUES_FIELD_NUMBER: builtins.int
+    version: builtins.int
+    """Version of the member list from which it follows."""
+    @property
+    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueName]: ...
+    def __init__(
+        self,
+        *,
+        version: builtins.int = ...,
+        queues: collections.abc.Iterable[global___QueueName] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["queues", b"queues", "version", b"version"]) -> None: ...
+
+global___QueryAssignmentResponse = QueryAssignmentResponse
 
 @typing.final
 class SetPermissionRequest(google.protobuf.message.Message):

@@ -84,6 +84,26 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetCommittedRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetCommittedResponse.FromString,
                 _registered_method=True)
+        self.DescribeGroup = channel.unary_unary(
+                '/minimq.v1.Broker/DescribeGroup',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeGroupRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeGroupResponse.FromString,
+                _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/minimq.v1.Broker/ListGroups',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
+        self.ResetOffsets = channel.unary_unary(
+                '/minimq.v1.Broker/ResetOffsets',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsResponse.FromString,
+                _registered_method=True)
+        self.QueryAssignment = channel.unary_unary(
+                '/minimq.v1.Broker/QueryAssignment',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/minimq.v1.Broker/GetStatus',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetStatusRequest.SerializeToString,
@@ -164,6 +184,30 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetOffsets(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryAssignment(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -234,6 +278,26 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.GetCommitted,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetCommittedRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetCommittedResponse.SerializeToString,
+            ),
+            'DescribeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroup,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeGroupRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeGroupResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.ListGroupsRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'ResetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetOffsets,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsResponse.SerializeToString,
+            ),
+            'QueryAssignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryAssignment,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -521,6 +585,114 @@ class Broker(object):
             '/minimq.v1.Broker/GetCommitted',
             minimq__proto_dot_v1_dot_broker__pb2.GetCommittedRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.GetCommittedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/DescribeGroup',
+            minimq__proto_dot_v1_dot_broker__pb2.DescribeGroupRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.DescribeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/ListGroups',
+            minimq__proto_dot_v1_dot_broker__pb2.ListGroupsRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/ResetOffsets',
+            minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryAssignment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/QueryAssignment',
+            minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

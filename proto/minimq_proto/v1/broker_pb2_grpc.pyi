@@ -69,6 +69,26 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.GetCommittedResponse,
     ]
 
+    DescribeGroup: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.DescribeGroupRequest,
+        minimq_proto.v1.broker_pb2.DescribeGroupResponse,
+    ]
+
+    ListGroups: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.ListGroupsRequest,
+        minimq_proto.v1.broker_pb2.ListGroupsResponse,
+    ]
+
+    ResetOffsets: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.ResetOffsetsRequest,
+        minimq_proto.v1.broker_pb2.ResetOffsetsResponse,
+    ]
+
+    QueryAssignment: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.QueryAssignmentRequest,
+        minimq_proto.v1.broker_pb2.QueryAssignmentResponse,
+    ]
+
     GetStatus: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.GetStatusRequest,
         minimq_proto.v1.broker_pb2.GetStatusResponse,
@@ -133,6 +153,26 @@ class BrokerAsyncStub:
     GetCommitted: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.GetCommittedRequest,
         minimq_proto.v1.broker_pb2.GetCommittedResponse,
+    ]
+
+    DescribeGroup: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.DescribeGroupRequest,
+        minimq_proto.v1.broker_pb2.DescribeGroupResponse,
+    ]
+
+    ListGroups: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.ListGroupsRequest,
+        minimq_proto.v1.broker_pb2.ListGroupsResponse,
+    ]
+
+    ResetOffsets: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.ResetOffsetsRequest,
+        minimq_proto.v1.broker_pb2.ResetOffsetsResponse,
+    ]
+
+    QueryAssignment: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.QueryAssignmentRequest,
+        minimq_proto.v1.broker_pb2.QueryAssignmentResponse,
     ]
 
     GetStatus: grpc.aio.UnaryUnaryMultiCallable[
@@ -220,6 +260,34 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.GetCommittedRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.GetCommittedResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.GetCommittedResponse]]: ...
+
+    @abc.abstractmethod
+    def DescribeGroup(
+        self,
+        request: minimq_proto.v1.broker_pb2.DescribeGroupRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.DescribeGroupResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DescribeGroupResponse]]: ...
+
+    @abc.abstractmethod
+    def ListGroups(
+        self,
+        request: minimq_proto.v1.broker_pb2.ListGroupsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.ListGroupsResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.ListGroupsResponse]]: ...
+
+    @abc.abstractmethod
+    def ResetOffsets(
+        self,
+        request: minimq_proto.v1.broker_pb2.ResetOffsetsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.ResetOffsetsResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.ResetOffsetsResponse]]: ...
+
+    @abc.abstractmethod
+    def QueryAssignment(
+        self,
+        request: minimq_proto.v1.broker_pb2.QueryAssignmentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.QueryAssignmentResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.QueryAssignmentResponse]]: ...
 
     @abc.abstractmethod
     def GetStatus(
