@@ -13,7 +13,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-fault bench docs lint format proto proto-check lock clean
+.PHONY: help setup java demo test test-fault bench bench-faults bench-routes docs lint format proto proto-check lock clean
 .PHONY: compose-up compose-down compose-test
 
 help: ## List the targets
@@ -50,6 +50,12 @@ proto: $(PROTO_VENV)/.done ## Generate the code of the wire protocol from proto/
 
 proto-check: $(PROTO_VENV)/.done ## Check that the generated code belongs to the .proto files
 	scripts/generate-proto.sh --check
+
+bench-faults: setup ## Measure sends while a broker is killed or hangs; takes about three minutes
+	$(VENV)/bin/python bench/send_faults.py $(ARGS)
+
+bench-routes: setup ## Measure a name server with 10,000 topics on 100 brokers
+	$(VENV)/bin/python bench/routes.py $(ARGS)
 
 docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code
 	$(VENV)/bin/python scripts/document_options.py
