@@ -60,6 +60,13 @@ def test_messages_are_sent_and_receipts_come_back(cluster: LocalCluster, topic: 
     assert len(list(read_all(cluster.nameserver, topic))) == 507
 
 
+def test_one_loop_after_the_other_may_use_a_producer(cluster: LocalCluster, topic: str) -> None:
+    producer = Producer(cluster.nameserver)
+    for number in range(3):
+        assert asyncio.run(producer.send(Message(topic, b"%d" % number))).queue.topic == topic
+    asyncio.run(producer.close())
+
+
 def test_many_are_sent_from_plain_and_from_asynchronous_iterables(cluster: LocalCluster, topic: str) -> None:
     async def numbers() -> AsyncIterator[Message]:
         for number in range(2_500):

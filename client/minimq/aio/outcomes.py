@@ -20,13 +20,13 @@ class LoopOutcomes(Generic[T]):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._lock = threading.Lock()
         self._ready: list[Callable[[], None]] = []
 
     def new(self) -> LoopOutcome[T]:
         """Return an outcome that is not there yet. Called on the loop."""
-        return LoopOutcome(self._loop.create_future(), self._carry)
+        return LoopOutcome(self.loop.create_future(), self._carry)
 
     def _carry(self, resolve: Callable[[], None]) -> None:
         with self._lock:
@@ -34,7 +34,7 @@ class LoopOutcomes(Generic[T]):
             first = len(self._ready) == 1
         if first:
             try:
-                self._loop.call_soon_threadsafe(self._resolve)
+                self.loop.call_soon_threadsafe(self._resolve)
             except RuntimeError:  # the loop is closed, and with it all who waited
                 with self._lock:
                     self._ready.clear()

@@ -27,7 +27,7 @@ class Producer:
     """Sends messages from one event loop; what it does and promises is the same as of `minimq.Producer`.
 
     Nothing blocks the loop: what has to wait, for a name server or for room in the buffer, waits in a thread. Not
-    thread-safe: it belongs to the loop on which it is first used.
+    thread-safe: one loop at a time uses it.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
@@ -81,8 +81,9 @@ class Producer:
             A future of the receipt, which raises what `send` would. Cancelling it takes nothing back.
         """
         prepared = await self._prepare(message, queue, selector)
-        if self._outcomes is None:
-            self._outcomes = LoopOutcomes(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        if self._outcomes is None or self._outcomes.loop is not loop:
+            self._outcomes = LoopOutcomes(loop)
         outcome = self._outcomes.new()
         await self._hand_in(prepared, outcome)
         return outcome.future
