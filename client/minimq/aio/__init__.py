@@ -10,5 +10,7 @@ loop, and there is no second implementation.
 """
 
 from minimq.aio.producer import Producer
+from minimq.aio.pull_consumer import PullConsumer
+from minimq.aio.push_consumer import PushConsumer
 
-__all__ = ["Producer"]
+__all__ = ["Producer", "PullConsumer", "PushConsumer"]

@@ -1,0 +1,169 @@
+"""The consumers for asyncio, with real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+import pytest
+
+from minimq import ConsumeResult, LocalCluster, Message, ReceivedMessage
+from minimq import Producer as PlainProducer
+from minimq.aio import PullConsumer, PushConsumer
+from minimq_common.errors import Closed
+
+PATIENCE_S = 30.0
+
+
+def fill(cluster: LocalCluster, topic: str, count: int) -> None:
+    with PlainProducer(cluster.nameserver) as producer:
+        producer.send_many(Message(topic, b"%d" % number) for number in range(count))
+
+
+async def read(consumer: PullConsumer, count: int) -> list[bytes]:
+    """Poll until there are so many messages."""
+    bodies: list[bytes] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(bodies) < count:
+            bodies += [message.body for message in await consumer.poll(0.5)]
+    return bodies
+
+
+def test_messages_are_polled_committed_and_not_read_twice(cluster: LocalCluster, topic: str) -> None:
+    fill(cluster, topic, 1_000)
+
+    async def run() -> None:
+        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic)
+            assert sorted(map(int, await read(consumer, 1_000))) == list(range(1_000))
+            await consumer.commit()
+        fill(cluster, topic, 10)
+        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic)
+            assert len(await read(consumer, 10)) == 10
+            assert await consumer.poll(0.3) == []
+
+    asyncio.run(run())
+
+
+def test_waiting_for_messages_does_not_block_the_loop(cluster: LocalCluster, topic: str) -> None:
+    async def run() -> None:
+        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic)
+            polling = asyncio.create_task(consumer.poll(1.0))
+            longest = 0.0
+            while not polling.done():
+                before = time.monotonic()
+                await asyncio.sleep(0.001)
+                longest = max(longest, time.monotonic() - before)
+            assert polling.result() == []
+            assert longest < 0.5
+
+    asyncio.run(run())
+
+
+def test_what_a_cancelled_poll_brings_is_neither_lost_nor_committed(cluster: LocalCluster, topic: str) -> None:
+    async def run() -> None:
+        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic)
+            assert await consumer.poll(0.5) == []  # it is in the group
+            polling = asyncio.create_task(consumer.poll(10.0))
+            await asyncio.sleep(0.05)
+            polling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+            await asyncio.to_thread(fill, cluster, topic, 1)
+            await consumer.commit()  # waits for the poll, and does not count what nobody has seen
+            assert await read(consumer, 1) == [b"0"]
+            polling = asyncio.create_task(consumer.poll(10.0))
+            await asyncio.sleep(0.05)
+            polling.cancel()
+            await asyncio.to_thread(fill, cluster, topic, 1)
+        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic)
+            assert await read(consumer, 1) == [b"0"]
+
+    asyncio.run(run())
+
+
+def test_two_polls_at_once_take_turns(cluster: LocalCluster, topic: str) -> None:
+    fill(cluster, topic, 1_000)
+
+    async def run() -> None:
+        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic)
+            parts = await asyncio.gather(*(consumer.poll(5.0, max_messages=10) for _ in range(20)))
+            places = [(message.queue, message.queue_offset) for part in parts for message in part]
+            assert len(places) == len(set(places)) == 200
+
+    asyncio.run(run())
+
+
+def test_messages_are_iterated_over(cluster: LocalCluster, topic: str) -> None:
+    fill(cluster, topic, 100)
+
+    async def run() -> None:
+        found: list[int] = []
+        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic)
+            async with asyncio.timeout(PATIENCE_S):
+                async for message in consumer:
+                    found.append(int(message.body))
+                    if len(found) == 100:
+                        break
+        assert sorted(found) == list(range(100))
+
+    asyncio.run(run())
+
+
+def test_queues_can_be_assigned_and_sought(cluster: LocalCluster, topic: str) -> None:
+    fill(cluster, topic, 10)
+
+    async def run() -> None:
+        with PlainProducer(cluster.nameserver) as producer:
+            receipt = producer.send(Message(topic, b"here"))
+        consumer = PullConsumer(cluster.nameserver, group=topic)
+        await consumer.assign([receipt.queue])
+        await consumer.seek(receipt.queue, receipt.queue_offset)
+        assert await read(consumer, 1) == [b"here"]
+        await consumer.pause([receipt.queue])
+        await consumer.resume([receipt.queue])
+        assert consumer.assignment == [receipt.queue]
+        await consumer.close()
+        await consumer.close()
+        with pytest.raises(Closed):
+            await consumer.poll()
+
+    asyncio.run(run())
+
+
+def test_a_listener_is_awaited_on_the_loop(cluster: LocalCluster, topic: str) -> None:
+    fill(cluster, topic, 500)
+
+    async def run() -> None:
+        found: Counter[int] = Counter()
+        under_way = most = 0
+        all_found = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+            nonlocal under_way, most
+            assert asyncio.get_running_loop() is loop
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.01)
+            under_way -= 1
+            found.update(int(message.body) for message in messages)
+            if len(found) == 500:
+                all_found.set()
+            return ConsumeResult.SUCCESS
+
+        async with PushConsumer(cluster.nameserver, group=topic, threads=4, batch_size=10) as consumer:
+            consumer.subscribe(topic)
+            await consumer.start(listen)
+            await asyncio.wait_for(all_found.wait(), PATIENCE_S)
+        assert found == Counter(range(500))
+        assert 1 < most <= 4
+
+    asyncio.run(run())
