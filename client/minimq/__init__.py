@@ -3,24 +3,12 @@
 Sending:    `Producer`, `Message`, `SendReceipt`; for asyncio `minimq.aio`
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `ReceivedMessage`
 Running:    `Admin`, `LocalCluster`
+
+A name is loaded when it is first used, so that `import minimq` alone costs next to nothing.
 """
 
-from minimq.administration.admin import Admin
-from minimq.local.local_cluster import LocalCluster
-from minimq.rebalance import AllocationStrategy, allocation
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.pull_consumer import PullConsumer
-from minimq.receiving.push_consumer import ConsumeResult, PushConsumer
-from minimq.receiving.received import ReceivedMessage
-from minimq.sending.interceptor import SendInterceptor
-from minimq.sending.producer import Producer
-from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.queue_selection import by_consistent_hash, by_hash, by_random
-from minimq.sending.receipt import SendReceipt, SendStatus
-from minimq.sending.statistics import ProducerStatistics
-from minimq_common import errors
-from minimq_common.errors import MiniMQError
-from minimq_common.model import Message, MessageQueue, Permission
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -53,3 +41,60 @@ __all__ = [
     "Permission",
     "errors",
 ]
+
+if TYPE_CHECKING:
+    from minimq.administration.admin import Admin
+    from minimq.local.local_cluster import LocalCluster
+    from minimq.rebalance import AllocationStrategy, allocation
+    from minimq.receiving.consumer_options import ConsumerOptions
+    from minimq.receiving.pull_consumer import PullConsumer
+    from minimq.receiving.push_consumer import ConsumeResult, PushConsumer
+    from minimq.receiving.received import ReceivedMessage
+    from minimq.sending.interceptor import SendInterceptor
+    from minimq.sending.producer import Producer
+    from minimq.sending.producer_options import ProducerOptions
+    from minimq.sending.queue_selection import by_consistent_hash, by_hash, by_random
+    from minimq.sending.receipt import SendReceipt, SendStatus
+    from minimq.sending.statistics import ProducerStatistics
+    from minimq_common import errors
+    from minimq_common.errors import MiniMQError
+    from minimq_common.model import Message, MessageQueue, Permission
+else:
+    # Out of sight of type checkers, which would take any name for one that is here. The names are those above.
+    _MODULES = {
+        "Admin": "minimq.administration.admin",
+        "AllocationStrategy": "minimq.rebalance",
+        "ConsumeResult": "minimq.receiving.push_consumer",
+        "ConsumerOptions": "minimq.receiving.consumer_options",
+        "LocalCluster": "minimq.local.local_cluster",
+        "Message": "minimq_common.model",
+        "MessageQueue": "minimq_common.model",
+        "MiniMQError": "minimq_common.errors",
+        "Permission": "minimq_common.model",
+        "Producer": "minimq.sending.producer",
+        "ProducerOptions": "minimq.sending.producer_options",
+        "ProducerStatistics": "minimq.sending.statistics",
+        "PullConsumer": "minimq.receiving.pull_consumer",
+        "PushConsumer": "minimq.receiving.push_consumer",
+        "ReceivedMessage": "minimq.receiving.received",
+        "SendInterceptor": "minimq.sending.interceptor",
+        "SendReceipt": "minimq.sending.receipt",
+        "SendStatus": "minimq.sending.receipt",
+        "allocation": "minimq.rebalance",
+        "by_consistent_hash": "minimq.sending.queue_selection",
+        "by_hash": "minimq.sending.queue_selection",
+        "by_random": "minimq.sending.queue_selection",
+        "errors": "minimq_common.errors",
+    }
+
+    def __getattr__(name: str) -> object:
+        """Load a public name and keep it."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(_MODULES[name])
+        value = globals()[name] = module if name == "errors" else getattr(module, name)
+        return value
+
+    def __dir__() -> list[str]:
+        """Return what is here, loaded or not."""
+        return sorted({*globals(), *__all__})

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import termios
 import time
@@ -24,7 +25,7 @@ from minimq.cli.base import show_table, size_of
 from minimq.cli.main import main
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
-from support.command import Minimq
+from support.command import COMMAND, Minimq, environment
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -160,6 +161,14 @@ def test_tables_hold_what_json_holds(minimq: Minimq, topic: str, cluster: LocalC
     for broker in cluster.brokers:
         assert re.search(rf"{broker.name} .*{broker.address} .*up", table)
     assert re.search(rf"broker-a .*{cluster.brokers[0].address}", minimq("route", topic))
+
+
+def test_ctrl_c_amid_the_imports_ends_it_quietly(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass\n")
+    variables = environment()
+    variables["PYTHONPATH"] = os.pathsep.join((str(tmp_path), variables["PYTHONPATH"]))
+    done = subprocess.run([*COMMAND, "--help"], env=variables, capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_ctrl_c_while_a_broker_hangs_does_not_wait_for_it() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-COMMAND = [sys.executable, "-m", "minimq.cli.main"]
+COMMAND = [sys.executable, "-m", "minimq"]
 
 
 def environment(**variables: str) -> dict[str, str]:
