@@ -11,6 +11,10 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 #: `@` parts the machine room from the rest: "room@broker".
 _BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_@-]+\Z")
 
+#: Topics that a group makes for itself: `%RETRY%group` and `%DLQ%group`.
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+
 MAX_TOPIC = 127
 MAX_GROUP = 120
 MAX_BROKER = 120
@@ -36,6 +40,16 @@ def check_topic(name: str) -> str:
 def check_group(name: str) -> str:
     """Return the name. Raises `InvalidArgument` when it cannot name a consumer group."""
     return _check("group", name, MAX_GROUP)
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic in which messages of a group wait for their next try."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Return the topic of the messages of a group whose tries are used up."""
+    return DEAD_LETTER_PREFIX + group
 
 
 def check_broker(name: str) -> str:

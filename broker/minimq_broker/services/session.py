@@ -20,7 +20,7 @@ from minimq_broker.core.leases import Granted, LeaseEvent, LeaseKey
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound
-from minimq_common.names import check_group
+from minimq_common.names import RETRY_PREFIX, check_group
 from minimq_common.rpc import to_failure
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
@@ -186,7 +186,7 @@ class SessionService:
         for queue_id in range(topic.queues):
             queue = QueueKey(topic.topic_id, queue_id)
             if state.offset(group, queue) is None:  # otherwise somebody committed by hand before
-                offsets.append(CommittedOffset(*queue, self._start_offset(queue, start)))
+                offsets.append(CommittedOffset(*queue, self._start_offset(queue, _start_in(name, start))))
         return GroupStarted(group, topic.topic_id, tuple(offsets))
 
     def _start_offset(self, queue: QueueKey, start: broker_pb2.StartPosition) -> int:
@@ -289,6 +289,12 @@ class SessionService:
 def _members_event(members: Members) -> broker_pb2.SessionEvent:
     event = broker_pb2.GroupMembers(group=members.group, version=members.version, client_ids=members.client_ids)
     return broker_pb2.SessionEvent(members=event)
+
+
+def _start_in(topic: str, start: broker_pb2.StartPosition) -> broker_pb2.StartPosition:
+    """Return where a group begins in a topic: what waits there for another try of its own is never passed over."""
+    earliest = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
+    return earliest if topic.startswith(RETRY_PREFIX) else start
 
 
 async def _send(session: _Session, writer: StreamWriter[broker_pb2.SessionEvent]) -> None:
