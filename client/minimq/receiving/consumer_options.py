@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minimq.options import check_above_zero
+from minimq_common.errors import InvalidArgument
+
+#: Ten seconds to two hours, as RocketMQ has them.
+RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import MessageQueue
+
+#: Is told of queues that a consumer has got, or has lost.
+QueuesCallback = Callable[[Sequence[MessageQueue]], object]
+
+_CHOICES = {"model": ("clustering", "broadcasting"), "assignment": ("client", "server")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +31,31 @@ class ConsumerOptions:
         commit_interval_s: seconds between two automatic commits; 0 turns them off.
         rebalance_interval_s: seconds after which the allocation is looked at again though nothing was heard.
         heartbeat_interval_s: seconds between two signs of life to each broker.
+        lease_trust_s: seconds without an answer of a broker after which its queues count as lost; more than the
+            heartbeat interval and clearly less than the brokers' `--session-timeout`.
         request_timeout_s: seconds that a call to a broker may take.
         drain_s: seconds after which a queue that another member was given leaves, though messages are in hand.
-        retry_delay_s: seconds before a message that was not consumed is given to the listener again.
+        max_in_hand_messages: messages of one queue that listeners may have in hand before no more of it is taken.
+        max_in_hand_bytes: bytes of bodies of one queue that listeners may have in hand.
+        max_in_hand_span: offsets that may lie between the first unfinished message of a queue and the last one that was
+            taken, which is what may be read again after a crash. Not for orderly consumers.
+        max_tries: how often a message is tried again before it becomes a dead letter; None for 16 times, and without
+            end in an orderly consumer.
+        retry_delays_s: seconds before each of these tries; the last one stands for all further tries. The same for all
+            members of a group.
+        local_retry_s: seconds before a message that could not be sent to the retry topic is given to the listener again.
+        suspend_s: seconds before an orderly consumer tries again, 0.01 to 30.
+        consume_timeout_s: seconds after which a call of the listener counts as hanging.
+        hold_s: seconds that nobody gets a queue which this consumer has left, unless it says that the state which
+            belongs to the queue is saved; 0 turns that off. The same on all members.
+        model: "clustering", the members of the group share the queues, or "broadcasting", this consumer reads all
+            queues and keeps the offsets itself; it needs a `client_id` that stays the same.
+        assignment: who computes the shares, "client" or "server".
+        offsets_dir: where the offsets of broadcasting are kept, GROUP/CLIENT_ID.json.
+        on_assigned: called with queues that this consumer has got, before their first message is handed out.
+        on_revoked: called with queues that others shall have, or when closing: after their last message is finished
+            and before their last commit. Returning `False` says that their state is not saved yet.
+        on_lost: called with queues that were taken away; the group goes on at their last commit.
     """
 
     prefetch_messages: int = 100_000
@@ -29,9 +64,26 @@ class ConsumerOptions:
     commit_interval_s: float = 5.0
     rebalance_interval_s: float = 20.0
     heartbeat_interval_s: float = 10.0
+    lease_trust_s: float = 30.0
     request_timeout_s: float = 5.0
     drain_s: float = 30.0
     retry_delay_s: float = 1.0
+    hold_s: float = 0.0
+    model: str = "clustering"
+    assignment: str = "client"
+    offsets_dir: str = "~/.minimq/offsets"
+    on_assigned: QueuesCallback | None = None
+    on_revoked: QueuesCallback | None = None
+    on_lost: QueuesCallback | None = None
 
     def __post_init__(self) -> None:
-        check_above_zero(self, but="commit_interval_s")
+        check_above_zero(self, but=("commit_interval_s", "hold_s"))
+        if self.lease_trust_s <= self.heartbeat_interval_s:
+            raise InvalidArgument(
+                f"lease_trust_s is {self.lease_trust_s}: it must be above heartbeat_interval_s, which is "
+                f"{self.heartbeat_interval_s}"
+            )
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise InvalidArgument(f"{name} is {value!r}: it must be one of {', '.join(choices)}")
