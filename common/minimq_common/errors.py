@@ -8,7 +8,7 @@
     │   ├── TopicNotFound           ├── TopicExists         ├── QueueNotFound     ├── NoPermission
     │   ├── OffsetOutOfRange        ├── CorruptBatch        ├── Fenced            ├── GroupConflict
     │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    ├── InternalError
-    │   ├── NotDrained              └── StaleSequence
+    │   ├── NotDrained              ├── StaleSequence       └── GroupNotFound
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
     ├── SendFailed              all tries of a send failed; lists each of them
@@ -151,6 +151,12 @@ class GroupConflict(ServerError):
     """A member contradicts its group: the same client id twice, or another allocation strategy."""
 
     code = "GROUP_CONFLICT"
+
+
+class GroupNotFound(ServerError):
+    """No broker has heard of the consumer group."""
+
+    code = "GROUP_NOT_FOUND"
 
 
 class BrokerConflict(ServerError):

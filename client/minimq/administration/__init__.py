@@ -1,1 +1,1 @@
-"""Looking after topics and brokers. `admin` is the public face."""
+"""Looking after topics, consumer groups and brokers. `admin` is the public face."""

@@ -1,4 +1,4 @@
-"""Looking after topics and brokers."""
+"""Looking after topics, consumer groups and brokers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Self
 
 from minimq.administration.descriptions import BrokerStatus, report_from_wire
 from minimq.administration.fan_out import FanOut, raise_failures
+from minimq.administration.group_admin import GroupAdmin
 from minimq.administration.masters import Masters
 from minimq.administration.topic_admin import TopicAdmin
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
@@ -20,8 +21,8 @@ from minimq_common.names import check_group, check_topic
 from minimq_proto.v1 import broker_pb2
 
 
-class Admin(TopicAdmin):
-    """Creates, changes, describes and deletes topics, and looks after brokers. Thread-safe; a context manager.
+class Admin(TopicAdmin, GroupAdmin):
+    """Looks after topics, consumer groups and brokers. Thread-safe; a context manager.
 
     Whatever changes something does so on every master of the cluster that the name servers know, and may be repeated
     when it failed half-way: what has been done already stays done.

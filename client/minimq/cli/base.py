@@ -90,6 +90,15 @@ def size_of(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def duration_of(seconds: float) -> str:
+    """Return a time in its two largest units: "3d 4h"."""
+    whole = max(int(seconds), 0)
+    for unit, factor, next_unit, next_factor in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= factor:
+            return f"{whole // factor}{unit} {whole % factor // next_factor}{next_unit}"
+    return f"{whole}s"
+
+
 def check_allowed(nameserver: str, topic: str, wanted: Permission) -> None:
     """Raise `NoPermission` when a topic is not readable or not writable on any of its brokers, `TopicNotFound` as well.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import click
 
 from minimq.administration.descriptions import name_of
-from minimq.cli.base import Row, output_option, show, show_json, show_table, size_of
+from minimq.cli.base import Row, duration_of, output_option, show, show_json, show_table, size_of
 from minimq.cli.topic import PERMISSIONS
 
 
@@ -141,15 +141,8 @@ def _in_short(row: Row) -> Row:
     """Return the time since the start and the size on disk as people read them."""
     started_at, disk_bytes = row["started_at"], row["disk_bytes"]
     return {
-        "up_for": _duration(datetime.now(UTC) - started_at) if isinstance(started_at, datetime) else None,
+        "up_for": duration_of((datetime.now(UTC) - started_at).total_seconds())
+        if isinstance(started_at, datetime)
+        else None,
         "disk": size_of(disk_bytes) if isinstance(disk_bytes, int) else None,
     }
-
-
-def _duration(time: timedelta) -> str:
-    """Return a time in its two largest units: "3d 4h"."""
-    seconds = max(int(time.total_seconds()), 0)
-    for unit, factor, next_unit, next_factor in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
-        if seconds >= factor:
-            return f"{seconds // factor}{unit} {seconds % factor // next_factor}{next_unit}"
-    return f"{seconds}s"

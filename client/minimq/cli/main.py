@@ -16,6 +16,7 @@ from minimq_common.errors import InvalidArgument, MiniMQError
 _COMMANDS = {
     "local": "minimq.cli.local:local",
     "topic": "minimq.cli.topic:topic",
+    "group": "minimq.cli.group:group",
     "route": "minimq.cli.route:route",
     "cluster": "minimq.cli.cluster:cluster",
     "produce": "minimq.cli.produce:produce",

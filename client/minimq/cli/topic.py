@@ -156,10 +156,20 @@ def delete(nameserver: str, /, name: str, **which: Any) -> None:  # noqa: ANN401
 
 
 @topic.command("list")
+@option(
+    "--all",
+    "with_own",
+    envvar="MINIMQ_TOPIC_LIST_ALL",
+    is_flag=True,
+    help="Also the topics that minimq makes itself, whose names begin with %.",
+)
 @output_option
 @click.pass_obj
-def list_topics(nameserver: str, output: str) -> None:
-    """List all topics.
+def list_topics(nameserver: str, with_own: bool, output: str) -> None:
+    """List the topics.
+
+    Those in which a group keeps messages for another try (%RETRY%group), or for good (%DLQ%group), are left out unless
+    --all asks for them.
 
     Example: minimq topic list --output json
     """
@@ -173,6 +183,7 @@ def list_topics(nameserver: str, output: str) -> None:
                 "permission": "/".join(dict.fromkeys(name_of(data.permission) for data in route.queues)),
             }
             for route in admin.routes()
+            if with_own or not route.topic.startswith("%")
         ]
     headings = {
         "topic": "Topic",

@@ -1,0 +1,220 @@
+"""The part of `Admin` that concerns consumer groups."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+from minimq.administration.fan_out import raise_failures
+from minimq.administration.group_descriptions import GroupDescription, group_from_wire
+from minimq.administration.masters import Masters
+from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, MiniMQError, QueueNotFound, Unavailable
+from minimq_common.model import MessageQueue
+from minimq_common.names import check_group, check_topic
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: Where a group is to go on: the beginning or the end of each queue, a moment, or an offset.
+ResetTo = Literal["earliest", "latest"] | datetime | int
+
+
+class _Answers(NamedTuple):
+    """What was answered when all brokers were asked about one group, by broker name."""
+
+    found: Mapping[str, broker_pb2.DescribeGroupResponse]
+    failed: Mapping[str, MiniMQError]
+
+    @property
+    def is_known(self) -> bool:
+        return any(answer.client_ids or answer.queues for answer in self.found.values())
+
+    def description(self, group: str, now: datetime) -> GroupDescription:
+        reasons = {broker: error.message for broker, error in self.failed.items()}
+        return group_from_wire(group, self.found, reasons, now)
+
+
+class GroupAdmin:
+    """Lists and describes consumer groups and lets them go on elsewhere; users have it as `Admin`."""
+
+    def __init__(self, masters: Masters) -> None:
+        self._masters = masters
+
+    def list_groups(self) -> list[str]:
+        """Return the names of all consumer groups that have members or committed offsets, sorted.
+
+        A broker that does not answer is logged, and its groups are missing unless another broker knows them.
+
+        Raises:
+            MiniMQError: not one master answered.
+        """
+        names, failures = self._names(self._masters.find())
+        for broker, error in failures.items():
+            log.warning("admin: groups unknown broker=%s reason=%s", broker, error)
+        return names
+
+    def describe_groups(self) -> list[GroupDescription]:
+        """Return what all groups look like, sorted by name; raises as `list_groups` does."""
+        masters = self._masters.find()
+        names, _ = self._names(masters)
+        asked = self._ask(names, masters)
+        now = datetime.now(UTC)
+        # One that was known a moment ago may be gone.
+        return [answers.description(group, now) for group, answers in asked.items() if answers.is_known]
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """Return who is in a group, who reads which queue, and what is unread.
+
+        A broker that does not answer is named in `unanswered`, with the reason, and its queues are missing. One that
+        no name server lists any more is missing altogether.
+
+        Raises:
+            GroupNotFound: all brokers answered, and none knows the group.
+            MiniMQError: no broker that answered knows the group, but others did not answer.
+        """
+        masters = self._masters.find()
+        answers = self._ask([check_group(group)], masters)[group]
+        if not answers.is_known:
+            raise_failures(f"group {group} is not known", answers.failed, masters, "the others do not know it")
+            raise GroupNotFound(f"there is no group {group}: `minimq group list` shows those there are")
+        return answers.description(group, datetime.now(UTC))
+
+    def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        to: ResetTo = "earliest",
+        *,
+        queues: Iterable[MessageQueue] | None = None,
+        force: bool = False,
+    ) -> dict[MessageQueue, int]:
+        """Let a group go on elsewhere in a topic, which also a group may be told that has not begun yet.
+
+        Members that are connected go on reading where they are and commit over it; hence the refusal. With `force`
+        it holds for who gets a queue next.
+
+        Args:
+            group: its name.
+            topic: its name.
+            to: "earliest", "latest", a moment with a time zone (the first message stored at or after it), or an offset.
+            queues: which of the topic; all when None.
+            force: also while members of the group are connected.
+
+        Returns:
+            Where the group goes on, by queue, sorted.
+
+        Raises:
+            GroupConflict: members are connected; the text names them. Nothing was changed, unless they came just now.
+            TopicNotFound, QueueNotFound: there is no such topic or queue.
+            InvalidArgument: an argument breaks a rule, or an offset is not in a queue.
+            Unavailable: a broker of these queues has no master now. Nothing was changed.
+            MiniMQError: a broker failed; the text says which.
+        """
+        request = _reset_request(check_group(group), check_topic(topic), to, force)
+        chosen = self._chosen(topic, queues)
+        masters = self._masters_of(chosen, topic)
+        if not force:
+            self._refuse_if_live(group, masters)
+        requests = {broker: _for_queues(request, ids) for broker, ids in chosen.items()}
+        answers, failures = self._masters.calls.call_each(masters, lambda stub: stub.ResetOffsets, requests)
+        remedy = "the others were reset; repeat the call to complete it"
+        raise_failures(f"the offsets of group {group} were not reset", failures, masters, remedy)
+        offsets = {
+            MessageQueue(item.topic, broker, item.queue_id): item.offset
+            for broker, answer in answers.items()
+            for item in answer.offsets
+        }
+        return dict(sorted(offsets.items()))
+
+    # ---- Looking --------------------------------------------------------------------------------
+
+    def _names(self, masters: Mapping[str, str]) -> tuple[list[str], dict[str, MiniMQError]]:
+        """Return the names that the brokers know together, and the failures of the others; raises if all failed."""
+        request = broker_pb2.ListGroupsRequest()
+        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.ListGroups, request)
+        if not answers:
+            raise_failures("the groups are not known", failures, masters, "try again")
+        return sorted({group for answer in answers.values() for group in answer.groups}), failures
+
+    def _ask(self, groups: Sequence[str], masters: Mapping[str, str]) -> dict[str, _Answers]:
+        """Return what the brokers say of each group, all asked at once."""
+        keys = [(group, broker) for group in groups for broker in masters]
+        answers, failures = self._masters.calls.call_each(
+            {key: masters[key[1]] for key in keys},
+            lambda stub: stub.DescribeGroup,
+            {key: broker_pb2.DescribeGroupRequest(group=key[0]) for key in keys},
+        )
+        return {
+            group: _Answers(
+                {broker: answers[group, broker] for broker in masters if (group, broker) in answers},
+                {broker: failures[group, broker] for broker in masters if (group, broker) in failures},
+            )
+            for group in groups
+        }
+
+    # ---- Resetting ------------------------------------------------------------------------------
+
+    def _chosen(self, topic: str, queues: Iterable[MessageQueue] | None) -> dict[str, list[int]]:
+        """Return ids of queues by broker name, both sorted; no ids mean all queues of that broker."""
+        carriers = sorted(data.broker_name for data in self._masters.nameservers.route(topic).queues)
+        if queues is None:
+            return {broker: [] for broker in carriers}
+        chosen: dict[str, list[int]] = {}
+        for queue in sorted(set(queues)):
+            if queue.topic != topic:
+                raise InvalidArgument(f"queue {queue} is not one of topic {topic}")
+            if queue.broker_name not in carriers:
+                raise QueueNotFound(f"there is no queue {queue}: the topic is on {', '.join(carriers) or 'no broker'}")
+            chosen.setdefault(queue.broker_name, []).append(queue.queue_id)
+        if not chosen:
+            raise InvalidArgument("queues is empty: name some, or leave it out for all")
+        return chosen
+
+    def _masters_of(self, brokers: Iterable[str], topic: str) -> dict[str, str]:
+        known = self._masters.find()
+        missing = [broker for broker in brokers if broker not in known]
+        if missing:
+            raise Unavailable(
+                f"{', '.join(missing)} of topic {topic} has no master that a name server knows; nothing was changed"
+            )
+        return {broker: known[broker] for broker in brokers}
+
+    def _refuse_if_live(self, group: str, masters: Mapping[str, str]) -> None:
+        """Look at all brokers before one is changed. Each decides once more, since members may come at any moment."""
+        request = broker_pb2.DescribeGroupRequest(group=group)
+        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.DescribeGroup, request)
+        raise_failures(f"group {group} cannot be looked up", failures, masters, "nothing was changed")
+        connected = sorted({client_id for answer in answers.values() for client_id in answer.client_ids})
+        if connected:
+            raise GroupConflict(
+                f"members of group {group} are connected, and would commit over it: {', '.join(connected)}; end them "
+                "first, or force it"
+            )
+
+
+def _reset_request(group: str, topic: str, to: ResetTo, force: bool) -> broker_pb2.ResetOffsetsRequest:
+    """Return what to ask for about all queues of a broker. Raises `InvalidArgument`."""
+    request = broker_pb2.ResetOffsetsRequest(group=group, topic=topic, force=force)
+    match to:
+        case "earliest":
+            request.start.at = broker_pb2.START_AT_EARLIEST
+        case "latest":
+            request.start.at = broker_pb2.START_AT_LATEST
+        case datetime() if to.tzinfo is None:
+            raise InvalidArgument("the moment has no time zone: for example, datetime.now(UTC) has one")
+        case datetime():
+            request.start.at = broker_pb2.START_AT_TIMESTAMP
+            request.start.timestamp_ms = round(to.timestamp() * 1000)
+        case int() if not isinstance(to, bool) and to >= 0:
+            request.offset = to
+        case _:
+            raise InvalidArgument(f"to is {to!r}: it must be 'earliest', 'latest', a moment or an offset from 0 on")
+    return request
+
+
+def _for_queues(request: broker_pb2.ResetOffsetsRequest, ids: Iterable[int]) -> broker_pb2.ResetOffsetsRequest:
+    copy = broker_pb2.ResetOffsetsRequest(queue_ids=ids)
+    copy.MergeFrom(request)
+    return copy

@@ -1,0 +1,178 @@
+"""Consumer groups as they are at one moment: who is in them, who reads which queue, and what is unread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from minimq.administration.descriptions import moment
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQueueDescription:
+    """One queue as a group sees it.
+
+    Attributes:
+        queue: which one.
+        owner: client id of the member that reads it; None when nobody does.
+        epoch: under which the owner reads it; 0 when there has been no owner.
+        held_for_s: how many seconds more it is held for its former owner; 0 when it is not.
+        waiting: client ids of the members that wait for it.
+        min_offset: first offset that is still stored.
+        max_offset: the offset that the next message will get.
+        committed_offset: where the group goes on; None when it has not begun here.
+        oldest_unread_at: when the first message that is not committed was stored; None when nothing is unread.
+        lag_s: seconds since then, 0 when nothing is unread.
+    """
+
+    queue: MessageQueue
+    owner: str | None
+    epoch: int
+    held_for_s: float
+    waiting: tuple[str, ...]
+    min_offset: int
+    max_offset: int
+    committed_offset: int | None
+    oldest_unread_at: datetime | None
+    lag_s: float
+
+    @property
+    def lag(self) -> int:
+        """How many stored messages are not committed."""
+        return self.max_offset - max(self.committed_offset or 0, self.min_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberDescription:
+    """One member of a group.
+
+    Attributes:
+        client_id: its name.
+        seen_by: the brokers that count it as a member, sorted.
+        queues: what it reads, sorted.
+    """
+
+    client_id: str
+    seen_by: tuple[str, ...]
+    queues: tuple[GroupQueueDescription, ...]
+
+    @property
+    def lag(self) -> int:
+        """How many messages are not committed in its queues."""
+        return sum(queue.lag for queue in self.queues)
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since the oldest unread message of its queues was stored; 0 when nothing is unread."""
+        return max((queue.lag_s for queue in self.queues), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group on all brokers that answered.
+
+    Attributes:
+        group: its name.
+        strategy: how it divides queues; None while it has no members.
+        hold_s: seconds for which a queue is held for its former owner; 0 when it goes to the next one at once.
+        deciding_broker: the broker whose member list the group goes by; None when no broker carries its topics.
+        members: everybody that a broker counts as a member, sorted by client id.
+        queues: all queues of its topics, sorted.
+        brokers: the brokers that answered, sorted.
+        unanswered: why the others did not, by broker; their queues and what they see are missing here.
+    """
+
+    group: str
+    strategy: str | None
+    hold_s: float
+    deciding_broker: str | None
+    members: tuple[GroupMemberDescription, ...]
+    queues: tuple[GroupQueueDescription, ...]
+    brokers: tuple[str, ...]
+    unanswered: Mapping[str, str]
+
+    @property
+    def lag(self) -> int:
+        """How many messages are not committed."""
+        return sum(queue.lag for queue in self.queues)
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since the oldest message that is not committed was stored; 0 when nothing is unread."""
+        return max((queue.lag_s for queue in self.queues), default=0.0)
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether all brokers that carry its topics see the same members."""
+        carriers = {queue.queue.broker_name for queue in self.queues}
+        return all(carriers <= set(member.seen_by) for member in self.members)
+
+
+def group_from_wire(
+    group: str,
+    answers: Mapping[str, broker_pb2.DescribeGroupResponse],
+    unanswered: Mapping[str, str],
+    now: datetime,
+) -> GroupDescription:
+    """Return the description of a group.
+
+    Args:
+        group: its name.
+        answers: what the brokers say, by broker name.
+        unanswered: why others do not, by broker name.
+        now: from which the age of messages is counted.
+    """
+    queues = sorted(
+        (_queue_from_wire(broker, item, now) for broker, answer in answers.items() for item in answer.queues),
+        key=lambda queue: queue.queue,
+    )
+    # Members go by the lowest-named broker that carries one of their topics.
+    carriers = sorted(broker for broker, answer in answers.items() if answer.queues)
+    live = [answers[broker] for broker in carriers if answers[broker].client_ids]
+    return GroupDescription(
+        group=group,
+        strategy=live[0].allocation if live else None,
+        hold_s=live[0].hold_ms / 1000 if live else 0.0,
+        deciding_broker=carriers[0] if carriers else None,
+        members=_members(answers, queues),
+        queues=tuple(queues),
+        brokers=tuple(sorted(answers)),
+        unanswered=dict(sorted(unanswered.items())),
+    )
+
+
+def _members(
+    answers: Mapping[str, broker_pb2.DescribeGroupResponse], queues: Iterable[GroupQueueDescription]
+) -> tuple[GroupMemberDescription, ...]:
+    seen_by: dict[str, list[str]] = {}
+    for broker in sorted(answers):
+        for client_id in answers[broker].client_ids:
+            seen_by.setdefault(client_id, []).append(broker)
+    owned: dict[str, list[GroupQueueDescription]] = {}
+    for queue in queues:
+        if queue.owner is not None:
+            owned.setdefault(queue.owner, []).append(queue)
+    return tuple(
+        GroupMemberDescription(client_id, tuple(seen_by.get(client_id, ())), tuple(owned.get(client_id, ())))
+        for client_id in sorted(seen_by.keys() | owned.keys())
+    )
+
+
+def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) -> GroupQueueDescription:
+    oldest = moment(item.oldest_unread_ms) if item.oldest_unread_ms else None
+    return GroupQueueDescription(
+        queue=MessageQueue(item.topic, broker, item.queue_id),
+        owner=item.owner or None,
+        epoch=item.epoch,
+        held_for_s=item.held_ms / 1000,
+        waiting=tuple(item.waiting),
+        min_offset=item.min_offset,
+        max_offset=item.max_offset,
+        committed_offset=item.committed_offset if item.HasField("committed_offset") else None,
+        oldest_unread_at=oldest,
+        # A broker's clock may be ahead of this one.
+        lag_s=max((now - oldest) / timedelta(seconds=1), 0.0) if oldest else 0.0,
+    )
