@@ -52,6 +52,7 @@ class Broker:
             StoreOptions(options.segment_bytes, options.flush == "sync", options.checkpoint_interval_s),
             Limits(options.max_body_bytes, options.max_batch_bytes, options.max_pending_bytes, options.busy_after_s),
             self._topics_changed,
+            recovery_s=options.session_grace_s,
         )
         # Larger than in any run before: a name server that still holds one of those takes this one in its place.
         self._data_version = self._engine.store.term << 32

@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from minimq_common.errors import GroupConflict
+from minimq_common.model import MessageQueue
+
+Held = tuple[MessageQueue, ...]
+
+
+class Agreement(NamedTuple):
+    """What all members of a group have to say alike.
+
+    Attributes:
+        filters: what the messages of each topic are filtered by, by topic, sorted: these are the subscriptions.
+        allocation: name of the allocation strategy.
+        hold_ms: for how long a queue is held for its former owner.
+    """
+
+    filters: tuple[tuple[str, str], ...]
+    allocation: str
+    hold_ms: int = 0
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that the group subscribes to, sorted."""
+        return [topic for topic, _ in self.filters]
 
 
 class Members(NamedTuple):
-    """The sorted members of a group."""
+    """The members of a group.
+
+    Attributes:
+        group: name of the group.
+        version: larger than that of any list before.
+        client_ids: who is in it, sorted.
+        held: what each of them held when this version began, on all brokers; those that held nothing are left out.
+    """
 
     group: str
     version: int
     client_ids: tuple[str, ...]
+    held: Mapping[str, Held]
 
 
 class _Group:
-    def __init__(self, allocation: str) -> None:
-        self.allocation = allocation
+    def __init__(self, agreement: Agreement) -> None:
+        self.agreement = agreement
         self.version = 0
-        self.topics: dict[str, frozenset[str]] = {}
+        #: What each member holds now, as far as it has said.
+        self.holding: dict[str, Held] = {}
+        #: What each held when the version began.
+        self.frozen: dict[str, Held] = {}
 
 
 class GroupTable:
@@ -33,56 +67,99 @@ class GroupTable:
         self._groups: dict[str, _Group] = {}
         self._version = first_version
 
-    def join(self, group: str, client_id: str, topics: frozenset[str], allocation: str) -> Members | None:
-        """Add a member, or change what it subscribes to. Returns the list if it changed.
+    def join(
+        self, group: str, client_id: str, agreement: Agreement, held: Iterable[MessageQueue] = ()
+    ) -> Members | None:
+        """Add a member, or change what it subscribes to: a lone member may. Returns the list if it changed.
+
+        What the member holds is remembered in any case; alone it makes no new version.
 
         Raises:
-            GroupConflict: the other members use another allocation strategy or subscribe to other topics.
+            GroupConflict: the other members say something else than this one. Nothing has changed then.
         """
         entry = self._groups.get(group)
+        if entry is not None and entry.holding.keys() - {client_id}:
+            _check_agreement(group, entry.agreement, agreement)
         if entry is None:
-            entry = self._groups[group] = _Group(allocation)
-        others = {topic for member, topics in entry.topics.items() if member != client_id for topic in topics}
-        if others and allocation != entry.allocation:
-            raise GroupConflict(
-                f"group {group!r} allocates queues by {entry.allocation!r}, this member by {allocation!r}: "
-                "all members of a group need the same strategy"
-            )
-        if others and others != topics:
-            raise GroupConflict(
-                f"group {group!r} subscribes to {sorted(others)}, this member to {sorted(topics)}: "
-                "all members of a group need the same subscriptions"
-            )
-        entry.allocation = allocation
-        if entry.topics.get(client_id) == topics:
-            return None
-        entry.topics[client_id] = topics
-        return self._changed(group, entry)
+            entry = self._groups[group] = _Group(agreement)
+        is_same = client_id in entry.holding and entry.agreement == agreement
+        entry.agreement = agreement
+        entry.holding[client_id] = tuple(sorted(set(held)))
+        return None if is_same else self._changed(group, entry)
+
+    def hold(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Remember what a member holds now, for the next version; of others nothing is remembered."""
+        entry = self._groups.get(group)
+        if entry is not None and client_id in entry.holding:
+            entry.holding[client_id] = tuple(sorted(set(queues)))
 
     def leave(self, group: str, client_id: str) -> Members | None:
         """Remove a member. Returns the list if it changed."""
         entry = self._groups.get(group)
-        if entry is None or entry.topics.pop(client_id, None) is None:
+        if entry is None or entry.holding.pop(client_id, None) is None:
             return None
-        if not entry.topics:
+        if not entry.holding:
             del self._groups[group]
         return self._changed(group, entry)
 
     def is_member(self, group: str, client_id: str) -> bool:
         """Tell whether a client is in a group."""
         entry = self._groups.get(group)
-        return entry is not None and client_id in entry.topics
+        return entry is not None and client_id in entry.holding
+
+    def holds(self, group: str, client_id: str, queue: MessageQueue) -> bool:
+        """Tell whether a member has said that it holds a queue now."""
+        entry = self._groups.get(group)
+        return entry is not None and queue in entry.holding.get(client_id, ())
+
+    def agreement(self, group: str) -> Agreement | None:
+        """Return what the members of a group agree on; None when there are no members."""
+        entry = self._groups.get(group)
+        return entry.agreement if entry else None
+
+    def names(self) -> list[str]:
+        """Return the names of all groups that have members."""
+        return list(self._groups)
 
     def groups_of(self, client_id: str) -> list[str]:
         """Return the groups that a client is in."""
-        return [group for group, entry in self._groups.items() if client_id in entry.topics]
+        return [group for group, entry in self._groups.items() if client_id in entry.holding]
 
     def members(self, group: str) -> Members:
         """Return the members of a group; nobody when there is no such group."""
         entry = self._groups.get(group)
-        return Members(group, entry.version, tuple(sorted(entry.topics))) if entry else Members(group, 0, ())
+        return _members(group, entry) if entry else Members(group, 0, (), {})
 
     def _changed(self, group: str, entry: _Group) -> Members:
         self._version += 1
         entry.version = self._version
-        return Members(group, entry.version, tuple(sorted(entry.topics)))
+        entry.frozen = {member: held for member, held in sorted(entry.holding.items()) if held}
+        return _members(group, entry)
+
+
+def _members(group: str, entry: _Group) -> Members:
+    return Members(group, entry.version, tuple(sorted(entry.holding)), entry.frozen)
+
+
+def _check_agreement(group: str, theirs: Agreement, own: Agreement) -> None:
+    if own.allocation != theirs.allocation:
+        raise GroupConflict(
+            f"group {group!r} allocates queues by {theirs.allocation!r}, this member by {own.allocation!r}: "
+            "all members of a group need the same strategy"
+        )
+    if own.topics != theirs.topics:
+        raise GroupConflict(
+            f"group {group!r} subscribes to {theirs.topics}, this member to {own.topics}: "
+            "all members of a group need the same subscriptions"
+        )
+    for (topic, filter_of_group), (_, filter_of_member) in zip(theirs.filters, own.filters, strict=True):
+        if filter_of_member != filter_of_group:
+            raise GroupConflict(
+                f"group {group!r} filters topic {topic!r} by {filter_of_group!r}, this member by {filter_of_member!r}: "
+                "all members of a group need the same filters"
+            )
+    if own.hold_ms != theirs.hold_ms:
+        raise GroupConflict(
+            f"group {group!r} holds queues for {theirs.hold_ms} ms after a release, this member for {own.hold_ms} ms: "
+            "all members of a group need the same hold time"
+        )

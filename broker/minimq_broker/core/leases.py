@@ -3,10 +3,22 @@
 A member asks for a queue and gets a lease with an epoch as soon as nobody else holds it. It gives the queue back when
 the group's allocation gives it to another, after it has committed. Pulls and commits carry the epoch, so that a former
 owner that does not know yet is refused. Epochs only grow: the upper half is the term of the broker.
+
+A queue without an owner may have to wait, for two reasons:
+
+* Hold: its last owner has state to save, so nobody else gets it until that one has said so or the time is over.
+* Recovery: the broker has just started and knows no lease of the run before. A member that holds the queue still, by
+  the lease of that run, gets it back at once; nobody else can hold it. All others wait until the recovery is over,
+  since a member that comes later may have had it after them: then the one with the highest former epoch is first, and
+  the others follow in the order of asking. Holds of the run before are not known any more.
+
+Times are seconds on any clock that does not go back.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 from minimq_broker.core.state import QueueKey
@@ -37,17 +49,78 @@ class Wanted(NamedTuple):
     key: LeaseKey
 
 
-LeaseEvent = Granted | Wanted
+class Fencing(NamedTuple):
+    """An epoch is over that its owner has not given back: what is under way under it is to be refused."""
+
+    client_id: str
+    key: LeaseKey
+
+
+LeaseEvent = Granted | Wanted | Fencing
+
+
+class Claim(NamedTuple):
+    """What a member that asks knows of the run before.
+
+    Attributes:
+        epoch: under which it held the queue last, 0 if it did not.
+        held: whether it holds the queue still, as far as it knows.
+    """
+
+    epoch: int = 0
+    held: bool = False
+
+
+NO_CLAIM = Claim()
+
+
+class Recovery(NamedTuple):
+    """The time after a start in which former owners come back.
+
+    Attributes:
+        until: when it is over.
+        started: (group, topic id) of all groups that have read before the start; no others have former owners.
+    """
+
+    until: float = -math.inf
+    started: Collection[tuple[str, int]] = frozenset()
+
+
+NO_RECOVERY = Recovery()
+
+
+class LeaseStatus(NamedTuple):
+    """One queue of a group.
+
+    Attributes:
+        owner: who owns it, "" when nobody does.
+        epoch: that of the owner, 0 without one.
+        holder: the former owner for which it is held, "" when it is not.
+        held_s: for how long it is held at most.
+        waiting: who waits for it, in the order of asking.
+    """
+
+    owner: str = ""
+    epoch: int = 0
+    holder: str = ""
+    held_s: float = 0.0
+    waiting: tuple[str, ...] = ()
 
 
 class _Lease:
-    __slots__ = ("epoch", "owner", "waiting")
+    __slots__ = ("epoch", "owned", "owner", "saved", "until", "waiting")
 
-    def __init__(self, owner: str, epoch: int) -> None:
-        self.owner = owner
-        self.epoch = epoch
-        #: In the order in which they asked.
-        self.waiting: list[str] = []
+    def __init__(self) -> None:
+        #: Who owns the queue, or owned it last; "" before there was anybody.
+        self.owner = ""
+        self.owned = False
+        self.epoch = 0
+        #: Without an owner: until when nobody gets the queue.
+        self.until = -math.inf
+        #: The owner has saved its state ahead, and leaves nothing to wait for.
+        self.saved = False
+        #: In the order in which they asked, with the former epoch of each.
+        self.waiting: dict[str, int] = {}
 
 
 class LeaseTable:
@@ -55,60 +128,169 @@ class LeaseTable:
 
     Args:
         term: number of this run of the broker; larger than that of any run before.
+        recovery: when and for whom former owners have precedence; by default never.
     """
 
-    def __init__(self, term: int) -> None:
-        self._last_epoch = term << _TERM_SHIFT
+    def __init__(self, term: int, recovery: Recovery = NO_RECOVERY) -> None:
+        self._first_epoch = self._last_epoch = term << _TERM_SHIFT
+        self._recovery = recovery
         self._leases: dict[LeaseKey, _Lease] = {}
+        #: The queues that wait for a time, so that nobody has to look at all.
+        self._until: dict[LeaseKey, float] = {}
+        #: The queues that were granted in this run while it recovers: what comes later is no matter of former owners.
+        self._recovered: set[LeaseKey] = set()
+
+    # ---- looking --------------------------------------------------------------------------------
 
     def owner(self, key: LeaseKey) -> tuple[str, int] | None:
         """Return who owns a queue, and the epoch."""
         lease = self._leases.get(key)
-        return (lease.owner, lease.epoch) if lease else None
+        return (lease.owner, lease.epoch) if lease and lease.owned else None
 
-    def acquire(self, key: LeaseKey, client_id: str) -> list[LeaseEvent]:
-        """Grant the queue, or let the member wait for it. An owner that asks again is granted the same epoch."""
+    def status(self, key: LeaseKey, now: float) -> LeaseStatus:
+        """Return all there is to say about a queue."""
         lease = self._leases.get(key)
         if lease is None:
-            return [self._grant(key, client_id, [])]
-        if lease.owner == client_id:
-            return [Granted(client_id, key, lease.epoch)]
-        if client_id not in lease.waiting:
-            lease.waiting.append(client_id)
-        return [Wanted(lease.owner, key)]
-
-    def release(self, key: LeaseKey, client_id: str) -> list[LeaseEvent]:
-        """Take the queue back from its owner, or the wish from one that waits; grant it to the next."""
-        lease = self._leases.get(key)
-        if lease is None:
-            return []
-        if lease.owner != client_id:
-            if client_id in lease.waiting:
-                lease.waiting.remove(client_id)
-            return []
-        del self._leases[key]
-        if not lease.waiting:
-            return []
-        successor, *waiting = lease.waiting
-        granted = self._grant(key, successor, waiting)
-        return [granted, Wanted(successor, key)] if waiting else [granted]
-
-    def drop(self, group: str, client_id: str) -> list[LeaseEvent]:
-        """Release all that a member of a group holds or waits for."""
-        keys = [key for key in self._leases if key.group == group]
-        return [event for key in keys for event in self.release(key, client_id)]
+            return LeaseStatus()
+        waiting = tuple(lease.waiting)
+        if lease.owned:
+            return LeaseStatus(lease.owner, lease.epoch, waiting=waiting)
+        held_s = max(lease.until - now, 0.0) if lease.owner else 0.0
+        return LeaseStatus(holder=lease.owner if held_s else "", held_s=held_s, waiting=waiting)
 
     def check(self, key: LeaseKey, client_id: str, epoch: int) -> None:
         """Raise `Fenced` unless the member owns the queue under this epoch."""
         lease = self._leases.get(key)
-        if lease is None or lease.owner != client_id or lease.epoch != epoch:
-            held = f"{lease.owner} holds it under epoch {lease.epoch}" if lease else "nobody holds it"
+        if lease is None or not lease.owned or lease.owner != client_id or lease.epoch != epoch:
+            owned = lease is not None and lease.owned
+            held = f"{lease.owner} holds it under epoch {lease.epoch}" if lease and owned else "nobody holds it"
             raise Fenced(
                 f"{client_id} no longer owns queue {key.queue.queue_id} for group {key.group} (epoch {epoch}): {held}"
             )
 
-    def _grant(self, key: LeaseKey, client_id: str, waiting: list[str]) -> Granted:
+    # ---- asking and giving back -----------------------------------------------------------------
+
+    def acquire(self, key: LeaseKey, client_id: str, now: float, claim: Claim = NO_CLAIM) -> list[LeaseEvent]:
+        """Grant the queue, or let the member wait for it. An owner that asks again is granted the same epoch."""
+        self._end_recovery(now)
+        lease = self._leases.get(key)
+        if lease is None:
+            lease = self._leases[key] = _Lease()
+            if self._is_recovering(key, now):
+                self._wait_until(key, lease, self._recovery.until)
+        if lease.owned and lease.owner == client_id:
+            lease.saved = False  # it goes on
+            return [Granted(client_id, key, lease.epoch)]
+        is_former = 0 < claim.epoch < self._first_epoch and self._is_recovering(key, now)
+        lease.waiting[client_id] = max(claim.epoch if is_former else 0, lease.waiting.get(client_id, 0))
+        if lease.owned:
+            return [Wanted(lease.owner, key)]
+        if (lease.owner == client_id and now < lease.until) or (is_former and claim.held):
+            return self._grant(key, lease, client_id)
+        return self._settle(key, lease, now)
+
+    def release(self, key: LeaseKey, client_id: str, now: float, hold_s: float = 0.0) -> list[LeaseEvent]:
+        """Take the queue back from its owner, or the wish from one that waits; grant it to the next.
+
+        Args:
+            key: the queue.
+            client_id: who gives it back.
+            now: the time.
+            hold_s: for how long others have to wait at most; for nothing when the owner has saved its state already.
+        """
+        lease = self._leases.get(key)
+        if lease is None:
+            return []
+        if not lease.owned or lease.owner != client_id:
+            lease.waiting.pop(client_id, None)
+            return self._settle(key, lease, now)
+        lease.owned = False
+        self._wait_until(key, lease, now if lease.saved else now + hold_s)
+        return self._settle(key, lease, now)
+
+    def saved(self, key: LeaseKey, client_id: str, epoch: int, now: float) -> list[LeaseEvent]:
+        """End the hold of a former owner, or see to it that none begins; the epoch is the one it is about, or 0."""
+        lease = self._leases.get(key)
+        if lease is None or lease.owner != client_id or epoch not in (0, lease.epoch):
+            return []
+        if lease.owned:
+            lease.saved = True
+            return []
+        self._wait_until(key, lease, now)
+        return self._settle(key, lease, now)
+
+    def drop(self, group: str, client_id: str, now: float, hold_s: float = 0.0) -> list[LeaseEvent]:
+        """Release all that a member of a group holds or waits for; see `release`."""
+        events: list[LeaseEvent] = []
+        for key in [key for key in self._leases if key.group == group]:
+            if self._leases[key].owned and self._leases[key].owner == client_id:
+                events.append(Fencing(client_id, key))
+            events += self.release(key, client_id, now, hold_s)
+        return events
+
+    def renew(self, key: LeaseKey) -> list[LeaseEvent]:
+        """Give the owner a new epoch: what it does under the one it knows is refused until it has heard of it."""
+        lease = self._leases.get(key)
+        if lease is None or not lease.owned:
+            return []
+        return [Fencing(lease.owner, key), *self._grant(key, lease, lease.owner)]
+
+    # ---- time and topics ------------------------------------------------------------------------
+
+    @property
+    def next_expiry(self) -> float | None:
+        """When `expire` has something to do next; None when nothing waits for a time."""
+        return min(self._until.values(), default=None)
+
+    def expire(self, now: float) -> list[LeaseEvent]:
+        """Grant what has waited long enough."""
+        self._end_recovery(now)
+        over = [key for key, until in self._until.items() if until <= now]
+        return [event for key in over for event in self._settle(key, self._leases[key], now)]
+
+    def retain_topics(self, topic_ids: Collection[int]) -> None:
+        """Forget all leases and wishes in topics that are gone."""
+        for key in [key for key in self._leases if key.queue.topic_id not in topic_ids]:
+            self._forget(key)
+
+    # ---- transitions ----------------------------------------------------------------------------
+
+    def _end_recovery(self, now: float) -> None:
+        if now >= self._recovery.until:
+            self._recovery = NO_RECOVERY
+            self._recovered.clear()
+
+    def _is_recovering(self, key: LeaseKey, now: float) -> bool:
+        started = (key.group, key.queue.topic_id) in self._recovery.started
+        return started and now < self._recovery.until and key not in self._recovered
+
+    def _wait_until(self, key: LeaseKey, lease: _Lease, until: float) -> None:
+        lease.until = self._until[key] = until
+
+    def _settle(self, key: LeaseKey, lease: _Lease, now: float) -> list[LeaseEvent]:
+        """Give a queue without an owner to the next one when the time has come."""
+        if lease.owned:
+            return []
+        if now < lease.until:
+            if not lease.waiting and not lease.owner:
+                self._forget(key)  # the next one to ask begins to wait anew
+            return []
+        if not lease.waiting:
+            self._forget(key)
+            return []
+        return self._grant(key, lease, max(lease.waiting, key=lease.waiting.__getitem__))  # the first of the highest
+
+    def _grant(self, key: LeaseKey, lease: _Lease, client_id: str) -> list[LeaseEvent]:
+        self._until.pop(key, None)
         self._last_epoch += 1
-        lease = self._leases[key] = _Lease(client_id, self._last_epoch)
-        lease.waiting = waiting
-        return Granted(client_id, key, lease.epoch)
+        lease.waiting.pop(client_id, None)
+        lease.owner, lease.owned, lease.epoch, lease.saved = client_id, True, self._last_epoch, False
+        lease.waiting = dict.fromkeys(lease.waiting, 0)  # from now on it goes by the order of asking
+        if self._recovery.started:
+            self._recovered.add(key)
+        granted = Granted(client_id, key, lease.epoch)
+        return [granted, Wanted(client_id, key)] if lease.waiting else [granted]
+
+    def _forget(self, key: LeaseKey) -> None:
+        self._leases.pop(key, None)
+        self._until.pop(key, None)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from minimq_broker.core.facts import Fact, PermissionSet, TopicDeleted, TopicSet
 from minimq_broker.core.groups import GroupTable
-from minimq_broker.core.leases import LeaseTable
+from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, SendStatus
@@ -62,9 +62,17 @@ class Engine:
         options: how the store keeps its data.
         limits: what is let through.
         topics_changed: called when topics were created, changed or deleted, or when the permission of the broker was.
+        recovery_s: seconds after the start in which former owners of queues have precedence.
     """
 
-    def __init__(self, path: Path, options: StoreOptions, limits: Limits, topics_changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: StoreOptions,
+        limits: Limits,
+        topics_changed: Callable[[], None],
+        recovery_s: float = 0.0,
+    ) -> None:
         self.limits = limits
         self.counters = Counters()
         self._loop = asyncio.get_running_loop()
@@ -78,7 +86,8 @@ class Engine:
         self._receivers: set[asyncio.Task[None]] = set()
         self.store = MessageStore(path, self._hand_over, options, now_ms)
         self.groups = GroupTable(self.store.term << 32)
-        self.leases = LeaseTable(self.store.term)
+        recovery = Recovery(self._loop.time() + recovery_s, frozenset(self.store.state.started.copy()))
+        self.leases = LeaseTable(self.store.term, recovery)
 
     @property
     def state(self) -> State:
@@ -177,6 +186,7 @@ class Engine:
     def _react(self, fact: Fact) -> None:
         if isinstance(fact, TopicDeleted):  # rare, so everybody may look for their topic again
             self._wake(self._long_poll.all())
+            self.leases.retain_topics({topic.topic_id for topic in self.state.topics.copy().values()})
         if isinstance(fact, TopicSet | TopicDeleted | PermissionSet):
             self._topics_changed()
 
@@ -194,6 +204,10 @@ class Engine:
         finally:
             timer.cancel()
             self._long_poll.remove(queue, waiter)
+
+    def wake(self, queue: QueueKey) -> None:
+        """Let all who wait for a queue look again whether they still may."""
+        self._wake(self._long_poll.arrived(queue))
 
     def _wake(self, waiters: set[asyncio.Future[None]]) -> None:
         for waiter in waiters:

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.leases import LeaseKey
+from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
+from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import Fenced, InvalidArgument
 from minimq_common.names import check_group
 from minimq_proto.v1 import broker_pb2
+
+
+def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPosition) -> int:
+    """Return the offset at which a position is in a queue; without one, the end. Any thread may call this."""
+    first, end = store.bounds(queue)
+    match start.at:
+        case broker_pb2.START_AT_EARLIEST:
+            return first
+        case broker_pb2.START_AT_TIMESTAMP:
+            return store.offset_at(queue, start.timestamp_ms)
+        case _:
+            return end
 
 
 class OffsetService:

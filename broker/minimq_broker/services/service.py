@@ -27,7 +27,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     def __init__(self, engine: Engine, identity: Identity, sessions: SessionOptions, auto_create_queues: int) -> None:
         self._append = AppendService(engine)
         self._pull = PullService(engine)
-        self._session = SessionService(engine, sessions)
+        self._session = SessionService(engine, sessions, identity.broker_name)
         self._topics = TopicService(engine, auto_create_queues)
         self._offsets = OffsetService(engine)
         self._status = StatusService(engine, identity)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 
 import grpc.aio
 
 from minimq_broker.core.facts import CommittedOffset, Fact, GroupStarted
-from minimq_broker.core.groups import Members
-from minimq_broker.core.leases import Granted, LeaseEvent, LeaseKey
+from minimq_broker.core.groups import Agreement, Members
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
-from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound
+from minimq_broker.services.leases import LeaseKeeper
+from minimq_broker.services.offsets import start_offset
+from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError
+from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_group
 from minimq_common.rpc import to_failure
 from minimq_common.stream_writer import StreamWriter
@@ -30,6 +32,9 @@ log = logging.getLogger(__name__)
 
 #: Events that may wait for a client that does not read; with more its session ends.
 MAX_WAITING_EVENTS = 100_000
+#: Time in seconds in which changes of a group are collected before its members are told: those that start together make
+#: one round of it, which a person does not notice.
+ROUND_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +70,24 @@ class _Session:
 
 
 class SessionService:
-    """The `Session` call of the broker."""
+    """The `Session` call of the broker.
 
-    def __init__(self, engine: Engine, options: SessionOptions) -> None:
+    Args:
+        engine: store, groups and leases.
+        options: when a client counts as dead.
+        broker_name: by which members name the queues of this broker.
+
+    Attributes:
+        leases: those of the members.
+    """
+
+    def __init__(self, engine: Engine, options: SessionOptions, broker_name: str) -> None:
         self._engine = engine
         self._options = options
         self._sessions: dict[str, _Session] = {}
-        self._lease_events: asyncio.Queue[LeaseEvent] = asyncio.Queue()
-        engine.receive(self._deliver_lease_events(), "session-lease-events")
+        #: Groups whose members will be told of a new list in a moment.
+        self._changed_groups: set[str] = set()
+        self.leases = LeaseKeeper(engine, broker_name, self._tell)
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
         """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use."""
@@ -150,13 +165,18 @@ class SessionService:
                 case "join":
                     group = request.join.group
                     await self._join(session, request.join)
+                case "holding":
+                    group = request.holding.group
+                    self._engine.groups.hold(group, session.client_id, map(_queue, request.holding.queues))
                 case "acquire":
                     group = request.acquire.group
-                    self._acquire(group, session.client_id, request.acquire.queues)
+                    self.leases.acquire(group, session.client_id, request.acquire.queues)
                 case "release":
                     group = request.release.group
-                    for key in self._lease_keys(group, request.release.queues):
-                        self._tell_later(self._engine.leases.release(key, session.client_id))
+                    self.leases.release(group, session.client_id, request.release.queues)
+                case "saved":
+                    group = request.saved.group
+                    self.leases.saved(group, session.client_id, request.saved.queues)
                 case "leave":
                     self._leave(request.leave.group, session.client_id)
                 case "heartbeat":
@@ -167,7 +187,7 @@ class SessionService:
 
     async def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
-        changed = self._engine.groups.join(group, session.client_id, frozenset(join.topics), join.allocation)
+        changed = self._engine.groups.join(group, session.client_id, _agreement(join), map(_queue, join.held))
         for name in join.topics:
             topic = self._engine.state.topics.get(name)
             if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
@@ -175,8 +195,7 @@ class SessionService:
         if changed is None:
             session.tell(_members_event(self._engine.groups.members(group)))
         else:
-            # Not `changed`: others may have come while the start was recorded.
-            self._broadcast(self._engine.groups.members(group))
+            self._broadcast_soon(group)
 
     def _decide_start(self, group: str, name: str, start: broker_pb2.StartPosition, state: State) -> Fact | None:
         topic = state.topics.get(name)
@@ -186,109 +205,62 @@ class SessionService:
         for queue_id in range(topic.queues):
             queue = QueueKey(topic.topic_id, queue_id)
             if state.offset(group, queue) is None:  # otherwise somebody committed by hand before
-                offsets.append(CommittedOffset(*queue, self._start_offset(queue, _start_in(name, start))))
+                offsets.append(CommittedOffset(*queue, start_offset(self._engine.store, queue, _start_in(name, start))))
         return GroupStarted(group, topic.topic_id, tuple(offsets))
 
-    def _start_offset(self, queue: QueueKey, start: broker_pb2.StartPosition) -> int:
-        first, end = self._engine.store.bounds(queue)
-        match start.at:
-            case broker_pb2.START_AT_EARLIEST:
-                return first
-            case broker_pb2.START_AT_TIMESTAMP:
-                return self._engine.store.offset_at(queue, start.timestamp_ms)
-            case _:
-                return end
-
-    def _acquire(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueOffset]) -> None:
-        if not self._engine.groups.is_member(group, client_id):
-            raise InvalidArgument(f"{client_id} is not in group {group!r}: join it before acquiring queues")
-        for key in self._lease_keys(group, queues):
-            self._tell_later(self._engine.leases.acquire(key, client_id))
-
     def _leave(self, group: str, client_id: str) -> None:
-        changed = self._engine.groups.leave(group, client_id)
-        self._tell_later(self._engine.leases.drop(group, client_id))
-        if changed is not None:
-            self._broadcast(changed)
-
-    def _lease_keys(self, group: str, queues: Iterable[broker_pb2.QueueOffset]) -> Iterator[LeaseKey]:
-        """Yield the keys of those queues that are here; a topic that was deleted must not harm the others."""
-        for item in queues:
-            try:
-                yield LeaseKey(group, self._engine.state.queue(item.topic, item.queue_id))
-            except (TopicNotFound, QueueNotFound) as error:
-                log.info("session: passed over group=%s reason=%s", group, error)
+        self.leases.drop(group, client_id)
+        if self._engine.groups.leave(group, client_id) is not None:
+            self._broadcast_soon(group)
 
     # ---- telling --------------------------------------------------------------------------------
 
-    def _broadcast(self, members: Members) -> None:
+    def _tell(self, client_id: str, event: broker_pb2.SessionEvent) -> None:
+        session = self._sessions.get(client_id)
+        if session is not None:
+            session.tell(event)
+
+    def _broadcast_soon(self, group: str) -> None:
+        """Tell a group its member list in a moment: what changes until then makes no round of its own."""
+        if group not in self._changed_groups:
+            self._changed_groups.add(group)
+            asyncio.get_running_loop().call_later(ROUND_S, self._broadcast, group)
+
+    def _broadcast(self, group: str) -> None:
+        self._changed_groups.discard(group)
+        members = self._engine.groups.members(group)
+        event = _members_event(members)
         for client_id in members.client_ids:
-            session = self._sessions.get(client_id)
-            if session is not None:
-                session.tell(_members_event(members))
+            self._tell(client_id, event)
 
-    def _tell_later(self, events: Iterable[LeaseEvent]) -> None:
-        for event in events:
-            self._lease_events.put_nowait(event)
 
-    async def _deliver_lease_events(self) -> None:
-        """Tell members what became of leases. A task of its own: whose request it was may be gone by then."""
-        while True:
-            events = [await self._lease_events.get()]
-            while not self._lease_events.empty():
-                events.append(self._lease_events.get_nowait())
-            try:
-                # The last commit of a former owner may be on its way to the disk; the new owner starts behind it.
-                await self._engine.record(lambda _: None)
-            except MiniMQError as error:
-                log.warning("session: leases are granted though nothing can be written reason=%s", error)
-            for event in events:
-                self._tell_of_lease(event)
-
-    def _tell_of_lease(self, event: LeaseEvent) -> None:
-        session = self._sessions.get(event.client_id)
-        if session is None:
-            return
-        owner = self._engine.leases.owner(event.key)
-        if isinstance(event, Granted) and owner != (event.client_id, event.epoch):
-            return  # given back meanwhile
-        try:
-            session.tell(self._lease_event(event))
-        except TopicNotFound:
-            log.info("session: the topic of a lease was deleted client=%s", event.client_id)
-        except Exception:  # a queue that cannot be looked up must not end the grants of all others
-            log.exception("session: a lease could not be told client=%s key=%s", event.client_id, event.key)
-
-    def _lease_event(self, event: LeaseEvent) -> broker_pb2.SessionEvent:
-        group, queue = event.key
-        topic = self._topic_name(queue)
-        if not isinstance(event, Granted):
-            wanted = broker_pb2.QueueWanted(group=group, topic=topic, queue_id=queue.queue_id)
-            return broker_pb2.SessionEvent(wanted=wanted)
-        first, end = self._engine.store.bounds(queue)
-        committed = self._engine.state.offset(group, queue)
-        # A queue that came after the group had started has no committed offset: it is read from its beginning.
-        offset = first if committed is None else min(max(committed, first), end)
-        granted = broker_pb2.QueueGranted(
-            group=group,
-            topic=topic,
-            queue_id=queue.queue_id,
-            epoch=event.epoch,
-            offset=offset,
-            topic_id=queue.topic_id,
-        )
-        return broker_pb2.SessionEvent(granted=granted)
-
-    def _topic_name(self, queue: QueueKey) -> str:
-        for name, topic in self._engine.state.topics.copy().items():
-            if topic.topic_id == queue.topic_id:
-                return name
-        raise TopicNotFound(f"the topic with id {queue.topic_id} was deleted")
+def _agreement(join: broker_pb2.JoinGroup) -> Agreement:
+    """Return what a member says that all have to say. Raises `InvalidArgument`."""
+    filters = join.filters or [""] * len(join.topics)
+    if len(filters) != len(join.topics):
+        raise InvalidArgument(f"{len(join.filters)} filters for {len(join.topics)} topics: give one for each, or none")
+    if join.hold_ms < 0:
+        raise InvalidArgument(f"hold_ms is {join.hold_ms}: it must be at least 0")
+    return Agreement(tuple(sorted(dict(zip(join.topics, filters, strict=True)).items())), join.allocation, join.hold_ms)
 
 
 def _members_event(members: Members) -> broker_pb2.SessionEvent:
-    event = broker_pb2.GroupMembers(group=members.group, version=members.version, client_ids=members.client_ids)
+    held = [
+        broker_pb2.MemberQueues(client_id=client_id, queues=map(_queue_name, queues))
+        for client_id, queues in members.held.items()
+    ]
+    event = broker_pb2.GroupMembers(
+        group=members.group, version=members.version, client_ids=members.client_ids, held=held
+    )
     return broker_pb2.SessionEvent(members=event)
+
+
+def _queue(name: broker_pb2.QueueName) -> MessageQueue:
+    return MessageQueue(name.topic, name.broker_name, name.queue_id)
+
+
+def _queue_name(queue: MessageQueue) -> broker_pb2.QueueName:
+    return broker_pb2.QueueName(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
 
 def _start_in(topic: str, start: broker_pb2.StartPosition) -> broker_pb2.StartPosition:

@@ -1,0 +1,157 @@
+"""The leases of the broker in time: asked for and given back by members, granted at the right moment, told of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from minimq_broker.core.leases import Claim, Fencing, Granted, LeaseEvent, LeaseKey, Wanted
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: Tells a client something; one that is gone is passed over.
+Tell = Callable[[str, broker_pb2.SessionEvent], None]
+
+
+class LeaseKeeper:
+    """Changes the leases of an engine as members ask, and tells them what became of it.
+
+    Not thread-safe: it belongs to the loop of the engine.
+
+    Args:
+        engine: whose leases it keeps.
+        broker_name: by which members name the queues of this broker.
+        tell: brings the news to a member.
+    """
+
+    def __init__(self, engine: Engine, broker_name: str, tell: Tell) -> None:
+        self._engine = engine
+        self._broker_name = broker_name
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._news: asyncio.Queue[LeaseEvent] = asyncio.Queue()
+        engine.receive(self._deliver(), "lease-news")
+
+    def acquire(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueOffset]) -> None:
+        """Let a member have queues as soon as it may. Raises `InvalidArgument` for one that is not in the group."""
+        if not self._engine.groups.is_member(group, client_id):
+            raise InvalidArgument(f"{client_id} is not in group {group!r}: join it before acquiring queues")
+        for key, item in self._present(group, queues):
+            queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
+            claim = Claim(item.epoch, self._engine.groups.holds(group, client_id, queue))
+            self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
+        self._wind()
+
+    def release(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueOffset]) -> None:
+        """Take queues back from a member; what it owned is held for it as long as its group says."""
+        for key, _ in self._present(group, queues):
+            self._later(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
+        self._wind()
+
+    def saved(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueOffset]) -> None:
+        """Let others have queues of which a member has saved its state, or will when it gives them back."""
+        for key, item in self._present(group, queues):
+            self._later(self._engine.leases.saved(key, client_id, item.epoch, self._loop.time()))
+        self._wind()
+
+    def drop(self, group: str, client_id: str) -> None:
+        """Take all queues from a member that leaves its group; called before it is out of the member list."""
+        self._later(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
+        self._wind()
+
+    def renew(self, keys: Iterable[LeaseKey]) -> None:
+        """Fence the owners of queues, and grant them anew where the group is by then.
+
+        What the caller records before it waits for anything is on disk ahead of these grants.
+        """
+        for key in keys:
+            self._later(self._engine.leases.renew(key))
+
+    def _hold_s(self, group: str) -> float:
+        agreement = self._engine.groups.agreement(group)
+        return agreement.hold_ms / 1000 if agreement else 0.0
+
+    def _present(
+        self, group: str, queues: Iterable[broker_pb2.QueueOffset]
+    ) -> Iterator[tuple[LeaseKey, broker_pb2.QueueOffset]]:
+        """Yield those queues that are here; a topic that was deleted must not harm the others."""
+        for item in queues:
+            try:
+                yield LeaseKey(group, self._engine.state.queue(item.topic, item.queue_id)), item
+            except (TopicNotFound, QueueNotFound) as error:
+                log.info("lease: passed over group=%s reason=%s", group, error)
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def _wind(self) -> None:
+        """Set the timer to the next moment at which somebody has waited long enough."""
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self._engine.leases.next_expiry
+        self._timer = None if due is None else self._loop.call_at(due, self._expire)
+
+    def _expire(self) -> None:
+        self._later(self._engine.leases.expire(self._loop.time()))
+        self._wind()
+
+    # ---- news -----------------------------------------------------------------------------------
+
+    def _later(self, events: Iterable[LeaseEvent]) -> None:
+        for event in events:
+            self._news.put_nowait(event)
+
+    async def _deliver(self) -> None:
+        """Tell members what became of leases. A task of its own: whose request it was may be gone by then."""
+        while True:
+            events = [await self._news.get()]
+            while not self._news.empty():
+                events.append(self._news.get_nowait())
+            try:
+                # The last commit of a former owner may be on its way to the disk; the new owner starts behind it.
+                await self._engine.record(lambda _: None)
+            except MiniMQError as error:
+                log.warning("lease: granted though nothing can be written reason=%s", error)
+            for event in events:
+                try:
+                    self._bring(event)
+                except TopicNotFound:
+                    log.info("lease: the topic was deleted client=%s", event.client_id)
+                except Exception:  # a queue that cannot be looked up must not end the grants of all others
+                    log.exception("lease: not told client=%s key=%s", event.client_id, event.key)
+
+    def _bring(self, event: LeaseEvent) -> None:
+        match event:
+            case Granted(client_id, key, epoch):
+                if self._engine.leases.owner(key) == (client_id, epoch):  # otherwise given back meanwhile
+                    self._tell(client_id, broker_pb2.SessionEvent(granted=self._granted(key, epoch)))
+            case Wanted(client_id, key):
+                wanted = broker_pb2.QueueWanted(
+                    group=key.group, topic=self._topic_name(key.queue), queue_id=key.queue.queue_id
+                )
+                self._tell(client_id, broker_pb2.SessionEvent(wanted=wanted))
+            case Fencing(_, key):
+                self._engine.wake(key.queue)  # a pull that waits looks at its lease again
+
+    def _granted(self, key: LeaseKey, epoch: int) -> broker_pb2.QueueGranted:
+        group, queue = key
+        topic = self._topic_name(queue)
+        first, end = self._engine.store.bounds(queue)
+        committed = self._engine.state.offset(group, queue)
+        # A queue that came after the group had started has no committed offset: it is read from its beginning.
+        offset = first if committed is None else min(max(committed, first), end)
+        return broker_pb2.QueueGranted(
+            group=group, topic=topic, queue_id=queue.queue_id, epoch=epoch, offset=offset, topic_id=queue.topic_id
+        )
+
+    def _topic_name(self, queue: QueueKey) -> str:
+        for name, topic in self._engine.state.topics.copy().items():
+            if topic.topic_id == queue.topic_id:
+                return name
+        raise TopicNotFound(f"the topic with id {queue.topic_id} was deleted")

@@ -1,0 +1,136 @@
+"""Members of consumer groups: what they have to agree on, and the versions of their list."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq_broker.core.groups import Agreement, GroupTable, Members
+from minimq_common.errors import GroupConflict
+from minimq_common.model import MessageQueue
+
+T = Agreement((("t", ""),), "averagely")
+WITH_U = Agreement((("t", ""), ("u", "")), "averagely")
+
+Q0, Q1, Q2 = (MessageQueue("t", "broker-a", number) for number in range(3))
+
+
+def test_members_come_and_go_in_growing_versions() -> None:
+    table = GroupTable(first_version=100)
+
+    assert table.join("g", "b", T) == Members("g", 101, ("b",), {})
+    assert table.join("g", "a", T) == Members("g", 102, ("a", "b"), {})
+    assert table.join("g", "a", T) is None
+    assert table.join("h", "a", T) == Members("h", 103, ("a",), {})
+    assert table.members("g") == Members("g", 102, ("a", "b"), {})
+    assert sorted(table.groups_of("a")) == ["g", "h"]
+    assert sorted(table.names()) == ["g", "h"]
+    assert table.leave("g", "a") == Members("g", 104, ("b",), {})
+    assert table.leave("g", "a") is None
+    assert table.leave("g", "b") == Members("g", 105, (), {})
+    assert table.leave("absent", "b") is None
+    assert table.members("g") == Members("g", 0, (), {})
+    assert table.agreement("g") is None
+    assert table.join("g", "a", T) == Members("g", 106, ("a",), {})
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (T._replace(allocation="circle"), "allocates queues by 'averagely', this member by 'circle'"),
+        (WITH_U, r"subscribes to \['t'\], this member to \['t', 'u'\].*same subscriptions"),
+        (Agreement((("t", "red"),), "averagely"), "filters topic 't' by '', this member by 'red'.*same filters"),
+        (T._replace(hold_ms=50_000), "for 0 ms after a release, this member for 50000 ms.*same hold time"),
+    ],
+)
+def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(other: Agreement, text: str) -> None:
+    table = GroupTable(0)
+    before = table.join("g", "a", T, [Q0])
+
+    with pytest.raises(GroupConflict, match=text):
+        table.join("g", "b", other, [Q1])
+
+    assert table.members("g") == before
+    assert table.agreement("g") == T
+
+
+@pytest.mark.parametrize("other", [WITH_U, T._replace(allocation="circle"), T._replace(hold_ms=1)])
+def test_a_lone_member_may_change_its_mind(other: Agreement) -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T)
+    assert table.join("g", "a", other) == Members("g", 2, ("a",), {})
+    assert table.agreement("g") == other
+    with pytest.raises(GroupConflict):
+        table.join("g", "b", T)
+
+
+def test_one_of_several_may_not_change_its_mind() -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T)
+    table.join("g", "b", T)
+    with pytest.raises(GroupConflict):
+        table.join("g", "a", WITH_U)
+    table.leave("g", "b")
+    assert table.join("g", "a", WITH_U) is not None
+
+
+def test_what_the_last_one_said_binds_nobody() -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T)
+    table.leave("g", "a")
+    assert table.join("g", "b", WITH_U) == Members("g", 3, ("b",), {})
+
+
+def test_what_members_held_is_frozen_when_a_version_begins() -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T, [Q1, Q0, Q1])
+    assert table.members("g").held == {"a": (Q0, Q1)}
+
+    table.hold("g", "a", [Q0])
+    assert table.join("g", "a", T, [Q2]) is None
+    table.hold("g", "stranger", [Q1])
+    table.hold("absent", "a", [Q1])
+    assert table.members("g").held == {"a": (Q0, Q1)}
+
+    joined = table.join("g", "b", T)
+    assert joined is not None
+    assert joined.held == {"a": (Q2,)}
+    table.hold("g", "b", [Q1])
+    table.hold("g", "a", [])
+    left = table.leave("g", "a")
+    assert left is not None
+    assert left.held == {"b": (Q1,)}
+    assert joined.held == {"a": (Q2,)}
+
+
+def test_what_a_member_holds_now_is_known() -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T, [Q0])
+    assert table.holds("g", "a", Q0)
+    assert not table.holds("g", "a", Q1)
+    assert not table.holds("g", "b", Q0)
+    table.hold("g", "a", [Q1])
+    assert not table.holds("g", "a", Q0)
+
+
+queues = st.lists(st.sampled_from([Q0, Q1, Q2]), max_size=3)
+steps = st.tuples(st.sampled_from(["join", "hold", "leave"]), st.sampled_from("abc"), queues)
+
+
+@given(st.lists(steps))
+def test_whoever_looks_at_one_version_sees_the_same(history: list[tuple[str, str, list[MessageQueue]]]) -> None:
+    table = GroupTable(0)
+    seen: dict[int, Members] = {}
+    for action, client, held in history:
+        if action == "join":
+            table.join("g", client, T, held)
+        elif action == "hold":
+            table.hold("g", client, held)
+        else:
+            table.leave("g", client)
+        members = table.members("g")
+        if members.client_ids:
+            assert seen.setdefault(members.version, members) == members
+            assert members.version == max(seen)
+            assert members.held.keys() <= set(members.client_ids)

@@ -1,0 +1,375 @@
+"""Who owns a queue: tables of steps, and members that ask, give back, save and die in any order and at any time."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from minimq_broker.core.leases import (
+    Claim,
+    Fencing,
+    Granted,
+    LeaseEvent,
+    LeaseKey,
+    LeaseStatus,
+    LeaseTable,
+    Recovery,
+    Wanted,
+)
+from minimq_broker.core.state import QueueKey
+from minimq_common.errors import Fenced
+
+KEY = LeaseKey("g", QueueKey(1, 0))
+OTHER = LeaseKey("g", QueueKey(1, 1))
+FIRST = 7 << 32
+#: An epoch of the run before.
+FORMER = (6 << 32) + 5
+
+
+def run(table: LeaseTable, steps: str) -> list[LeaseEvent]:
+    """Do the steps, and return what is told of the last one.
+
+    `@5`: it is 5 o'clock; `+a`: a asks, `+a3`: it held the queue in the run before, third; `+a3!`: and holds it still;
+    `-a`: a gives back, `-a/9`: in a group that holds for 9 s; `sa`: a's state is saved; `xa`, `xa/9`: a is dropped;
+    `renew`.
+    """
+    now, told = 0.0, list[LeaseEvent]()
+    for step in steps.split():
+        if step == "renew":
+            told = table.renew(KEY)
+            continue
+        kind, who, rest = step[0], step[1], step[2:]
+        match kind:
+            case "@":
+                now = float(step[1:])
+                told = table.expire(now)
+            case "+":
+                number = rest.rstrip("!")
+                claim = Claim((6 << 32) + int(number), rest.endswith("!")) if number else Claim()
+                told = table.acquire(KEY, who, now, claim)
+            case "-":
+                told = table.release(KEY, who, now, float(rest[1:] or 0))
+            case "s":
+                told = table.saved(KEY, who, int(rest) + FIRST if rest else 0, now)
+            case "x":
+                told = table.drop("g", who, now, float(rest[1:] or 0))
+    return told
+
+
+def granted(who: str, number: int) -> Granted:
+    return Granted(who, KEY, FIRST + number)
+
+
+@pytest.mark.parametrize(
+    ("steps", "events"),
+    [
+        ("+a", [granted("a", 1)]),
+        ("+a +a", [granted("a", 1)]),
+        ("+a +b", [Wanted("a", KEY)]),
+        ("+a +b +b", [Wanted("a", KEY)]),
+        ("+a -a", []),
+        ("+a -a +b", [granted("b", 2)]),
+        ("+a +b -a", [granted("b", 2)]),
+        ("+a +b +c -a", [granted("b", 2), Wanted("b", KEY)]),
+        ("+a +b +b +c -a -b", [granted("c", 3)]),
+        ("+a +b -b -a", []),
+        ("+a -b", []),
+        ("-a", []),
+        ("+a +b xa", [Fencing("a", KEY), granted("b", 2)]),
+        ("+a +b xb -a", []),
+        ("xa", []),
+        ("+a renew", [Fencing("a", KEY), granted("a", 2)]),
+        ("+a +b renew", [Fencing("a", KEY), granted("a", 2), Wanted("a", KEY)]),
+        ("+a -a renew", []),
+        ("renew", []),
+    ],
+)
+def test_what_is_told_after_the_last_step(steps: str, events: list[LeaseEvent]) -> None:
+    assert run(LeaseTable(term=7), steps) == events
+
+
+@pytest.mark.parametrize(
+    ("steps", "events"),
+    [
+        ("+a +b -a/9", []),
+        ("+a -a/9 +b", []),
+        ("+a +b -a/9 @8.9", []),
+        ("+a +b -a/9 @9", [granted("b", 2)]),
+        ("+a +b +c -a/9 @9", [granted("b", 2), Wanted("b", KEY)]),
+        ("+a -a/9 @9 +b", [granted("b", 2)]),
+        ("+a -a/9 @10 +b", [granted("b", 2)]),
+        ("+a +b -a/9 sa", [granted("b", 2)]),
+        ("+a +b -a/9 sa1", [granted("b", 2)]),
+        ("+a +b -a/9 sa0", []),  # of an earlier lease
+        ("+a +b -a/9 sb", []),
+        ("+a +b -a/9 @1 +a", [granted("a", 2), Wanted("a", KEY)]),  # the former owner may have it back
+        ("+a -a/9 @1 +a", [granted("a", 2)]),
+        ("+a +b -a/9 -b @9", []),
+        ("+a +b -a/9 -a", []),  # once more: nothing is shortened
+        ("+a +b -a/9 xa", []),  # nor by the end of the member
+        ("+a +b xa/9", [Fencing("a", KEY)]),
+        ("+a +b xa/9 @9", [granted("b", 2)]),
+        ("+a +b sa xa/9", [Fencing("a", KEY), granted("b", 2)]),  # saved ahead
+        ("+a +b sa1 -a/9", [granted("b", 2)]),
+        ("+a +b sa +a -a/9", []),  # it went on after all
+        ("sa", []),
+    ],
+)
+def test_holds(steps: str, events: list[LeaseEvent]) -> None:
+    assert run(LeaseTable(term=7), steps) == events
+
+
+@pytest.mark.parametrize(
+    ("steps", "events"),
+    [
+        ("+a", []),
+        ("+a @2.9", []),
+        ("+a @3", [granted("a", 1)]),
+        ("+a +b @3", [granted("a", 1), Wanted("a", KEY)]),
+        ("+a5", []),  # somebody may have had it later
+        ("+a5 @3", [granted("a", 1)]),
+        ("+a +b5 @3", [granted("b", 1), Wanted("b", KEY)]),
+        ("+a5 +b7 +c6 @3", [granted("b", 1), Wanted("b", KEY)]),
+        ("+a5 +b7 -b @3", [granted("a", 1)]),
+        ("+a +b5 +c7 @3 -c", [granted("a", 2), Wanted("a", KEY)]),  # the others in the order of asking
+        ("+a5!", [granted("a", 1)]),  # nobody else can have had it later
+        ("+b +a5!", [granted("a", 1), Wanted("a", KEY)]),
+        ("+a5! +b7", [Wanted("a", KEY)]),
+        ("+b +a5! -a", [granted("b", 2)]),  # from then on it is as ever
+        ("+a5! -a +b", [granted("b", 2)]),
+        ("@3 +a", [granted("a", 1)]),
+        ("+a xa @3", []),
+        ("+a5! +b -a/9 @3", []),
+        ("+a5! +b -a/9 @9", [granted("b", 2)]),
+    ],
+)
+def test_former_owners_come_first_after_a_start(steps: str, events: list[LeaseEvent]) -> None:
+    assert run(LeaseTable(7, Recovery(3.0, {("g", 1)})), steps) == events
+
+
+def test_what_nobody_has_read_before_the_start_has_no_former_owners() -> None:
+    table = LeaseTable(7, Recovery(3.0, {("g", 1)}))
+    for key in (LeaseKey("h", KEY.queue), LeaseKey("g", QueueKey(2, 0))):
+        assert isinstance(table.acquire(key, "a", 0.0)[0], Granted)
+
+
+def test_an_epoch_of_this_run_is_no_claim_of_the_run_before() -> None:
+    table = LeaseTable(7, Recovery(3.0, {("g", 1)}))
+    assert table.acquire(KEY, "a", 0.0, Claim(FIRST + 1, held=True)) == []
+    assert table.acquire(KEY, "b", 0.0, Claim(FORMER)) == []
+    assert table.expire(3.0)[0] == granted("b", 1)
+
+
+def test_only_the_owner_under_its_epoch_passes() -> None:
+    table = LeaseTable(term=1)
+    [lease] = table.acquire(KEY, "a", 0.0)
+    assert isinstance(lease, Granted)
+    table.check(KEY, "a", lease.epoch)
+    for client, epoch in (("b", lease.epoch), ("a", lease.epoch - 1), ("a", lease.epoch + 1)):
+        with pytest.raises(Fenced, match=f"a holds it under epoch {lease.epoch}"):
+            table.check(KEY, client, epoch)
+    with pytest.raises(Fenced, match="nobody holds it"):
+        table.check(OTHER, "a", lease.epoch)
+    table.release(KEY, "a", 0.0, 9.0)
+    with pytest.raises(Fenced, match="nobody holds it"):
+        table.check(KEY, "a", lease.epoch)
+
+
+def test_a_renewed_lease_fences_its_former_epoch() -> None:
+    table = LeaseTable(term=1)
+    run(table, "+a renew")
+    with pytest.raises(Fenced):
+        table.check(KEY, "a", (1 << 32) + 1)
+    table.check(KEY, "a", (1 << 32) + 2)
+
+
+def test_groups_do_not_disturb_each_other() -> None:
+    table = LeaseTable(term=1)
+    elsewhere = LeaseKey("h", KEY.queue)
+    table.acquire(KEY, "a", 0.0)
+    assert isinstance(table.acquire(elsewhere, "b", 0.0)[0], Granted)
+    assert table.drop("h", "a", 0.0) == []
+    assert table.owner(KEY) is not None
+
+
+def test_the_leases_and_wishes_of_a_deleted_topic_are_gone() -> None:
+    table = LeaseTable(term=1)
+    gone = LeaseKey("g", QueueKey(2, 0))
+    held = LeaseKey("g", QueueKey(2, 1))
+    for key in (KEY, gone, held):
+        table.acquire(key, "a", 0.0)
+        table.acquire(key, "b", 0.0)
+    table.release(held, "a", 0.0, 9.0)
+    table.retain_topics({1})
+
+    assert (table.owner(gone), table.status(held, 0.0)) == (None, LeaseStatus())
+    assert table.next_expiry is None
+    assert table.expire(10.0) == []
+    assert table.drop("g", "b", 10.0) == []
+    assert table.owner(KEY) is not None
+
+
+def test_epochs_of_a_later_term_are_larger() -> None:
+    former, later = LeaseTable(term=3), LeaseTable(term=4)
+    for _ in range(1000):
+        former.acquire(KEY, "a", 0.0)
+        former.release(KEY, "a", 0.0)
+    [old], [new] = former.acquire(KEY, "a", 0.0), later.acquire(KEY, "a", 0.0)
+    assert isinstance(old, Granted)
+    assert isinstance(new, Granted)
+    assert new.epoch > old.epoch
+
+
+@pytest.mark.parametrize(
+    ("steps", "status"),
+    [
+        ("", LeaseStatus()),
+        ("+a", LeaseStatus("a", FIRST + 1)),
+        ("+a +c +b", LeaseStatus("a", FIRST + 1, waiting=("c", "b"))),
+        ("+a +b -a/9", LeaseStatus(holder="a", held_s=7.0, waiting=("b",))),
+        ("+a -a/1", LeaseStatus()),
+    ],
+)
+def test_the_status_of_a_queue(steps: str, status: LeaseStatus) -> None:
+    table = LeaseTable(term=7)
+    run(table, steps)
+    assert table.status(KEY, 2.0) == status
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """Members ask, give back, save and die; time passes. The model knows only what the members were told."""
+
+    keys = st.sampled_from([KEY, OTHER, LeaseKey("h", KEY.queue)])
+    clients = st.sampled_from("abc")
+    holds = st.sampled_from([0.0, 2.0, 5.0])
+
+    RECOVERY_S = 3.0
+    #: The claims of the run before: the higher the later. Only the last owner may hold the queue still.
+    FORMER: ClassVar = {"a": Claim(), "b": Claim(FORMER), "c": Claim(FORMER + 1, held=True)}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = LeaseTable(7, Recovery(self.RECOVERY_S, {("g", 1)}))
+        self.now = 0.0
+        self.owners: dict[LeaseKey, tuple[str, int]] = {}  # as the members were told
+        self.wishes: dict[LeaseKey, set[str]] = {}
+        self.claims: dict[LeaseKey, set[str]] = {}  # who has said that it is a former owner, before the first grant
+        self.granted: set[LeaseKey] = set()
+        #: For whom a queue is held, until when, and whether its state was saved ahead.
+        self.held: dict[LeaseKey, tuple[str, float]] = {}
+        self.saved: set[LeaseKey] = set()
+        self.last_epoch = FIRST
+
+    def hear(self, events: list[LeaseEvent]) -> None:
+        for event in events:
+            if isinstance(event, Wanted):
+                assert self.owners[event.key][0] == event.client_id
+            elif isinstance(event, Fencing):
+                if self.owners.get(event.key, ("",))[0] == event.client_id:  # renewed
+                    del self.owners[event.key]
+            elif self.owners.get(event.key) != (event.client_id, event.epoch):
+                self.take_in(event)
+
+    def take_in(self, event: Granted) -> None:
+        key, client = event.key, event.client_id
+        assert key not in self.owners, "granted while another member has it"
+        assert event.epoch > self.last_epoch
+        self.last_epoch = event.epoch
+        holder, until = self.held.pop(key, ("", -math.inf))
+        assert client == holder or self.now >= until, "granted while it is held for another"
+        if key.group == "g" and key not in self.granted:
+            claims = self.claims.get(key, set())
+            if self.now < self.RECOVERY_S:
+                assert client == "c", "granted too early to somebody who may not have been the last owner"
+            if claims:
+                assert client == max(claims), "a former owner was passed over"
+        self.granted.add(key)
+        self.owners[key] = client, event.epoch
+        self.saved.discard(key)
+        assert client in self.wishes[key], "granted to somebody who does not want it"
+        self.wishes[key].discard(client)
+
+    @rule(key=keys, client=clients, is_former=st.booleans())
+    def ask(self, key: LeaseKey, client: str, is_former: bool) -> None:
+        claim = self.FORMER[client] if is_former else Claim()
+        if self.owners.get(key, ("",))[0] == client:
+            self.saved.discard(key)
+        else:
+            self.wishes.setdefault(key, set()).add(client)
+            if claim.epoch and self.now < self.RECOVERY_S:
+                self.claims.setdefault(key, set()).add(client)
+        self.hear(self.table.acquire(key, client, self.now, claim))
+
+    @rule(key=keys, client=clients, hold_s=holds)
+    def give_back(self, key: LeaseKey, client: str, hold_s: float) -> None:
+        self.forget(key, client, hold_s)
+        self.hear(self.table.release(key, client, self.now, hold_s))
+
+    @rule(key=keys, client=clients)
+    def save(self, key: LeaseKey, client: str) -> None:
+        if self.owners.get(key, ("",))[0] == client:
+            self.saved.add(key)
+        elif self.held.get(key, ("",))[0] == client:
+            del self.held[key]
+        self.hear(self.table.saved(key, client, 0, self.now))
+
+    @rule(group=st.sampled_from("gh"), client=clients, hold_s=holds)
+    def die(self, group: str, client: str, hold_s: float) -> None:
+        for key in list(self.wishes):
+            if key.group == group:
+                self.forget(key, client, hold_s)
+        self.hear(self.table.drop(group, client, self.now, hold_s))
+
+    @rule(key=keys)
+    def renew(self, key: LeaseKey) -> None:
+        if key in self.owners:
+            self.wishes[key].add(self.owners[key][0])
+        self.hear(self.table.renew(key))
+
+    @precondition(lambda self: self.table.next_expiry is not None)
+    @rule()
+    def wait_for_the_next(self) -> None:
+        due = self.table.next_expiry
+        assert due is not None
+        self.now = max(self.now, due)
+        self.hear(self.table.expire(self.now))
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 10.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.hear(self.table.expire(self.now))
+
+    def forget(self, key: LeaseKey, client: str, hold_s: float) -> None:
+        if self.owners.get(key, ("",))[0] == client:
+            del self.owners[key]
+            if hold_s and key not in self.saved:
+                self.held[key] = client, self.now + hold_s
+        else:
+            self.wishes.get(key, set()).discard(client)
+            self.claims.get(key, set()).discard(client)
+
+    @invariant()
+    def the_table_agrees_with_what_was_told(self) -> None:
+        for key, wishes in self.wishes.items():
+            assert self.table.owner(key) == self.owners.get(key)
+            status = self.table.status(key, self.now)
+            assert set(status.waiting) == wishes
+            if wishes and key not in self.owners:
+                assert self.table.next_expiry is not None, "somebody waits, and for nothing"
+                holder, until = self.held.get(key, ("", -math.inf))
+                recovers = key.group == "g" and key not in self.granted and self.now < self.RECOVERY_S
+                assert self.now < until or recovers, f"nobody has it though {wishes} wait"
+                assert status.holder == (holder if self.now < until else "")
+
+    def teardown(self) -> None:
+        self.now += 100.0
+        self.hear(self.table.expire(self.now))
+        assert all(key in self.owners for key, wishes in self.wishes.items() if wishes)
+        assert self.table.next_expiry is None
+
+
+TestLeaseMachine = LeaseMachine.TestCase
