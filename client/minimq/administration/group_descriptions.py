@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from minimq.administration.descriptions import moment
 from minimq_common.model import MessageQueue
+from minimq_common.names import retry_topic
 from minimq_proto.v1 import broker_pb2
 
 
@@ -52,7 +53,7 @@ class GroupMemberDescription:
     Attributes:
         client_id: its name.
         seen_by: the brokers that count it as a member, sorted.
-        queues: what it reads, sorted.
+        queues: what it reads, sorted; without those of retries.
     """
 
     client_id: str
@@ -81,6 +82,7 @@ class GroupDescription:
         deciding_broker: the broker whose member list the group goes by; None when no broker carries its topics.
         members: everybody that a broker counts as a member, sorted by client id.
         queues: all queues of its topics, sorted.
+        retry_queues: the queues in which its messages wait for another try, sorted. They count for no lag here.
         brokers: the brokers that answered, sorted.
         unanswered: why the others did not, by broker; their queues and what they see are missing here.
     """
@@ -91,6 +93,7 @@ class GroupDescription:
     deciding_broker: str | None
     members: tuple[GroupMemberDescription, ...]
     queues: tuple[GroupQueueDescription, ...]
+    retry_queues: tuple[GroupQueueDescription, ...]
     brokers: tuple[str, ...]
     unanswered: Mapping[str, str]
 
@@ -103,6 +106,11 @@ class GroupDescription:
     def lag_s(self) -> float:
         """Seconds since the oldest message that is not committed was stored; 0 when nothing is unread."""
         return max((queue.lag_s for queue in self.queues), default=0.0)
+
+    @property
+    def retrying(self) -> int:
+        """How many messages wait for another try, or are being tried again."""
+        return sum(queue.lag for queue in self.retry_queues)
 
     @property
     def is_agreed(self) -> bool:
@@ -125,10 +133,13 @@ def group_from_wire(
         unanswered: why others do not, by broker name.
         now: from which the age of messages is counted.
     """
-    queues = sorted(
+    every = sorted(
         (_queue_from_wire(broker, item, now) for broker, answer in answers.items() for item in answer.queues),
         key=lambda queue: queue.queue,
     )
+    # Messages wait there on purpose, for hours: they would hide how far behind the group is.
+    retry_queues = tuple(queue for queue in every if queue.queue.topic == retry_topic(group))
+    queues = tuple(queue for queue in every if queue.queue.topic != retry_topic(group))
     # Members go by the lowest-named broker that carries one of their topics.
     carriers = sorted(broker for broker, answer in answers.items() if answer.queues)
     live = [answers[broker] for broker in carriers if answers[broker].client_ids]
@@ -138,7 +149,8 @@ def group_from_wire(
         hold_s=live[0].hold_ms / 1000 if live else 0.0,
         deciding_broker=carriers[0] if carriers else None,
         members=_members(answers, queues),
-        queues=tuple(queues),
+        queues=queues,
+        retry_queues=retry_queues,
         brokers=tuple(sorted(answers)),
         unanswered=dict(sorted(unanswered.items())),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,7 @@ def list_groups(nameserver: str, output: str) -> None:
             "topics": sorted({queue.queue.topic for queue in item.queues}),
             "lag": item.lag,
             "lag_s": item.lag_s,
+            "retrying": item.retrying,
             "unanswered": dict(item.unanswered),
         }
         for item in found
@@ -87,8 +88,8 @@ def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
     """Show the members of a consumer group, which queues each reads, and what is unread.
 
     "Behind" is how long ago the oldest unread message was stored. Of the queues, the table has those that nobody reads
-    and those that are furthest behind; --queues shows all, and JSON always holds all. The exit status is 0 also when a
-    broker does not answer; its queues are missing then.
+    and those that are furthest behind; --queues shows all, and JSON always holds all. Messages that wait for another
+    try are counted apart. The exit status is 0 also when a broker does not answer; its queues are missing then.
 
     \b
     Examples:
@@ -109,7 +110,7 @@ def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
     chosen = found.queues if all_queues else _worst(found)
     if chosen:
         click.echo()
-        _show_queues(found, chosen, numbers)
+        _show_queues((*chosen, *filter(_has_unread, found.retry_queues if all_queues else ())), numbers)
     if len(chosen) < len(found.queues):
         click.echo(f"\n{len(chosen)} of {count_of(len(found.queues), 'queue')}: --queues shows all")
 
@@ -123,7 +124,12 @@ def _summary(found: GroupDescription) -> str:
     unread = "all is read"
     if found.lag:
         unread = f"{count_of(found.lag, 'message')} unread, the oldest stored {duration_of(found.lag_s)} ago"
-    return f"{found.group}: {members}, {unread}"
+    retrying = f", {count_of(found.retrying, 'message')} for another try" if found.retrying else ""
+    return f"{found.group}: {members}, {unread}{retrying}"
+
+
+def _has_unread(queue: GroupQueueDescription) -> bool:
+    return queue.lag > 0
 
 
 def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
@@ -152,7 +158,7 @@ def _show_members(found: GroupDescription, numbers: Mapping[str, str]) -> None:
     show_table(rows, headings)
 
 
-def _show_queues(found: GroupDescription, queues: Iterable[GroupQueueDescription], numbers: Mapping[str, str]) -> None:
+def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, str]) -> None:
     rows: list[Row] = [
         {
             "topic": queue.queue.topic,
@@ -176,7 +182,7 @@ def _show_queues(found: GroupDescription, queues: Iterable[GroupQueueDescription
         "lag": "Unread",
         "behind": "Behind",
     }
-    topics = sorted({queue.queue.topic for queue in found.queues})
+    topics = sorted({queue.queue.topic for queue in queues})
     if len(topics) == 1:
         click.echo(f"topic {topics[0]}:\n")
         del headings["topic"]
@@ -200,10 +206,12 @@ def _to_json(found: GroupDescription) -> Row:
         "hold_s": found.hold_s,
         "lag": found.lag,
         "lag_s": found.lag_s,
+        "retrying": found.retrying,
         "deciding_broker": found.deciding_broker,
         "unanswered": dict(found.unanswered),
         "members": [_member_to_json(member) for member in found.members],
         "queues": [_queue_to_json(queue) for queue in found.queues],
+        "retry_queues": [_queue_to_json(queue) for queue in found.retry_queues],
     }
 
 

@@ -1,0 +1,121 @@
+"""What the answers of several brokers add up to: members, lag in messages and in time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from minimq.administration.group_descriptions import GroupDescription, group_from_wire
+from minimq_proto.v1 import broker_pb2
+
+NOW = datetime(2026, 1, 31, 8, tzinfo=UTC)
+
+
+def ms_ago(seconds: float) -> int:
+    return round((NOW - timedelta(seconds=seconds)).timestamp() * 1000)
+
+
+def queue(
+    queue_id: int,
+    owner: str = "",
+    unread_for_s: float | None = None,
+    *,
+    topic: str = "orders",
+    **fields: Any,  # noqa: ANN401 - those of the message
+) -> broker_pb2.GroupQueue:
+    oldest = 0 if unread_for_s is None else ms_ago(unread_for_s)
+    return broker_pb2.GroupQueue(topic=topic, queue_id=queue_id, owner=owner, oldest_unread_ms=oldest, **fields)
+
+
+def answer(members: str, *queues: broker_pb2.GroupQueue, **fields: Any) -> broker_pb2.DescribeGroupResponse:  # noqa: ANN401 - as above
+    return broker_pb2.DescribeGroupResponse(client_ids=members.split(), queues=queues, **fields)
+
+
+def describe(**answers: broker_pb2.DescribeGroupResponse) -> GroupDescription:
+    return group_from_wire("billing", answers, {}, NOW)
+
+
+@pytest.mark.parametrize(
+    ("fields", "lag"),
+    [
+        ({"max_offset": 10, "committed_offset": 4}, 6),
+        ({"max_offset": 10, "committed_offset": 10}, 0),
+        ({"max_offset": 10, "committed_offset": 0}, 10),
+        ({"max_offset": 10}, 10),  # not begun: all of it is unread
+        ({"min_offset": 7, "max_offset": 10}, 3),
+        ({"min_offset": 7, "max_offset": 10, "committed_offset": 4}, 3),  # what was deleted cannot be read any more
+        ({"min_offset": 10, "max_offset": 10, "committed_offset": 4}, 0),
+    ],
+)
+def test_lag_counts_what_is_stored_and_not_committed(fields: dict[str, Any], lag: int) -> None:
+    [item] = describe(a=answer("", queue(0, **fields))).queues
+    assert item.lag == lag
+    assert item.committed_offset == fields.get("committed_offset")
+
+
+def test_lag_in_time_is_the_age_of_the_oldest_unread_message() -> None:
+    found = describe(
+        a=answer("m", queue(0, "m", 90, max_offset=1), queue(1, "m", max_offset=1, committed_offset=1)),
+        b=answer("m", queue(0, unread_for_s=3600, max_offset=2)),
+    )
+    assert [item.lag_s for item in found.queues] == [90, 0, 3600]
+    assert (found.lag, found.lag_s) == (3, 3600)
+    assert [(member.lag, member.lag_s) for member in found.members] == [(1, 90)]
+
+
+def test_messages_that_wait_for_another_try_are_counted_apart() -> None:
+    found = describe(
+        a=answer(
+            "m",
+            queue(0, "m", 5, max_offset=1),
+            queue(3, "m", 7200, topic="%RETRY%billing", max_offset=4, committed_offset=1),
+            queue(3, "m", 60, topic="%RETRY%other", max_offset=1),
+        )
+    )
+    assert (found.lag, found.lag_s, found.retrying) == (2, 60, 3)
+    assert [item.queue.topic for item in found.queues] == ["%RETRY%other", "orders"]
+    assert [(member.lag, len(member.queues)) for member in found.members] == [(2, 2)]
+
+
+def test_a_broker_whose_clock_is_ahead_makes_no_negative_lag() -> None:
+    [item] = describe(a=answer("", queue(0, unread_for_s=-5, max_offset=1))).queues
+    assert (item.lag, item.lag_s) == (1, 0)
+    assert item.oldest_unread_at == NOW + timedelta(seconds=5)
+
+
+def test_members_are_all_that_any_broker_sees_or_that_own_a_queue() -> None:
+    found = describe(
+        a=answer("m1 m2", queue(0, "m1"), queue(1, "m3")),
+        b=answer("m1", queue(0, "m1")),
+    )
+    assert [(member.client_id, member.seen_by, len(member.queues)) for member in found.members] == [
+        ("m1", ("a", "b"), 2),
+        ("m2", ("a",), 0),
+        ("m3", (), 1),
+    ]
+    assert not found.is_agreed
+    assert describe(a=answer("m1", queue(0)), b=answer("m1", queue(0)), c=answer("")).is_agreed
+
+
+def test_the_lowest_named_broker_with_a_topic_decides() -> None:
+    found = describe(
+        c=answer("m", queue(0), allocation="sticky", hold_ms=50_000),
+        b=answer("m", queue(0), allocation="sticky", hold_ms=50_000),
+        a=answer(""),
+    )
+    assert (found.deciding_broker, found.strategy, found.hold_s) == ("b", "sticky", 50)
+    assert found.brokers == ("a", "b", "c")
+    assert [item.queue.broker_name for item in found.queues] == ["b", "c"]
+
+
+def test_a_group_without_members_has_no_strategy() -> None:
+    found = describe(a=answer("", queue(0, max_offset=3, committed_offset=1)))
+    assert (found.members, found.strategy, found.hold_s, found.lag) == ((), None, 0, 2)
+
+
+def test_without_anything_nothing_is_unread() -> None:
+    found = group_from_wire("billing", {}, {"a": "nothing listens"}, NOW)
+    assert (found.lag, found.lag_s, found.deciding_broker, found.is_agreed) == (0, 0, None, True)
+    assert found.unanswered == {"a": "nothing listens"}
