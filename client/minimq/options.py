@@ -36,8 +36,8 @@ def with_changes(options: Options, changes: Mapping[str, Any]) -> Options:
     return dataclasses.replace(options, **changes)
 
 
-def check_above_zero(options: DataclassInstance, *, but: str = "") -> None:
-    """Raise `InvalidArgument` when a number among options is not above 0; that of one name may be 0."""
+def check_above_zero(options: DataclassInstance, *, but: Sequence[str] = ()) -> None:
+    """Raise `InvalidArgument` when a number among options is not above 0; those of some names may be 0."""
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         # A switch is no number, though Python thinks so.
@@ -45,6 +45,6 @@ def check_above_zero(options: DataclassInstance, *, but: str = "") -> None:
             continue
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise InvalidArgument(f"{field.name} is {value!r}: it must be a number")
-        if value > 0 or (value == 0 and field.name == but):
+        if value > 0 or (value == 0 and field.name in but):
             continue
-        raise InvalidArgument(f"{field.name} is {value}: it must be {'0 or above' if field.name == but else 'above 0'}")
+        raise InvalidArgument(f"{field.name} is {value}: it must be {'0 or above' if field.name in but else 'above 0'}")

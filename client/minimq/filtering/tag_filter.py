@@ -19,16 +19,20 @@ T = TypeVar("T", bound=Tagged)
 
 
 class TagFilter:
-    """The tags that a subscription wants. Raises `InvalidArgument` for an expression that is none."""
+    """The tags that a subscription wants. Raises `InvalidArgument` for an expression that is none.
+
+    Attributes:
+        tags: those that are wanted; None when all messages are, with and without a tag.
+    """
 
     def __init__(self, expression: str) -> None:
         parts = [part.strip() for part in expression.split("||")]
         if not all(parts):
             raise InvalidArgument(f"{expression!r} is no tag expression: write * or, for example, paid || refunded")
-        self._tags = None if "*" in parts else frozenset(parts)
+        self.tags = None if "*" in parts else frozenset(parts)
 
     def apply(self, messages: list[T]) -> list[T]:
         """Return the messages that are wanted."""
-        if self._tags is None:
+        if self.tags is None:
             return messages
-        return [message for message in messages if message.tag in self._tags]
+        return [message for message in messages if message.tag in self.tags]

@@ -6,20 +6,23 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from minimq.filtering.tag_filter import TagFilter
+from minimq.filtering.message_filter import MessageFilter
 from minimq.options import nameserver_addresses
 from minimq.rebalance import AllocationStrategy, allocation
-from minimq.receiving.consumer_core import ConsumerCore
-from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.broadcast_reader import BroadcastReader
+from minimq.receiving.consumer_core import ConsumerCore, News
+from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.group_member import Grant, GroupMember, Membership
+from minimq.receiving.local_offsets import LocalOffsets
+from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_common.names import check_group, check_topic
+from minimq_common.names import RETRY_PREFIX, check_group, check_topic
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -52,7 +55,9 @@ def start_position(start: Start) -> broker_pb2.StartPosition:
 class Consumer:
     """A client that reads for a group. Base of `PullConsumer` and `PushConsumer`.
 
-    As a `QueueOwner` it takes what the group member tells on that member's thread.
+    As a `QueueOwner` it takes what the group member tells on that member's thread. The user's callbacks about queues
+    run on the thread that takes messages from the core: `ConsumerCore.take` calls `on_assigned` and `on_lost`,
+    `_hand_back` and `_revoke_all` call `on_revoked`.
     """
 
     def __init__(
@@ -65,6 +70,8 @@ class Consumer:
         start: Start,
         options: ConsumerOptions,
     ) -> None:
+        if options.model == "broadcasting" and not client_id:
+            raise InvalidArgument("broadcasting needs a client_id that stays the same: the offsets are kept under it")
         self.group = check_group(group)
         self.client_id = client_id or new_client_id()
         self._options = options
@@ -72,9 +79,12 @@ class Consumer:
         self._start = start_position(start)
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()
-        self._core = ConsumerCore(self._routes, self._links, group, self.client_id, options, self._lease_over)
-        self._filters: dict[str, TagFilter] = {}
-        self._member: GroupMember | None = None
+        self._starts = StartOffsets(self._routes, self._links, self._start, options.request_timeout_s)
+        self._core = ConsumerCore(
+            self._routes, self._links, group, self.client_id, options, self._lease_over, self._announce
+        )
+        self._filters: dict[str, MessageFilter] = {}
+        self._member: GroupMember | BroadcastReader | None = None
         self._closed = False
 
     @property
@@ -82,22 +92,55 @@ class Consumer:
         """The queues that are this consumer's now, sorted."""
         return self._core.queues
 
-    def _subscribe(self, topic: str, expression: str) -> None:
+    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+        """Tell that the state which belongs to queues is saved, so that other members need not wait for it any longer.
+
+        With `hold_s`, nobody gets a queue that this member has left before this was said or the time is over. The state
+        counts as saved by itself when `on_revoked` returns, unless it returns `False` or raises. May be called from any
+        thread, before or after the queues have left.
+
+        Raises:
+            InvalidArgument: topics were not subscribed to.
+        """
+        if self._member is None:
+            raise InvalidArgument("only a member of a group has state to hand over: subscribe first")
+        self._member.state_saved(queues)
+
+    def _subscribe(self, topic: str, expression: str = "*", where: str | None = None) -> None:
         if self._member is not None:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
-        self._filters[check_topic(topic)] = TagFilter(expression)
+        self._filters[check_topic(topic)] = wanted = MessageFilter(expression, where)
+        self._core.want_tags(topic, wanted.tag_hashes)
 
     def _join(self) -> None:
-        """Join the group with the topics that are subscribed to. Raises `TopicNotFound`, `Unavailable`."""
+        """Join the group with the topics that are subscribed to.
+
+        Raises:
+            TopicNotFound, Unavailable: a topic is not found.
+            StoreError: the file of the offsets cannot be used.
+        """
         for topic in self._filters:
-            self._routes.route(topic)
-        membership = Membership(self.group, self.client_id, tuple(sorted(self._filters)), self._start)
-        self._core.leased = True
-        self._member = GroupMember(self._routes, self._links, membership, self._strategy, self, self._options)
+            if not topic.startswith(RETRY_PREFIX):  # which need not be there yet
+                self._routes.route(topic)
+        if self._options.model == "broadcasting":
+            offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
+            self._core.offsets = offsets
+            self._member = BroadcastReader(
+                self._routes, sorted(self._filters), offsets, self._starts, self, self._options
+            )
+        else:
+            filters = {topic: wanted.text for topic, wanted in self._filters.items()}
+            membership = Membership(self.group, self.client_id, filters, self._start)
+            self._core.leased = True
+            self._member = GroupMember(self._routes, self._links, membership, self._strategy, self, self._options)
         self._member.start()
 
     def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
-        """Give queues to those who wait for them, committed first if so wanted."""
+        """Give queues whose messages are finished to those who wait for them; only by the thread that takes messages.
+
+        The user is told first. Then they are committed if so wanted.
+        """
+        self._revoke(list(offsets))
         if commit:
             try:
                 self._core.commit(offsets)
@@ -108,6 +151,33 @@ class Consumer:
         if self._member is not None:
             self._member.release(offsets)
 
+    def _revoke_all(self) -> None:
+        """Tell the user that all queues leave. To be called when closing, before the last commit."""
+        self._revoke(self._core.queues)
+
+    def _revoke(self, queues: Sequence[MessageQueue]) -> None:
+        """Call `on_revoked`; tell the group if the state of the queues is saved by that."""
+        self._core.tell_news()
+        known = self._core.unannounce(queues)
+        callback = self._options.on_revoked
+        saved = bool(known) and callback is not None and self._tell_user(callback, known)
+        if self._options.hold_s and self._member is not None:
+            # There is no state of a queue that the user never knew of.
+            self._member.state_saved([queue for queue in queues if saved or queue not in known])
+
+    def _announce(self, news: News, queues: list[MessageQueue]) -> None:
+        callback = self._options.on_assigned if news is News.GAINED else self._options.on_lost
+        if callback is not None:
+            self._tell_user(callback, queues)
+
+    def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
+        """Call the user's code. Returns whether it went well: it neither failed nor returned `False`."""
+        try:
+            return callback(queues) is not False
+        except Exception:  # it is the user's, and must not break the hand-over
+            log.exception("consumer: a callback failed group=%s queues=%s", self.group, ", ".join(map(str, queues)))
+            return False
+
     def _lease_over(self, queue: MessageQueue, epoch: int) -> None:
         if self._member is not None:
             self._member.lease_over(queue, epoch)
@@ -115,6 +185,8 @@ class Consumer:
     def _shut_down(self) -> None:
         """Leave the group and end all connections."""
         if self._member is not None:
+            self._revoke_all()
+            self._member.release(self._core.queues)
             self._member.close()
         self._core.close()
         self._links.close()
@@ -133,8 +205,11 @@ class Consumer:
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
         """Read queues no more that were taken away."""
-        for queue in queues:
-            self._core.stop(queue)
+        self._core.lose(queues)
+
+    def trusted(self, broker_name: str, until: float) -> None:
+        """Rely on the leases of a broker until then."""
+        self._core.trust(broker_name, until)
 
     def failed(self, error: MiniMQError) -> None:
         """Tell the user why the consumer cannot be part of its group."""

@@ -1,29 +1,30 @@
 """The core of consuming: fetches the assigned queues ahead, hands messages out, commits offsets.
 
-Frames arrive on the threads of the pull streams, messages leave on the caller's thread, and failed pulls are tried
-again by `tick`, which the owner calls from time to time.
+Frames arrive on the threads of the pull streams, messages leave on the caller's thread, which also tells the user of
+queues that were gained or lost. Failed pulls are tried again by `tick`, which the owner calls from time to time.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import Enum
 
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.group_member import Grant
-from minimq.receiving.pull_stream import PullStream
+from minimq.receiving.member_state import Grant
+from minimq.receiving.offset_stores import BrokerOffsets, Commit, OffsetStore
+from minimq.receiving.pull_stream import PullStreams
+from minimq.receiving.puller import Puller
 from minimq.receiving.received import ReceivedMessage
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound, Unavailable
+from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_common.rpc import from_failure
-from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +32,11 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.2
 
 
-class _Commit(NamedTuple):
-    queue: MessageQueue
-    offset: int
-    fetcher: Fetcher | None
+class News(Enum):
+    """What has become of a queue without the reader's doing."""
 
-    def message(self) -> broker_pb2.QueueOffset:
-        epoch = self.fetcher.epoch if self.fetcher is not None else 0
-        return broker_pb2.QueueOffset(
-            topic=self.queue.topic, queue_id=self.queue.queue_id, offset=self.offset, epoch=epoch
-        )
+    GAINED = "gained"
+    LOST = "lost"
 
 
 class ConsumerCore:
@@ -53,9 +49,13 @@ class ConsumerCore:
         client_id: under which leases are held.
         options: of the consumer.
         lease_over: called with a queue and its epoch when its broker says so; must not block.
+        announce: called by the thread that takes messages with queues that it has gained or lost, before it gets the
+            first message of those gained.
 
     Attributes:
         leased: whether queues are read and committed under leases, as a member of the group does.
+        offsets: where offsets are recorded.
+        delay_ms: tells how long the messages of a queue wait after they were stored.
     """
 
     def __init__(
@@ -66,55 +66,79 @@ class ConsumerCore:
         client_id: str,
         options: ConsumerOptions,
         lease_over: Callable[[MessageQueue, int], None],
+        announce: Callable[[News, list[MessageQueue]], None] = lambda *_: None,
     ) -> None:
         self.leased = False
-        self._lease_over = lease_over
-        self._routes = routes
-        self._links = links
-        self._group = group
-        self._client_id = client_id
-        self._options = options
+        self._streams = PullStreams(routes, links)
+        self.offsets: OffsetStore = BrokerOffsets(
+            links, self._streams.address, group, client_id, options.request_timeout_s
+        )
+        self.delay_ms: Callable[[MessageQueue], int] = lambda _: 0
+        self._announce = announce
         #: Protects everything below and all fetchers; notified when there may be something to take or to do.
         self.changed = threading.Condition()
+        self._puller = Puller(self.changed, self._streams, group, client_id, options, lease_over)
         self._fetchers: dict[MessageQueue, Fetcher] = {}
-        self._streams: dict[str, PullStream] = {}
+        #: What the user was not told yet, in its order.
+        self._news: list[tuple[News, MessageQueue]] = []
+        #: Until when leases hold, by broker name, on the monotonic clock.
+        self._trusted_until: dict[str, float] = {}
         self._failure: MiniMQError | None = None
+        self._woken = False
         self._closed = False
 
     # ---- assignment -----------------------------------------------------------------------------
 
-    def start(self, queue: MessageQueue, offset: int, epoch: int = 0, topic_id: int = 0) -> None:
-        """Read a queue from an offset on; under a lease when there is an epoch. A queue that is read begins anew."""
+    def start(self, queue: MessageQueue, offset: int, epoch: int = 0, topic_id: int = 0, *, tell: bool = True) -> None:
+        """Read a queue from an offset on; under a lease when there is an epoch. A queue that is read begins anew.
+
+        The user is told before the first message is handed out, unless `tell` is false.
+        """
         with self.changed:
-            self._stop(queue)
+            self._stop(queue, tell=tell)
             fetcher = self._fetchers[queue] = Fetcher(queue, offset, epoch, topic_id)
-            self._pull(fetcher)
+            fetcher.delay_ms = self.delay_ms(queue)
+            if tell:
+                self._news.append((News.GAINED, queue))
+            self._puller.pull(fetcher)
             self.changed.notify_all()
 
     def renew(self, queue: MessageQueue, grant: Grant) -> bool:
         """Go on reading a queue under a new lease, where it is read now: nothing is handed out twice.
 
         Returns:
-            False when that cannot be: it is not read, or leaves, or is another topic's, or its group is further.
+            False when that cannot be: it is not read, or is another topic's, or its group is further.
         """
         with self.changed:
             fetcher = self._fetchers.get(queue)
-            if fetcher is None or fetcher.leaving or fetcher.topic_id != grant.topic_id:
+            if fetcher is None or fetcher.topic_id != grant.topic_id or grant.offset > fetcher.position:
                 return False
-            if grant.offset > fetcher.position:
-                return False
-            self._cancel(fetcher)
+            self._puller.cancel(fetcher)
+            fetcher.leaving = False
             fetcher.epoch = grant.epoch
             fetcher.error = fetcher.committed = None
             fetcher.retry_at = 0.0
-            self._pull(fetcher)
+            self._puller.pull(fetcher)
             self.changed.notify_all()
             return True
 
     def stop(self, queue: MessageQueue) -> None:
         """Read a queue no more, and forget what was fetched."""
         with self.changed:
-            self._stop(queue)
+            self._stop(queue, tell=False)
+            self.changed.notify_all()
+
+    def lose(self, queues: Iterable[MessageQueue]) -> None:
+        """Read queues no more that were taken away; the user is told by the thread that takes messages."""
+        with self.changed:
+            for queue in queues:
+                self._stop(queue, tell=True)
+            self.changed.notify_all()
+
+    def trust(self, broker_name: str, until: float) -> None:
+        """Hand nothing out under the leases of a broker after that time, on the monotonic clock."""
+        with self.changed:
+            self._trusted_until[broker_name] = until
             self.changed.notify_all()
 
     def leave(self, queues: Iterable[MessageQueue]) -> None:
@@ -124,7 +148,7 @@ class ConsumerCore:
                 fetcher = self._fetchers.get(queue)
                 if fetcher is not None:
                     fetcher.leaving = True
-                    self._cancel(fetcher)
+                    self._puller.cancel(fetcher)
             self.changed.notify_all()
 
     @property
@@ -138,6 +162,20 @@ class ConsumerCore:
         with self.changed:
             return [queue for queue, fetcher in self._fetchers.items() if fetcher.leaving]
 
+    def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Return the queues of which the user knows that they are this consumer's; he is told no more of them."""
+        with self.changed:
+            found = [self._fetchers[queue] for queue in queues if queue in self._fetchers]
+            known = [fetcher for fetcher in found if fetcher.announced]
+            for fetcher in known:
+                fetcher.announced = False
+            return sorted(fetcher.queue for fetcher in known)
+
+    def want_tags(self, topic: str, hashes: tuple[int, ...]) -> None:
+        """Fetch only batches in which one of these tags may be; to be said before queues of the topic are read."""
+        with self.changed:
+            self._puller.tag_hashes[topic] = hashes
+
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Hand nothing out of some queues, or again."""
         with self.changed:
@@ -149,10 +187,10 @@ class ConsumerCore:
         """Go on at another offset. Raises `InvalidArgument` when the queue is not read."""
         with self.changed:
             fetcher = self._fetcher(queue)
-            self._cancel(fetcher)
+            self._puller.cancel(fetcher)
             fetcher.seek(offset)
             fetcher.sought = True
-            self._pull(fetcher)
+            self._puller.pull(fetcher)
             self.changed.notify_all()
 
     def positions(self) -> dict[MessageQueue, int]:
@@ -170,29 +208,63 @@ class ConsumerCore:
 
     # ---- taking ---------------------------------------------------------------------------------
 
-    def take(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
+    def take(self, max_messages: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> list[ReceivedMessage]:
         """Return messages of one queue, all of one batch; nothing when none came in time or a queue has to leave.
+
+        Args:
+            max_messages: most messages to return.
+            timeout_s: seconds to wait for the first one; `wake` ends the wait.
+            but: queues of which nothing is wanted now.
 
         Raises:
             MiniMQError: a queue cannot be read; other queues go on when called again.
             Closed: the consumer was closed.
         """
         deadline = time.monotonic() + timeout_s
+        while True:
+            self.tell_news()
+            with self.changed:
+                while not self._news:
+                    self._raise_failure()
+                    found = filter(self._may_hand_out, self._fetchers.values())
+                    fetcher = next((item for item in found if item.queue not in but), None)
+                    if fetcher is not None:
+                        return self._take(fetcher, max_messages)
+                    left = deadline - time.monotonic()
+                    if left <= 0 or self._woken or any(item.leaving for item in self._fetchers.values()):
+                        self._woken = False
+                        return []
+                    self.changed.wait(left)
+
+    def wake(self) -> None:
+        """End the wait of a `take`, or of the next one, that finds nothing."""
         with self.changed:
-            while True:
-                self._raise_failure()
-                fetcher = next((item for item in self._fetchers.values() if item.has_messages), None)
-                if fetcher is not None:
-                    break
-                left = deadline - time.monotonic()
-                if left <= 0 or any(item.leaving for item in self._fetchers.values()):
-                    return []
-                self.changed.wait(left)
-            # To the back, so that every queue gets its turn, also when this one is damaged.
-            self._fetchers[fetcher.queue] = self._fetchers.pop(fetcher.queue)
-            messages = fetcher.take(max_messages)
-            self._pull(fetcher)
-            return messages
+            self._woken = True
+            self.changed.notify_all()
+
+    def _may_hand_out(self, fetcher: Fetcher) -> bool:
+        if not fetcher.has_messages:
+            return False
+        # The member may not have noticed yet that its leases are over: this process may have slept.
+        return not fetcher.epoch or time.monotonic() < self._trusted_until.get(fetcher.queue.broker_name, math.inf)
+
+    def _take(self, fetcher: Fetcher, max_messages: int) -> list[ReceivedMessage]:
+        # To the back, so that every queue gets its turn, also when this one is damaged.
+        self._fetchers[fetcher.queue] = self._fetchers.pop(fetcher.queue)
+        messages = fetcher.take(max_messages)
+        self._puller.pull(fetcher)
+        return messages
+
+    def tell_news(self) -> None:
+        """Tell the user of queues that were gained and lost; only by the thread that takes messages."""
+        with self.changed:
+            news, self._news = self._news, []
+            for kind, queue in news:
+                fetcher = self._fetchers.get(queue)
+                if kind is News.GAINED and fetcher is not None:
+                    fetcher.announced = True
+        for kind, together in itertools.groupby(news, key=lambda item: item[0]):
+            self._announce(kind, [queue for _, queue in together])
 
     def fail(self, error: MiniMQError) -> None:
         """Let the next `take` raise an error."""
@@ -226,46 +298,28 @@ class ConsumerCore:
             Fenced: another member owns a queue.
             MiniMQError: a broker refused or did not answer; the first of several such errors.
         """
-        failures: list[MiniMQError] = []
-        parts: defaultdict[tuple[str, bool], list[_Commit]] = defaultdict(list)
+        commits: list[Commit] = []
+        failures: dict[MessageQueue, MiniMQError] = {}
         with self.changed:
-            for queue, offset in offsets.items():
-                fetcher = self._fetchers.get(queue)
-                if fetcher is not None and fetcher.committed == offset:
-                    continue
-                try:
-                    address = self._address(queue)
-                except MiniMQError as error:
-                    failures.append(error)
-                    continue
-                parts[address, fetcher is not None and fetcher.sought].append(_Commit(queue, offset, fetcher))
-        for (address, force), commits in parts.items():
-            failures += self._commit_at(address, commits, force=force)
-        if failures:
-            raise failures[0]
-
-    def _commit_at(self, address: str, commits: list[_Commit], *, force: bool) -> list[MiniMQError]:
-        request = broker_pb2.CommitOffsetsRequest(
-            group=self._group,
-            # Under its name a commit needs the lease, so a former owner is refused.
-            client_id=self._client_id if self.leased else "",
-            offsets=[commit.message() for commit in commits],
-            force=force,
-        )
-        try:
-            link = self._links.to(address)
-            link.call(link.stub.CommitOffsets, request, self._options.request_timeout_s)
-        except MiniMQError as error:
-            if len(commits) == 1 or error.retriable:
-                return [error]
-            # The broker takes all or none; queues that were not lost or deleted shall not suffer from those that were.
-            return [failure for commit in commits for failure in self._commit_at(address, [commit], force=force)]
+            fetchers = {queue: self._fetchers.get(queue) for queue in offsets}
+        for queue, offset in offsets.items():
+            fetcher = fetchers[queue]
+            if fetcher is not None:
+                if fetcher.committed != offset:
+                    commits.append(Commit(queue, offset, fetcher.epoch, fetcher.sought))
+            elif self.leased:
+                failures[queue] = Fenced(f"queue {queue} is not this consumer's any more; offset {offset} is not kept")
+            else:
+                commits.append(Commit(queue, offset, 0, False))
+        failures |= self.offsets.save(commits)
         with self.changed:
             for commit in commits:
-                if commit.fetcher is not None:
-                    commit.fetcher.committed = commit.offset
-                    commit.fetcher.sought = False
-        return []
+                fetcher = fetchers[commit.queue]
+                if fetcher is not None and commit.queue not in failures:
+                    fetcher.committed = commit.offset
+                    fetcher.sought = False
+        for error in failures.values():
+            raise error
 
     # ---- fetching -------------------------------------------------------------------------------
 
@@ -275,13 +329,13 @@ class ConsumerCore:
         with self.changed:
             for fetcher in self._fetchers.values():
                 if fetcher.pull is None and fetcher.retry_at <= now:
-                    self._pull(fetcher)
+                    self._puller.pull(fetcher)
 
     def close(self) -> None:
         """End all streams. Idempotent."""
         with self.changed:
-            self._closed = True
-            streams = list(self._streams.values())
+            self._closed = self._puller.closed = True
+            streams = self._streams.all()
             self._fetchers.clear()
             self.changed.notify_all()
         for stream in streams:
@@ -293,87 +347,13 @@ class ConsumerCore:
             raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
         return fetcher
 
-    def _stop(self, queue: MessageQueue) -> None:
+    def _stop(self, queue: MessageQueue, *, tell: bool) -> None:
+        """End the reading of a queue. The user is told only of the end of what he was told the beginning of."""
         fetcher = self._fetchers.pop(queue, None)
-        if fetcher is not None:
-            self._cancel(fetcher)
-            fetcher.generation += 1
-
-    def _cancel(self, fetcher: Fetcher) -> None:
-        fetcher.generation += 1
-        if fetcher.pull is not None:
-            stream, pull_id = fetcher.pull
-            stream.cancel(pull_id)
-            fetcher.pull = None
-
-    def _pull(self, fetcher: Fetcher) -> None:
-        """Begin a pull unless one is under way or enough is buffered. The caller holds the lock."""
-        if fetcher.pull is not None or fetcher.error or fetcher.leaving or self._closed:
+        if fetcher is None:
             return
-        max_messages, max_bytes = fetcher.room(self._options.prefetch_messages, self._options.prefetch_bytes)
-        if not max_messages:
-            return
-        queue, generation = fetcher.queue, fetcher.generation
-        request = broker_pb2.PullRequest(
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            offset=fetcher.fetch_offset,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            # The first one tells where the queue ends, also when there is nothing to read.
-            wait_ms=0 if fetcher.end_offset is None else round(self._options.wait_s * 1000),
-        )
-        if fetcher.epoch:
-            request.lease.group = self._group
-            request.lease.client_id = self._client_id
-            request.lease.epoch = fetcher.epoch
-
-        def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
-            self._receive(fetcher, generation, frame, error)
-
-        try:
-            stream = self._stream_to(queue)
-            fetcher.pull = stream, stream.pull(request, receive)
-        except MiniMQError:
-            fetcher.retry_at = time.monotonic() + _RETRY_S
-
-    def _receive(
-        self, fetcher: Fetcher, generation: int, frame: broker_pb2.PullFrame | None, error: MiniMQError | None
-    ) -> None:
-        with self.changed:
-            if generation != fetcher.generation:
-                return
-            if frame is None or frame.end:
-                fetcher.pull = None
-            if frame is not None and not frame.HasField("failure"):
-                fetcher.add(frame)
-                self._pull(fetcher)
-            else:
-                self._pull_failed(fetcher, from_failure(frame.failure) if frame is not None else error)
-            self.changed.notify_all()
-
-    def _pull_failed(self, fetcher: Fetcher, error: MiniMQError | None) -> None:
-        if error is None or error.retriable:
-            fetcher.retry_at = time.monotonic() + max(_RETRY_S, error.retry_after_s if error else 0)
-            return
-        fetcher.error = error
-        if self.leased and isinstance(error, Fenced | TopicNotFound | QueueNotFound):
-            # No failure of this consumer: the queue is another member's, or gone; it is asked for again.
-            log.info("consumer: lost queue=%s reason=%s", fetcher.queue, error)
-            self._lease_over(fetcher.queue, fetcher.epoch)
-        else:
-            fetcher.error_told = False
-
-    def _stream_to(self, queue: MessageQueue) -> PullStream:
-        address = self._address(queue)
-        stream = self._streams.get(address)
-        if stream is None or stream.ended:
-            stream = self._streams[address] = PullStream(self._links.to(address))
-        return stream
-
-    def _address(self, queue: MessageQueue) -> str:
-        route = self._routes.known(queue.topic)
-        address = route.master_of(queue.broker_name) if route else None
-        if address is None:
-            raise Unavailable(f"no broker is known that carries queue {queue}")
-        return address
+        self._puller.cancel(fetcher)
+        if not fetcher.announced:
+            self._news = [item for item in self._news if item != (News.GAINED, queue)]
+        elif tell:
+            self._news.append((News.LOST, queue))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minimq.options import check_above_zero
 from minimq_common.errors import InvalidArgument
+from minimq_common.model import MessageQueue
 
 #: Ten seconds to two hours, as RocketMQ has them.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-from minimq_common.errors import InvalidArgument
-from minimq_common.model import MessageQueue
 
 #: Is told of queues that a consumer has got, or has lost.
 QueuesCallback = Callable[[Sequence[MessageQueue]], object]
@@ -35,6 +33,7 @@ class ConsumerOptions:
             heartbeat interval and clearly less than the brokers' `--session-timeout`.
         request_timeout_s: seconds that a call to a broker may take.
         drain_s: seconds after which a queue that another member was given leaves, though messages are in hand.
+        retry_delay_s: seconds before a message that was not consumed is given to the listener again.
         max_in_hand_messages: messages of one queue that listeners may have in hand before no more of it is taken.
         max_in_hand_bytes: bytes of bodies of one queue that listeners may have in hand.
         max_in_hand_span: offsets that may lie between the first unfinished message of a queue and the last one that was
@@ -43,7 +42,8 @@ class ConsumerOptions:
             end in an orderly consumer.
         retry_delays_s: seconds before each of these tries; the last one stands for all further tries. The same for all
             members of a group.
-        local_retry_s: seconds before a message that could not be sent to the retry topic is given to the listener again.
+        local_retry_s: seconds before a message that could not be sent to the retry topic is given to the listener
+            again.
         suspend_s: seconds before an orderly consumer tries again, 0.01 to 30.
         consume_timeout_s: seconds after which a call of the listener counts as hanging.
         hold_s: seconds that nobody gets a queue which this consumer has left, unless it says that the state which
@@ -68,6 +68,14 @@ class ConsumerOptions:
     request_timeout_s: float = 5.0
     drain_s: float = 30.0
     retry_delay_s: float = 1.0
+    max_in_hand_messages: int = 10_000
+    max_in_hand_bytes: int = 64 << 20
+    max_in_hand_span: int = 20_000
+    max_tries: int | None = None
+    retry_delays_s: Sequence[float] = RETRY_DELAYS_S
+    local_retry_s: float = 5.0
+    suspend_s: float = 1.0
+    consume_timeout_s: float = 900.0
     hold_s: float = 0.0
     model: str = "clustering"
     assignment: str = "client"

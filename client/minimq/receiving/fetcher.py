@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 from minimq.receiving.pull_stream import PullStream
@@ -27,6 +28,9 @@ class Fetcher:
         paused: nothing is handed out until `resume`.
         committed: the offset that was recorded last, None when it is not known.
         sought: the reader has moved; the next commit may go back.
+        delay_ms: how long messages wait after they were stored before they are handed out, by the clock of this
+            machine.
+        announced: whether the user was told that the queue is this consumer's.
         generation: grows with each seek, so that frames of an earlier pull are told apart.
     """
 
@@ -43,6 +47,8 @@ class Fetcher:
         self.paused = False
         self.committed: int | None = None
         self.sought = False
+        self.delay_ms = 0
+        self.announced = False
         self.generation = 0
         #: The queue's end as last heard of, None before the first frame.
         self.end_offset: int | None = None
@@ -54,21 +60,31 @@ class Fetcher:
         self._buffered_messages = 0
 
     @property
-    def fetch_offset(self) -> int:
-        """Offset at which the next pull begins."""
-        return self._fetch_offset
-
-    @property
     def has_messages(self) -> bool:
         """Whether something can be handed out."""
-        more = self._handed_out < len(self._opened) or self._batches
-        return bool(more) and not (self.leaving or self.paused or self.error)
+        more = self._handed_out < len(self._opened) or (bool(self._batches) and self._is_due())
+        return more and not (self.leaving or self.paused or self.error)
+
+    def _is_due(self) -> bool:
+        return not self.delay_ms or self._batches[0].stored_ms + self.delay_ms <= time.time() * 1000
 
     def room(self, max_messages: int, max_bytes: int) -> tuple[int, int]:
         """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
         if 2 * self._buffered_bytes > max_bytes or 2 * self._buffered_messages > max_messages:
             return 0, 0
         return max_messages - self._buffered_messages, max_bytes - self._buffered_bytes
+
+    def request(self, max_messages: int, max_bytes: int, wait_s: float) -> broker_pb2.PullRequest:
+        """Return the next pull."""
+        return broker_pb2.PullRequest(
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            offset=self._fetch_offset,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            # The first one tells where the queue ends, also when there is nothing to read.
+            wait_ms=0 if self.end_offset is None else round(wait_s * 1000),
+        )
 
     def add(self, frame: broker_pb2.PullFrame) -> None:
         """Take a frame in."""
@@ -77,7 +93,9 @@ class Fetcher:
             self._buffered_bytes += len(stored.data)
             self._buffered_messages += stored.count
             self._fetch_offset = stored.base_offset + stored.count
+        self._fetch_offset = max(self._fetch_offset, frame.next_offset)
         self.end_offset = frame.max_offset
+        self._pass_over()
 
     def take(self, max_messages: int) -> list[ReceivedMessage]:
         """Hand messages out, at most one batch at a time.
@@ -99,7 +117,13 @@ class Fetcher:
         taken = self._opened[self._handed_out : self._handed_out + max_messages]
         self._handed_out += len(taken)
         self.position = taken[-1].queue_offset + 1
+        self._pass_over()
         return taken
+
+    def _pass_over(self) -> None:
+        """Go on behind what the broker has passed over, when all before it has been handed out."""
+        if not self._batches and self._handed_out == len(self._opened):
+            self.position = max(self.position, self._fetch_offset)
 
     def seek(self, offset: int) -> None:
         """Go on at another offset, and forget what was fetched."""

@@ -16,7 +16,6 @@ from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +26,10 @@ class PullConsumer(Consumer):
     """Reads queues when asked to: either those that its group gives it (`subscribe`), or chosen ones (`assign`).
 
     What `poll` returned is in hand until the next `poll`, `commit` or `close`: then it counts as done. A queue that
-    another member is to have leaves only between them, after what was in hand has been committed. Not thread-safe:
-    one thread polls.
+    another member is to have leaves only in `poll`, when nothing is in hand, after what was in hand before has been
+    committed; with `auto_commit=False` that is the user's to do, in `on_revoked` at the latest. When the next `poll`
+    takes longer than `drain_s`, the queue is lost: what was in hand is handed out again, by its new owner, and to
+    commit it raises `Fenced`. Not thread-safe: one thread polls, and runs the callbacks about queues.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
@@ -76,29 +77,33 @@ class PullConsumer(Consumer):
 
     # ---- what to read ---------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, expression: str = "*") -> None:
+    def subscribe(self, topic: str, expression: str = "*", where: str | None = None) -> None:
         """Read the queues of a topic that the group gives this member; before the first `poll`.
 
         Args:
             topic: its name; call again for further topics.
             expression: which tags: "*", or for example "paid || refunded".
+            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
+                have both. All members of a group want the same.
 
         Raises:
-            InvalidArgument: the name or the expression is wrong, or queues were assigned.
+            InvalidArgument: the name or an expression is wrong, or queues were assigned.
         """
         if self._ticking is not None:
             raise InvalidArgument("subscribe and assign exclude each other")
-        self._subscribe(topic, expression)
+        self._subscribe(topic, expression, where)
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues, from the group's committed offsets on; no other member is regarded.
 
         Raises:
-            InvalidArgument: topics were subscribed to.
+            InvalidArgument: topics were subscribed to, or the consumer is for broadcasting.
             TopicNotFound, QueueNotFound, Unavailable: a queue cannot be read.
         """
         if self._filters:
             raise InvalidArgument("subscribe and assign exclude each other")
+        if self._options.model == "broadcasting":
+            raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
         wanted = sorted(set(queues))
         offsets = {queue: self._start_offset(queue) for queue in wanted}
         for queue in self._core.queues:
@@ -106,7 +111,7 @@ class PullConsumer(Consumer):
                 self._core.stop(queue)
         for queue in wanted:
             if queue not in self._core.queues:
-                self._core.start(queue, offsets[queue])
+                self._core.start(queue, offsets[queue], tell=False)
         if self._ticking is None:
             self._ticking = threading.Thread(target=self._keep_time, name="minimq-consumer-timer", daemon=True)
             self._ticking.start()
@@ -173,7 +178,7 @@ class PullConsumer(Consumer):
             offsets: the next offset to read by queue; where `poll` is, unless given.
 
         Raises:
-            Fenced: a queue has left meanwhile.
+            Fenced: a queue has left meanwhile; those that have not are recorded.
             MiniMQError: a broker refused or did not answer.
         """
         self._core.commit(self._core.positions() if offsets is None else offsets)
@@ -189,6 +194,7 @@ class PullConsumer(Consumer):
         self._closed = True
         self._stop.set()
         try:
+            self._revoke_all()
             if self._auto_commit:
                 self.commit()
         finally:
@@ -216,29 +222,9 @@ class PullConsumer(Consumer):
                 log.warning("consumer: not committed, trying again later group=%s reason=%s", self.group, error)
 
     def _start_offset(self, queue: MessageQueue) -> int:
-        route = self._routes.route(queue.topic)
-        address = route.master_of(queue.broker_name)
-        if address is None:
-            raise InvalidArgument(f"topic {queue.topic!r} has no queue {queue}: no broker of that name carries it")
-        link, timeout_s = self._links.to(address), self._options.request_timeout_s
-        committed = link.call(
-            link.stub.GetCommitted, broker_pb2.GetCommittedRequest(group=self.group, topic=queue.topic), timeout_s
-        )
-        described = link.call(link.stub.DescribeTopic, broker_pb2.DescribeTopicRequest(topic=queue.topic), timeout_s)
-        if not 0 <= queue.queue_id < len(described.queues):
-            raise InvalidArgument(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
-        for item in committed.offsets:
-            if item.queue_id == queue.queue_id:
-                return item.offset
-        status = described.queues[queue.queue_id]
-        if self._start.at == broker_pb2.START_AT_EARLIEST:
-            return status.min_offset
-        if self._start.at == broker_pb2.START_AT_LATEST:
-            return status.max_offset
-        request = broker_pb2.GetOffsetRequest(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=self._start.timestamp_ms
-        )
-        return link.call(link.stub.GetOffset, request, timeout_s).offset
+        bounds = self._starts.bounds(queue)
+        committed = self._starts.committed(self.group, queue)
+        return self._starts.by_rule(queue, bounds) if committed is None else committed
 
     def _keep_time(self) -> None:
         while not self._stop.wait(_TICK_S):

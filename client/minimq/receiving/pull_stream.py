@@ -1,4 +1,4 @@
-"""The pull stream to one broker: any number of pulls at once, each with its own id and its own receiver."""
+"""Pull streams: one to each broker, on it any number of pulls at once, each with its own id and its own receiver."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from minimq.transport.broker_link import BrokerLink
+from minimq.routes.routing import RouteCache
+from minimq.transport.broker_link import BrokerLink, BrokerLinks
 from minimq.transport.duplex import Duplex
 from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 #: Called with each frame of a pull, and with an error when the stream breaks under it. Must not block.
@@ -76,3 +78,32 @@ class PullStream:
             self._receivers.clear()
         for receiver in receivers:
             receiver(None, reason)
+
+
+class PullStreams:
+    """The pull streams of one consumer, opened when first needed. Not thread-safe, but for `address`."""
+
+    def __init__(self, routes: RouteCache, links: BrokerLinks) -> None:
+        self._routes = routes
+        self._links = links
+        self._streams: dict[str, PullStream] = {}
+
+    def address(self, queue: MessageQueue) -> str:
+        """Return where the broker of a queue is. Raises `Unavailable`."""
+        route = self._routes.known(queue.topic)
+        address = route.master_of(queue.broker_name) if route else None
+        if address is None:
+            raise Unavailable(f"no broker is known that carries queue {queue}")
+        return address
+
+    def to(self, queue: MessageQueue) -> PullStream:
+        """Return the stream to the broker of a queue. Raises `Unavailable`, and `Closed` when the links are."""
+        address = self.address(queue)
+        stream = self._streams.get(address)
+        if stream is None or stream.ended:
+            stream = self._streams[address] = PullStream(self._links.to(address))
+        return stream
+
+    def all(self) -> list[PullStream]:
+        """Return all streams."""
+        return list(self._streams.values())

@@ -1,0 +1,71 @@
+"""What a subscription wants: certain tags, and properties for which an expression is true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+from minimq.filtering.property_filter import compile_filter
+from minimq.filtering.tag_filter import TagFilter
+from minimq.filtering.tokens import Kind, scan
+from minimq_common.batch import tag_hash
+
+
+class Filterable(Protocol):
+    """A message, or whatever else has a tag and properties."""
+
+    @property
+    def tag(self) -> str | None:
+        """The tag, None when there is none."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties."""
+
+
+T = TypeVar("T", bound=Filterable)
+
+
+class MessageFilter:
+    """A tag expression and a where-expression, both of which must hold. Never changes; thread-safe.
+
+    Args:
+        expression: which tags: "*", or for example "paid || refunded".
+        where: which properties, see docs/filtering.md; any unless given.
+
+    Attributes:
+        text: both expressions in a form that is the same however they were written: blanks, upper and lower case of
+            keywords and the order of tags make no difference.
+        tag_hashes: by which brokers know the tags, sorted; empty when all tags are wanted.
+
+    Raises:
+        InvalidArgument: one of them is no such expression; the text shows the place.
+    """
+
+    def __init__(self, expression: str = "*", where: str | None = None) -> None:
+        self._tags = TagFilter(expression)
+        self._where = None if where is None else compile_filter(where)
+        tags = self._tags.tags
+        self.text = "*" if tags is None else " || ".join(sorted(tags))
+        if where is not None:
+            self.text += f" where {_canonical(where)}"
+        self.tag_hashes = tuple(sorted(set(map(tag_hash, tags)))) if tags is not None else ()
+
+    def apply(self, messages: list[T]) -> list[T]:
+        """Return the messages that are wanted."""
+        wanted = self._tags.apply(messages)
+        where = self._where
+        if where is None:
+            return wanted
+        if not where.names:  # no properties need to be read
+            return [message for message in wanted if where.matches({}, message.tag)]
+        return [message for message in wanted if where.matches(message.properties, message.tag)]
+
+
+def _canonical(where: str) -> str:
+    """Return a where-expression with one blank between words and keywords in upper case."""
+    return " ".join(
+        str(token.value) if token.kind is Kind.WORD else token.written
+        for token in scan(where)
+        if token.kind is not Kind.END
+    )

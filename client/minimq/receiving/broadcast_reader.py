@@ -1,0 +1,145 @@
+"""Reading all queues of topics, without a group that would share them: each consumer gets every message."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.group_member import QueueOwner
+from minimq.receiving.local_offsets import LocalOffsets
+from minimq.receiving.member_state import Grant
+from minimq.receiving.offset_stores import Commit
+from minimq.receiving.start_offsets import StartOffsets
+from minimq.routes.routing import RouteCache
+from minimq_common.errors import MiniMQError
+from minimq_common.model import MessageQueue
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.2
+_RETRY_S = 0.5
+
+
+class BroadcastReader:
+    """Takes the place of a `GroupMember`: gives its owner every queue there is. Thread-safe.
+
+    Args:
+        routes: where the queues are.
+        topics: what is read.
+        offsets: how far this consumer was.
+        starts: where queues begin of which nothing was saved.
+        owner: who reads.
+        options: of the consumer.
+    """
+
+    def __init__(
+        self,
+        routes: RouteCache,
+        topics: Sequence[str],
+        offsets: LocalOffsets,
+        starts: StartOffsets,
+        owner: QueueOwner,
+        options: ConsumerOptions,
+    ) -> None:
+        self._routes = routes
+        self._topics = topics
+        self._offsets = offsets
+        self._starts = starts
+        self._owner = owner
+        self._interval_s = options.rebalance_interval_s
+        #: Protects what follows; notified when there is something to do.
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._look_at = 0.0
+        self._read: set[MessageQueue] = set()
+        #: Queues of which nothing was saved when this consumer began; the start rule holds for them.
+        self._new: frozenset[MessageQueue] | None = None
+        self._thread = threading.Thread(target=self._run, name="minimq-broadcast", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._routes.on_change(lambda route: self._look())
+        self._thread.start()
+
+    def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Take note that queues are read no more. Those that are there again meanwhile are begun again."""
+        with self._changed:
+            self._read.difference_update(queues)
+        self._look()
+
+    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+        """Nobody waits for it."""
+
+    def lease_over(self, queue: MessageQueue, epoch: int) -> None:
+        """There are no leases."""
+
+    def close(self) -> None:
+        """End, and let others have the file of the offsets. Idempotent."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._offsets.close()
+
+    def _look(self) -> None:
+        with self._changed:
+            self._look_at = 0.0
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._stopped and time.monotonic() < self._look_at:
+                    self._changed.wait(_TICK_S)
+                if self._stopped:
+                    return
+                now = time.monotonic()
+                due = now >= self._look_at
+                if due:
+                    self._look_at = now + self._interval_s
+            try:
+                if due:
+                    self._compare()
+            except MiniMQError as error:
+                log.warning("broadcasting: will try again reason=%s", error)
+                with self._changed:
+                    self._look_at = min(self._look_at, now + _RETRY_S)
+            self._owner.tick()
+
+    def _compare(self) -> None:
+        """Begin queues that have come, and end those that have gone."""
+        there = {queue for topic in self._topics for queue in self._routes.route(topic).read_queues()}
+        with self._changed:
+            come, gone = sorted(there - self._read), sorted(self._read - there)
+        if gone:
+            self._owner.revoked(gone)
+        if self._new is None:
+            self._new = frozenset(queue for queue in there if not self._offsets.knows(queue.topic))
+        begun: list[tuple[MessageQueue, int]] = []
+        failure: MiniMQError | None = None
+        for queue in come:
+            try:
+                begun.append((queue, self._first_offset(queue, by_rule=queue in self._new)))
+            except MiniMQError as error:  # the other brokers shall not wait for this one
+                failure = error
+        # The rule holds once: from now on "latest" is what it was today.
+        for unsaved in self._offsets.save([Commit(queue, offset, 0, False) for queue, offset in begun]).values():
+            raise unsaved
+        for queue, offset in begun:
+            with self._changed:
+                self._read.add(queue)
+            self._owner.granted(queue, Grant(0, offset, 0))
+        if failure is not None:
+            raise failure
+
+    def _first_offset(self, queue: MessageQueue, *, by_rule: bool) -> int:
+        bounds = self._starts.bounds(queue)
+        saved = self._offsets.get(queue)
+        if saved is not None:
+            return min(max(saved, bounds.first), bounds.end)
+        # A queue that came after the others is read from its beginning.
+        return self._starts.by_rule(queue, bounds) if by_rule else bounds.first

@@ -1,0 +1,146 @@
+"""The sessions of one member to brokers: opened, kept alive, opened again when they break."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from minimq.transport.broker_link import BrokerLinks
+from minimq.transport.duplex import Duplex
+from minimq_common.errors import MiniMQError
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+_RECONNECT_S = 0.5
+_LEAVE_S = 2.0
+
+Session = Duplex[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
+Post = Callable[[Callable[[], None]], None]
+
+
+@dataclass(slots=True)
+class _Broker:
+    """A broker to which a session is kept."""
+
+    name: str
+    session: Session | None = None
+    #: How many sessions there were, so that what an earlier one still brings is told apart.
+    number: int = 0
+    retry_at: float = 0.0
+    beat_at: float = 0.0
+    #: When the latest request was sent of which it is known that the broker has got it.
+    answered_at: float = 0.0
+    #: When the heartbeats were sent that are not answered.
+    beats: deque[float] = field(default_factory=deque)
+    #: Whether the session has brought something.
+    greeted: bool = False
+
+
+class BrokerSessions:
+    """Sessions by broker name. Used by the member's thread alone; streams reach it through `post`.
+
+    Args:
+        links: connections to brokers.
+        address_of: where the master of a broker name is; None when it is not known.
+        post: has a function called on the member's thread.
+        on_event: called there with the broker's name and what it has told.
+        on_end: called there with the broker's name and the error when a session has ended before it brought anything.
+        heartbeat_s: seconds between two signs of life.
+    """
+
+    def __init__(
+        self,
+        links: BrokerLinks,
+        address_of: Callable[[str], str | None],
+        post: Post,
+        on_event: Callable[[str, broker_pb2.SessionEvent], None],
+        on_end: Callable[[str, MiniMQError], None],
+        heartbeat_s: float,
+    ) -> None:
+        self._links = links
+        self._address_of = address_of
+        self._post = post
+        self._on_event = on_event
+        self._on_end = on_end
+        self._heartbeat_s = heartbeat_s
+        self._brokers: dict[str, _Broker] = {}
+
+    def add(self, names: Iterable[str]) -> None:
+        """Keep sessions to these brokers as well; `keep` opens them."""
+        for name in names:
+            self._brokers.setdefault(name, _Broker(name))
+
+    def keep(self, now: float) -> Iterator[str]:
+        """Send heartbeats, and open sessions that are missing; yield each that was opened, to be spoken to first."""
+        for broker in list(self._brokers.values()):
+            if broker.session is None and now >= broker.retry_at:
+                if self._open(broker, now):
+                    yield broker.name
+                    self._beat(broker, now)
+            elif broker.session is not None and now >= broker.beat_at:
+                self._beat(broker, now)
+
+    def open_names(self) -> list[str]:
+        """Return the names of the brokers to which there is a session."""
+        return [broker.name for broker in self._brokers.values() if broker.session is not None]
+
+    def answered_at(self, name: str) -> float:
+        """Return when the latest request was sent to a broker of which it is known that the broker has got it."""
+        return self._brokers[name].answered_at
+
+    def tell(self, name: str, request: broker_pb2.SessionRequest) -> None:
+        """Send a request. It is dropped when there is no session; all is said again when there is one."""
+        broker = self._brokers.get(name)
+        if broker is not None and broker.session is not None:
+            broker.session.send(request)
+
+    def close(self, goodbye: broker_pb2.SessionRequest) -> None:
+        """Say a last word to all brokers and end the sessions."""
+        sessions = [broker.session for broker in self._brokers.values() if broker.session is not None]
+        for session in sessions:
+            session.send(goodbye)
+            session.finish()
+        for session in sessions:
+            if not session.join(_LEAVE_S):
+                session.cancel()
+
+    def _open(self, broker: _Broker, now: float) -> bool:
+        address = self._address_of(broker.name)
+        broker.retry_at = now + _RECONNECT_S
+        if address is None:
+            return False
+        broker.number += 1
+        number = broker.number
+        broker.greeted = False
+        broker.beats.clear()
+        broker.answered_at = now  # counts when there is an answer
+        broker.session = Duplex(
+            self._links.to(address).stub.Session,
+            f"broker {address}",
+            lambda told: self._post(lambda: self._hear(broker, number, told)),
+            lambda error: self._post(lambda: self._ended(broker, number, error)),
+        )
+        return True
+
+    def _beat(self, broker: _Broker, now: float) -> None:
+        self.tell(broker.name, broker_pb2.SessionRequest(heartbeat=broker_pb2.Heartbeat()))
+        broker.beats.append(now)
+        broker.beat_at = now + self._heartbeat_s
+
+    def _hear(self, broker: _Broker, number: int, told: broker_pb2.SessionEvent) -> None:
+        if broker.number != number:
+            return
+        broker.greeted = True
+        if told.HasField("heartbeat") and broker.beats:
+            broker.answered_at = broker.beats.popleft()
+        self._on_event(broker.name, told)
+
+    def _ended(self, broker: _Broker, number: int, error: MiniMQError | None) -> None:
+        if broker.number != number:
+            return
+        broker.session = None
+        if error is not None and not broker.greeted:
+            self._on_end(broker.name, error)

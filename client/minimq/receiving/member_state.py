@@ -1,0 +1,289 @@
+"""What one member of a group knows and does about queues, without any doing: pure.
+
+The single owner of that state. Whoever drives it tells it what happened and carries out the steps that it returns, in
+their order: some are words to brokers, the others are for the reader of the queues. Time is an argument, in seconds on
+any clock that does not go back.
+
+A queue that is claimed goes through these phases:
+
+    ASKED    its broker was asked for it and will grant it when nobody else holds it
+    HELD     it is read under a lease
+    LEAVING  others shall have it: the reader finishes what is in hand, then says `released`
+
+A lease is trusted for a while after the last sign of its broker: after the time at which this member sent what the
+broker has answered, so that neither an answer that was long on its way nor a process that slept can deceive it. A queue
+whose lease cannot be trusted any more is lost, whatever the broker thinks; it is asked for again, under its former
+epoch, when the broker is back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from minimq_common.model import MessageQueue
+
+
+class Grant(NamedTuple):
+    """A lease.
+
+    Attributes:
+        epoch: proves the ownership; 0 where there are no leases.
+        offset: where the group goes on, as its broker has it.
+        topic_id: tells apart topics that had the same name one after the other; 0 when it is not known.
+    """
+
+    epoch: int
+    offset: int
+    topic_id: int
+
+
+class Ask(NamedTuple):
+    """Tell the broker that the queue is wanted; with the epoch under which it was held last, 0 if it was not."""
+
+    queue: MessageQueue
+    epoch: int
+
+
+class GiveBack(NamedTuple):
+    """Tell the broker that the queue is not held or wanted any more; epoch 0: it was only wanted."""
+
+    queue: MessageQueue
+    epoch: int
+
+
+class Saved(NamedTuple):
+    """Tell the broker that the state of a queue that was given back is saved, so that others may have it."""
+
+    queue: MessageQueue
+    epoch: int
+
+
+class Begin(NamedTuple):
+    """The queue is this member's: read it, or go on reading it, under this lease."""
+
+    queue: MessageQueue
+    grant: Grant
+
+
+class Revoke(NamedTuple):
+    """Others shall have the queue: finish what is in hand, then say `released`."""
+
+    queue: MessageQueue
+
+
+class Lose(NamedTuple):
+    """The queue is not this member's any more, at once."""
+
+    queue: MessageQueue
+
+
+Step = Ask | GiveBack | Saved | Begin | Revoke | Lose
+
+
+class Phase(Enum):
+    """How far a claim is."""
+
+    ASKED = "asked"
+    HELD = "held"
+    LEAVING = "leaving"
+
+
+class _Claim:
+    __slots__ = ("doubted_at", "epoch", "leaving_since", "phase")
+
+    def __init__(self) -> None:
+        self.phase = Phase.ASKED
+        self.epoch = 0
+        self.leaving_since = 0.0
+        #: Since when the broker has said that it does not know the lease; None when it has not.
+        self.doubted_at: float | None = None
+
+
+class MemberState:
+    """The queues of one member. Used by one thread.
+
+    Args:
+        drain_s: how long a queue that is to leave may be kept.
+        trust_s: how long leases are trusted without a sign of their broker.
+
+    Attributes:
+        changes: grows whenever `held` has changed.
+    """
+
+    def __init__(self, *, drain_s: float, trust_s: float) -> None:
+        self._drain_s = drain_s
+        self._trust_s = trust_s
+        self.changes = 0
+        self._target: frozenset[MessageQueue] = frozenset()
+        self._claims: dict[MessageQueue, _Claim] = {}
+        #: The epoch under which each queue was held last.
+        self._epochs: dict[MessageQueue, int] = {}
+        #: Queues whose state is saved since they were given back, or will be by then.
+        self._saved: set[MessageQueue] = set()
+        self._heard_at: dict[str, float] = {}
+        self._distrusted: set[str] = set()
+
+    # ---- what is known --------------------------------------------------------------------------
+
+    def held(self) -> list[MessageQueue]:
+        """Return the queues that are this member's as far as it knows, sorted."""
+        return sorted(queue for queue, claim in self._claims.items() if claim.phase is not Phase.ASKED)
+
+    def phase(self, queue: MessageQueue) -> Phase | None:
+        """Tell how far the claim to a queue is; None when there is none."""
+        claim = self._claims.get(queue)
+        return claim.phase if claim else None
+
+    def trusted_until(self, broker: str) -> float:
+        """Return when the leases of a broker will not be trusted any more unless there is another sign of it."""
+        return self._heard_at.get(broker, -math.inf) + self._trust_s
+
+    # ---- what this member wants -----------------------------------------------------------------
+
+    def aim(self, target: Iterable[MessageQueue], now: float) -> list[Step]:
+        """The member shall have these queues and no others."""
+        self._target = frozenset(target)
+        steps: list[Step] = []
+        for queue in sorted(self._claims.keys() - self._target):
+            claim = self._claims[queue]
+            if claim.phase is Phase.ASKED:
+                del self._claims[queue]
+                steps.append(GiveBack(queue, 0))
+            elif claim.phase is Phase.HELD:
+                self._begin_leaving(claim, now)
+                steps.append(Revoke(queue))
+        for queue in sorted(self._target - self._claims.keys()):
+            steps.append(self._ask(queue))
+        return steps
+
+    def released(self, queues: Iterable[MessageQueue]) -> list[Step]:
+        """The reader has finished with these queues."""
+        steps: list[Step] = []
+        for queue in queues:
+            claim = self._claims.get(queue)
+            if claim is not None and claim.phase is not Phase.ASKED:
+                steps += self._give_back(queue, claim)
+        return steps
+
+    def saved(self, queues: Iterable[MessageQueue]) -> list[Step]:
+        """The user has saved the state of these queues. Those that are still held are told of when they are not."""
+        steps: list[Step] = []
+        for queue in queues:
+            if queue not in self._epochs:
+                continue  # it never was this member's
+            self._saved.add(queue)
+            claim = self._claims.get(queue)
+            if claim is None or claim.phase is Phase.ASKED:
+                steps.append(Saved(queue, self._epochs[queue]))
+        return steps
+
+    # ---- what brokers say -----------------------------------------------------------------------
+
+    def connected(self, broker: str) -> list[Step]:
+        """A session has begun, or everything is to be said again: what was said before may have got lost."""
+        steps: list[Step] = []
+        for queue, epoch in sorted(self._epochs.items()):
+            if queue.broker_name == broker and queue not in self._claims:
+                steps.append(GiveBack(queue, epoch))
+                steps += [Saved(queue, epoch)] if queue in self._saved else []
+        for queue in sorted(self._claims):
+            if queue.broker_name == broker:
+                steps.append(Ask(queue, self._epochs.get(queue, 0)))
+        return steps
+
+    def heard(self, broker: str, sent_at: float, now: float) -> list[Step]:
+        """A broker has answered what it was sent at `sent_at`. So it has known since then that this member is alive."""
+        self._heard_at[broker] = max(sent_at, self._heard_at.get(broker, sent_at))
+        if broker not in self._distrusted or now >= self.trusted_until(broker):
+            return []
+        self._distrusted.discard(broker)
+        return self.connected(broker)
+
+    def granted(self, queue: MessageQueue, grant: Grant, now: float) -> list[Step]:
+        """A broker has granted a queue, or confirmed that it is this member's."""
+        if now >= self.trusted_until(queue.broker_name):
+            # This process has slept since the broker said so. It will be asked when there is another sign of it.
+            self._distrusted.add(queue.broker_name)
+            return []
+        claim = self._claims.get(queue)
+        if claim is None:  # it was wanted once
+            self._epochs[queue] = max(grant.epoch, self._epochs.get(queue, 0))
+            return [GiveBack(queue, grant.epoch)]
+        if claim.phase is not Phase.ASKED and grant.epoch <= claim.epoch:
+            if grant.epoch == claim.epoch:
+                claim.doubted_at = None
+            return []
+        leaves = claim.phase is Phase.LEAVING and queue not in self._target
+        claim.phase = Phase.LEAVING if leaves else Phase.HELD
+        claim.epoch = self._epochs[queue] = grant.epoch
+        claim.doubted_at = None
+        self._saved.discard(queue)
+        self.changes += 1
+        begin = Begin(queue, grant)
+        return [begin, Revoke(queue)] if leaves else [begin]
+
+    def lease_over(self, queue: MessageQueue, epoch: int, now: float) -> list[Step]:
+        """The broker of a queue does not know the lease: it was restarted, or another member has the queue by now."""
+        claim = self._claims.get(queue)
+        if claim is None or claim.phase is Phase.ASKED or claim.epoch != epoch:
+            return []
+        if claim.phase is Phase.HELD and queue in self._target:
+            # The reader stands still meanwhile. If nobody else was given the queue it goes on where it is.
+            if claim.doubted_at is None:
+                claim.doubted_at = now
+            return [Ask(queue, epoch)]
+        return [Lose(queue), *self._give_back(queue, claim)]
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> list[Step]:
+        """Time has passed."""
+        steps: list[Step] = []
+        silent = {
+            queue.broker_name
+            for queue, claim in self._claims.items()
+            if claim.phase is not Phase.ASKED and now >= self.trusted_until(queue.broker_name)
+        }
+        self._distrusted |= silent
+        for queue, claim in sorted(self._claims.items(), key=lambda item: item[0]):
+            if claim.phase is Phase.ASKED:
+                continue
+            if queue.broker_name in silent or self._doubted_too_long(claim, now):
+                steps += self._lose(queue, claim)
+            elif claim.phase is Phase.LEAVING and now >= claim.leaving_since + self._drain_s:
+                steps += [Lose(queue), *self._give_back(queue, claim)]
+        return steps
+
+    # ---- transitions ----------------------------------------------------------------------------
+
+    def _ask(self, queue: MessageQueue) -> Step:
+        self._claims[queue] = _Claim()
+        return Ask(queue, self._epochs.get(queue, 0))
+
+    def _begin_leaving(self, claim: _Claim, now: float) -> None:
+        claim.phase = Phase.LEAVING
+        claim.leaving_since = now
+
+    def _give_back(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
+        del self._claims[queue]
+        self.changes += 1
+        steps: list[Step] = [GiveBack(queue, claim.epoch)]
+        if queue in self._saved:
+            steps.append(Saved(queue, claim.epoch))
+        if queue in self._target:  # the allocation has changed back meanwhile
+            steps.append(self._ask(queue))
+        return steps
+
+    def _lose(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
+        """The lease is not trusted. Its broker may still have it as this member's."""
+        if queue not in self._target:
+            return [Lose(queue), *self._give_back(queue, claim)]
+        self._claims[queue] = _Claim()
+        self.changes += 1
+        return [Lose(queue)]
+
+    def _doubted_too_long(self, claim: _Claim, now: float) -> bool:
+        return claim.doubted_at is not None and now >= claim.doubted_at + self._trust_s

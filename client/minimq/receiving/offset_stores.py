@@ -1,0 +1,107 @@
+"""Where consumers record how far they are: at the brokers, or in a file of their own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from minimq.transport.broker_link import BrokerLinks
+from minimq_common.errors import MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+
+class Commit(NamedTuple):
+    """An offset to record.
+
+    Attributes:
+        queue: of which it is.
+        offset: the next one to be read.
+        epoch: of the lease under which it was read; 0 without a lease.
+        sought: the reader has moved: the recorded offset may go back.
+    """
+
+    queue: MessageQueue
+    offset: int
+    epoch: int
+    sought: bool
+
+
+class OffsetStore(Protocol):
+    """Records offsets. Thread-safe."""
+
+    def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+        """Record offsets, as many as possible, and wait until they are on disk.
+
+        Returns:
+            What could not be recorded, with the reason.
+        """
+
+
+class BrokerOffsets:
+    """The offsets of a group: each at the broker of its queue. Thread-safe.
+
+    Args:
+        links: connections to brokers.
+        address_of: where the broker of a queue is; raises `Unavailable`.
+        group: the group.
+        client_id: in whose name leases are held.
+        timeout_s: for one call.
+    """
+
+    def __init__(
+        self,
+        links: BrokerLinks,
+        address_of: Callable[[MessageQueue], str],
+        group: str,
+        client_id: str,
+        timeout_s: float,
+    ) -> None:
+        self._links = links
+        self._address_of = address_of
+        self._group = group
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+
+    def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+        """Record offsets; see `OffsetStore.save`."""
+        failures: dict[MessageQueue, MiniMQError] = {}
+        calls: defaultdict[tuple[str, bool, bool], list[Commit]] = defaultdict(list)
+        for commit in commits:
+            try:
+                calls[self._address_of(commit.queue), commit.epoch > 0, commit.sought].append(commit)
+            except MiniMQError as error:
+                failures[commit.queue] = error
+        for (address, _, _), together in calls.items():
+            failures |= self._save_at(address, together)
+        return failures
+
+    def _save_at(self, address: str, commits: Sequence[Commit]) -> dict[MessageQueue, MiniMQError]:
+        request = broker_pb2.CommitOffsetsRequest(
+            group=self._group,
+            # In its name a commit needs the lease, so a former owner is refused.
+            client_id=self._client_id if commits[0].epoch else "",
+            offsets=[
+                broker_pb2.QueueOffset(
+                    topic=commit.queue.topic,
+                    queue_id=commit.queue.queue_id,
+                    offset=commit.offset,
+                    epoch=commit.epoch,
+                )
+                for commit in commits
+            ],
+            force=commits[0].sought,
+        )
+        try:
+            link = self._links.to(address)
+            link.call(link.stub.CommitOffsets, request, self._timeout_s)
+        except MiniMQError as error:
+            if len(commits) == 1 or error.retriable:
+                return dict.fromkeys((commit.queue for commit in commits), error)
+            # The broker takes all or none; queues that were not lost or deleted shall not suffer from those that were.
+            failures: dict[MessageQueue, MiniMQError] = {}
+            for commit in commits:
+                failures |= self._save_at(address, [commit])
+            return failures
+        return {}

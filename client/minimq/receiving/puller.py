@@ -1,0 +1,115 @@
+"""The pulls of a consumer: one at a time for each queue, which fill its fetcher."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.pull_stream import PullStreams
+from minimq_common.errors import Fenced, MiniMQError, QueueNotFound, TopicNotFound
+from minimq_common.model import MessageQueue
+from minimq_common.rpc import from_failure
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: Wait before a pull that failed is tried again.
+_RETRY_S = 0.2
+
+
+class Puller:
+    """Begins pulls and takes in what they bring. The caller of its methods holds the lock.
+
+    Args:
+        changed: the lock of all fetchers; notified when a pull has brought something.
+        streams: to the brokers.
+        group: the consumer group.
+        client_id: under which leases are held.
+        options: of the consumer.
+        lease_over: called with a queue and its epoch when its broker does not know the lease; must not block.
+
+    Attributes:
+        tag_hashes: by topic, the hashes of the tags that are wanted; all tags where there are none.
+        closed: no pull begins any more.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        streams: PullStreams,
+        group: str,
+        client_id: str,
+        options: ConsumerOptions,
+        lease_over: Callable[[MessageQueue, int], None],
+    ) -> None:
+        self.tag_hashes: dict[str, tuple[int, ...]] = {}
+        self.closed = False
+        self._changed = changed
+        self._streams = streams
+        self._group = group
+        self._client_id = client_id
+        self._options = options
+        self._lease_over = lease_over
+
+    def cancel(self, fetcher: Fetcher) -> None:
+        """End the pull that is under way, if any; what it still brings is dropped."""
+        fetcher.generation += 1
+        if fetcher.pull is not None:
+            stream, pull_id = fetcher.pull
+            stream.cancel(pull_id)
+            fetcher.pull = None
+
+    def pull(self, fetcher: Fetcher) -> None:
+        """Begin a pull unless one is under way or enough is buffered."""
+        if fetcher.pull is not None or fetcher.error or fetcher.leaving or self.closed:
+            return
+        max_messages, max_bytes = fetcher.room(self._options.prefetch_messages, self._options.prefetch_bytes)
+        if not max_messages:
+            return
+        generation = fetcher.generation
+        request = fetcher.request(max_messages, max_bytes, self._options.wait_s)
+        request.tag_hashes.extend(self.tag_hashes.get(fetcher.queue.topic, ()))
+        if fetcher.epoch:
+            request.lease.group = self._group
+            request.lease.client_id = self._client_id
+            request.lease.epoch = fetcher.epoch
+
+        def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
+            self._receive(fetcher, generation, frame, error)
+
+        try:
+            stream = self._streams.to(fetcher.queue)
+            fetcher.pull = stream, stream.pull(request, receive)
+        except MiniMQError:
+            fetcher.retry_at = time.monotonic() + _RETRY_S
+
+    def _receive(
+        self, fetcher: Fetcher, generation: int, frame: broker_pb2.PullFrame | None, error: MiniMQError | None
+    ) -> None:
+        with self._changed:
+            if generation != fetcher.generation:
+                return
+            if frame is None or frame.end:
+                fetcher.pull = None
+            if frame is not None and not frame.HasField("failure"):
+                fetcher.add(frame)
+                self.pull(fetcher)
+            else:
+                self._pull_failed(fetcher, from_failure(frame.failure) if frame is not None else error)
+            self._changed.notify_all()
+
+    def _pull_failed(self, fetcher: Fetcher, error: MiniMQError | None) -> None:
+        if error is None or error.retriable:
+            fetcher.retry_at = time.monotonic() + max(_RETRY_S, error.retry_after_s if error else 0)
+            return
+        fetcher.error = error
+        if fetcher.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound):
+            # No failure of this consumer: the queue is another member's, or gone; it is asked for again.
+            log.info("consumer: lost queue=%s reason=%s", fetcher.queue, error)
+            self._lease_over(fetcher.queue, fetcher.epoch)
+        else:
+            fetcher.error_told = False
