@@ -14,6 +14,7 @@ import lmdb
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
+from minimq_broker.store.segment import Wish
 from minimq_common.errors import (
     CorruptEntry,
     InvalidArgument,
@@ -35,6 +36,13 @@ FRAME_BYTES = 1 << 20
 #: Pulls that one stream may have under way: bounds what a client can make the broker hold.
 MAX_PULLS = 4096
 MAX_WAIT_S = 60.0
+#: Batches that one step may look at when it passes over those without a wanted tag: about 0.3 ms, in which the
+#: event loop does nothing else.
+STEP_ROWS = 250
+#: After this time in seconds a client hears how far a pull is that only passes over.
+TELL_S = 1.0
+#: Tags that a pull may ask for.
+MAX_TAGS = 1000
 
 
 class PullService:
@@ -98,6 +106,12 @@ class _Pull:
         self._offset = request.offset
         self._messages_left = request.max_messages
         self._bytes_left = request.max_bytes
+        self._tags = frozenset(request.tag_hashes)
+        self._wait_s = min(request.wait_ms / 1000, MAX_WAIT_S)
+        self._loop = asyncio.get_running_loop()
+        self._told_at = self._loop.time()  # the latest frame, from which waits are counted
+        #: Since when batches were passed over of which the client has not heard; None when there are none.
+        self._silent_since: float | None = None
 
     async def run(self) -> None:
         """Send frames until a bound is reached, the time is over or an error ends the pull."""
@@ -126,9 +140,11 @@ class _Pull:
             raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", retry_after_s=0.1)
         if request.max_messages <= 0 or request.max_bytes <= 0:
             raise InvalidArgument("max_messages and max_bytes of a pull must be at least 1")
+        if len(request.tag_hashes) > MAX_TAGS:
+            raise InvalidArgument(f"a pull asks for {len(request.tag_hashes)} tags, the limit is {MAX_TAGS}")
 
     async def _step(self) -> bool:
-        """Send one frame, or wait for one. Returns True when the pull is over."""
+        """Send one frame, pass over some batches, or wait. Returns True when the pull is over."""
         queue = self._queue()  # looked up each time: topic, permission and lease may have gone meanwhile
         first, end = self._engine.store.bounds(queue)
         if not first <= self._offset <= end:
@@ -136,30 +152,45 @@ class _Pull:
                 f"offset {self._offset} of queue {self._request.topic}/{queue.queue_id} is not stored: "
                 f"valid are {first} to {end} (the next message gets {end})"
             )
+        if self._silent_since is not None and self._loop.time() >= self._silent_since + TELL_S:
+            await self._tell(first, end)
         if self._offset == end:
-            wait_s = min(self._request.wait_ms / 1000, MAX_WAIT_S)
-            if wait_s > 0:
-                await self._engine.arrival(queue, end, wait_s)
-            if wait_s <= 0 or (self._engine.state.end(queue).offset == end and self._still_there(queue)):
-                await self._write(broker_pb2.PullFrame(min_offset=first, max_offset=end, end=True))
-                return True
-            return False
-        return await self._send(queue, first, end)
-
-    async def _send(self, queue: QueueKey, first: int, end: int) -> bool:
+            return await self._wait(queue, first, end)
         # Read only when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
         frame = await self._writer.write(lambda: self._next_frame(queue, first, end))
-        return frame is not None and frame.end
+        if frame is None:
+            await asyncio.sleep(0)  # all was passed over: it is the turn of others
+            return False
+        self._told()
+        return frame.end
+
+    async def _wait(self, queue: QueueKey, first: int, end: int) -> bool:
+        """Wait at the end of the queue. Returns True when nothing came for as long as was asked for."""
+        until = self._told_at + self._wait_s
+        now = self._loop.time()
+        if now < until:
+            at = until if self._silent_since is None else min(until, self._silent_since + TELL_S)
+            await self._engine.arrival(queue, end, at - now)
+            if self._loop.time() < until:
+                return False  # it has come, or is to be looked at again: the lease may be over, the topic gone
+            self._queue()
+            if self._engine.state.end(queue).offset != end:
+                return False
+        await self._tell(first, end, is_end=True)
+        return True
 
     def _next_frame(self, queue: QueueKey, first: int, end: int) -> broker_pb2.PullFrame | None:
-        batches = self._engine.store.read(queue, self._offset, self._messages_left, min(self._bytes_left, FRAME_BYTES))
-        if not batches:
-            return None  # retention was faster: the next step says which offsets are valid
-        last = batches[-1]
-        sent = last.base_offset + last.count - self._offset
+        wish = Wish(self._messages_left, min(self._bytes_left, FRAME_BYTES), self._tags, STEP_ROWS)
+        batches, next_offset = self._engine.store.search(queue, self._offset, wish)
+        sent = sum(batch.base_offset + batch.count - max(batch.base_offset, self._offset) for batch in batches)
+        if not batches:  # they were passed over, or retention was faster: the next step says which offsets are valid
+            if self._silent_since is None and next_offset > self._offset:
+                self._silent_since = self._loop.time()
+            self._offset = next_offset
+            return None
         self._messages_left -= sent
         self._bytes_left -= sum(len(batch.data) for batch in batches)
-        self._offset += sent
+        self._offset = next_offset
         self._engine.counters.messages_out += sent
         return broker_pb2.PullFrame(
             pull_id=self._request.pull_id,
@@ -176,7 +207,22 @@ class _Pull:
             min_offset=first,
             max_offset=end,
             end=self._messages_left <= 0 or self._bytes_left <= 0,
+            next_offset=next_offset,
         )
+
+    async def _tell(self, first: int, end: int, *, is_end: bool = False) -> None:
+        """Send a frame without batches."""
+        passed = self._silent_since is not None
+        await self._write(
+            broker_pb2.PullFrame(
+                min_offset=first, max_offset=end, end=is_end, next_offset=self._offset if passed else 0
+            )
+        )
+        self._told()
+
+    def _told(self) -> None:
+        self._told_at = self._loop.time()
+        self._silent_since = None
 
     def _queue(self) -> QueueKey:
         request = self._request
@@ -187,10 +233,6 @@ class _Pull:
             lease = request.lease
             self._engine.leases.check(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)
         return queue
-
-    def _still_there(self, queue: QueueKey) -> bool:
-        topic = self._engine.state.topics.get(self._request.topic)
-        return topic is not None and topic.topic_id == queue.topic_id
 
     async def _write(self, frame: broker_pb2.PullFrame) -> None:
         frame.pull_id = self._request.pull_id

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
-from minimq_broker.store.segment import Row, Segment, is_begun, total_bytes
+from minimq_broker.store.segment import Part, Row, Segment, Wish, is_begun, total_bytes
 from minimq_common.errors import StoreError
 
 
@@ -104,8 +104,31 @@ class CommitLog:
         for segment in self.segments[first:]:
             yield from segment.entries(position)
 
-    def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[tuple[Row, bytes]]:
-        """Return rows and batches of a queue from an offset on, as `Segment.read` does, over all segments."""
+    def read(self, queue: QueueKey, offset: int, wish: Wish) -> Part:
+        """Read batches of a queue from an offset on, as `Segment.read` does, over all segments."""
+        found: list[tuple[Row, bytes]] = []
+        rows = 0
+        left: Wish | None = wish
+        for segment in self._segments_from(queue, offset):
+            if left is None:
+                break
+            part = segment.read(queue, offset, left)
+            found += part.found
+            rows += part.rows
+            left = left.less(offset, part)
+            offset = part.next_offset
+        return Part(found, offset, rows)
+
+    def row_at(self, queue: QueueKey, offset: int) -> Row | None:
+        """Return the row of the batch that holds `offset` or comes after it, None when there is none."""
+        for segment in self._segments_from(queue, offset):
+            row = segment.row_at(queue, offset)
+            if row is not None:
+                return row
+        return None
+
+    def _segments_from(self, queue: QueueKey, offset: int) -> list[Segment]:
+        """Return the segments that may hold an offset of a queue and those after it."""
         segments = self.segments
         index = len(segments) - 1
         while index > 0:  # from the newest back: nearly all readers are near the end
@@ -113,17 +136,7 @@ class CommitLog:
             if first is not None and first <= offset:
                 break
             index -= 1
-        found: list[tuple[Row, bytes]] = []
-        for segment in segments[index:]:
-            part = segment.read(queue, offset, max_messages, max_bytes)
-            if part:
-                found += part
-                offset = part[-1][0].last_offset + 1
-                max_bytes -= sum(row.size for row, _ in part)
-                max_messages -= sum(row.count for row, _ in part)
-                if max_bytes <= 0 or max_messages <= 0:
-                    break
-        return found
+        return segments[index:]
 
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first offset of a queue that is still stored, None when nothing of it is."""

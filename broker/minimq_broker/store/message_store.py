@@ -18,6 +18,7 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
+from minimq_broker.store.segment import Wish
 from minimq_broker.store.writer import Writer
 from minimq_common.errors import CorruptEntry, StoreError
 
@@ -121,13 +122,27 @@ class MessageStore:
 
         Stops after the batch that reaches `max_messages` or `max_bytes`; at least one comes if there is one.
         """
+        return self.search(queue, offset, Wish(max_messages, max_bytes))[0]
+
+    def search(self, queue: QueueKey, offset: int, wish: Wish) -> tuple[list[StoredBatch], int]:
+        """Return batches as `read` does, only those that are wanted, and the offset after all that was looked at."""
         # What was committed this moment and is not in the state yet is beyond the end that everybody is told.
         end = self.state.end(queue).offset
-        return [
+        part = self.log.read(queue, offset, wish)
+        batches = [
             StoredBatch(row.base_offset, row.stored_ms, row.position, row.count, data)
-            for row, data in self.log.read(queue, offset, max_messages, max_bytes)
+            for row, data in part.found
             if row.base_offset < end
         ]
+        return batches, min(part.next_offset, end)
+
+    def stored_ms(self, queue: QueueKey, offset: int) -> int:
+        """Return when the message at an offset was stored, in ms since 1970; 0 when there is none at or after it.
+
+        It is the time of its whole batch.
+        """
+        row = self.log.row_at(queue, offset)
+        return row.stored_ms if row is not None and row.base_offset < self.state.end(queue).offset else 0
 
     def bounds(self, queue: QueueKey) -> tuple[int, int]:
         """Return the first stored offset and the one the next message will get; both are equal for an empty queue."""

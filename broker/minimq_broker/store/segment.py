@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import lmdb
 
@@ -27,6 +28,8 @@ _POSITION = struct.Struct(">Q")
 _ROW_KEY = struct.Struct(">QIQ")
 #: position, size of the entry, count, store time, first and last born time, number of tag hashes.
 _ROW = struct.Struct("<QIIqqqH")
+_NUMBER = struct.Struct("<H")
+_NUMBER_AT = _ROW.size - _NUMBER.size
 _MAX_OFFSET = (1 << 64) - 1
 _TOO_MANY_TAGS = 0xFFFF
 
@@ -63,10 +66,54 @@ class Row:
         return fixed + struct.pack(f"<{len(hashes)}I", *hashes) if hashes else fixed
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a reader takes at most. It stops after the batch that reaches one of the bounds.
+
+    Attributes:
+        max_messages: in how many messages, counted from the offset that was asked for.
+        max_bytes: of entries, in bytes; one batch comes in any case.
+        tag_hashes: only batches that may hold one of these tags; all when empty.
+        max_rows: how many batches may be looked at.
+    """
+
+    max_messages: int
+    max_bytes: int
+    tag_hashes: frozenset[int] = frozenset()
+    max_rows: int = 1 << 62
+
+    def less(self, offset: int, part: Part) -> Wish | None:
+        """Return what is left when a part was read from an offset on; None when a bound is reached."""
+        messages = self.max_messages - sum(row.last_offset + 1 - max(offset, row.base_offset) for row, _ in part.found)
+        size = self.max_bytes - sum(row.size for row, _ in part.found)
+        rows = self.max_rows - part.rows
+        return Wish(messages, size, self.tag_hashes, rows) if min(messages, size, rows) > 0 else None
+
+
+class Part(NamedTuple):
+    """What was read.
+
+    Attributes:
+        found: rows and batches.
+        next_offset: where to go on: after all that was looked at.
+        rows: how many batches were looked at.
+    """
+
+    found: list[tuple[Row, bytes]]
+    next_offset: int
+    rows: int
+
+
 def _unpack(last_offset: int, value: bytes | memoryview) -> Row:
     position, size, count, stored_ms, born_first_ms, born_last_ms, number = _ROW.unpack_from(value)
     hashes = None if number == _TOO_MANY_TAGS else struct.unpack_from(f"<{number}I", value, _ROW.size)
     return Row(last_offset, position, size, count, stored_ms, born_first_ms, born_last_ms, hashes)
+
+
+def _may_hold(value: bytes | memoryview, wanted: frozenset[int]) -> bool:
+    """Tell whether a batch may hold one of the tags, by its row as stored."""
+    [number] = _NUMBER.unpack_from(value, _NUMBER_AT)
+    return number == _TOO_MANY_TAGS or not wanted.isdisjoint(struct.unpack_from(f"<{number}I", value, _ROW.size))
 
 
 class Segment:
@@ -149,26 +196,39 @@ class Segment:
                 topic_id, queue_id, last = _ROW_KEY.unpack(key)
                 yield QueueKey(topic_id, queue_id), _unpack(last, value)
 
-    def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[tuple[Row, bytes]]:
-        """Return rows and batches of a queue, from the batch that holds `offset` or comes after it.
+    def read(self, queue: QueueKey, offset: int, wish: Wish) -> Part:
+        """Read batches of a queue, from the one that holds `offset` or comes after it.
 
-        Stops after the batch that reaches one of the bounds; at least one batch comes if there is one.
+        Those without a wanted tag are passed over by their rows alone: the log is not touched for them.
         """
         found: list[tuple[Row, bytes]] = []
+        next_offset, rows = offset, 0
+        messages, size, wanted = wish.max_messages, wish.max_bytes, wish.tag_hashes
         with self._env.begin(buffers=True) as txn:
-            for row in self._rows_from(txn, queue, offset):
-                entry = txn.get(_POSITION.pack(row.position), db=self._log)
-                if entry is None:
-                    raise CorruptEntry(
-                        f"{self.path.name}: queue {queue} offset {row.last_offset} points at position {row.position}, "
-                        "where no entry begins: stop the broker and run minimq-broker check"
-                    )
-                found.append((row, bytes(entry[HEADER_BYTES:])))
-                max_bytes -= row.size
-                max_messages -= row.last_offset + 1 - max(offset, row.base_offset)
-                if max_bytes <= 0 or max_messages <= 0:
+            for last, value in self._values_from(txn, queue, offset):
+                rows, next_offset = rows + 1, last + 1
+                if not wanted or _may_hold(value, wanted):
+                    row = _unpack(last, value)
+                    found.append((row, self._batch_of(txn, queue, row)))
+                    size -= row.size
+                    messages -= row.last_offset + 1 - max(offset, row.base_offset)
+                if size <= 0 or messages <= 0 or rows >= wish.max_rows:
                     break
-        return found
+        return Part(found, next_offset, rows)
+
+    def _batch_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes:
+        entry = txn.get(_POSITION.pack(row.position), db=self._log)
+        if entry is None:
+            raise CorruptEntry(
+                f"{self.path.name}: queue {queue} offset {row.last_offset} points at position {row.position}, "
+                "where no entry begins: stop the broker and run minimq-broker check"
+            )
+        return bytes(entry[HEADER_BYTES:])
+
+    def row_at(self, queue: QueueKey, offset: int) -> Row | None:
+        """Return the row of the batch that holds `offset` or comes after it, None when there is none here."""
+        with self._env.begin(buffers=True) as txn:
+            return next(self._rows_from(txn, queue, offset), None)
 
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first offset of a queue in this segment, None when it has none here."""
@@ -199,6 +259,13 @@ class Segment:
             return next(self._rows_from(txn, queue, low)).base_offset
 
     def _rows_from(self, txn: lmdb.Transaction, queue: QueueKey, offset: int) -> Iterator[Row]:
+        for last, value in self._values_from(txn, queue, offset):
+            yield _unpack(last, value)
+
+    def _values_from(
+        self, txn: lmdb.Transaction, queue: QueueKey, offset: int
+    ) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Yield the last offset of each batch, and its row as stored."""
         with txn.cursor(self._rows) as cursor:
             if not cursor.set_range(_ROW_KEY.pack(*queue, offset)):
                 return
@@ -206,7 +273,7 @@ class Segment:
                 topic_id, queue_id, last = _ROW_KEY.unpack(key)
                 if topic_id != queue.topic_id or queue_id != queue.queue_id:
                     return
-                yield _unpack(last, value)
+                yield last, value
 
     def _last_row(self, txn: lmdb.Transaction, queue: QueueKey) -> Row | None:
         with txn.cursor(self._rows) as cursor:
