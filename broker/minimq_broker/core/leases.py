@@ -106,6 +106,11 @@ class LeaseStatus(NamedTuple):
     held_s: float = 0.0
     waiting: tuple[str, ...] = ()
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether somebody owns it or it is held for somebody."""
+        return bool(self.owner or self.holder)
+
 
 class _Lease:
     __slots__ = ("epoch", "owned", "owner", "saved", "until", "waiting")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.groups import GroupService
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.session import SessionOptions, SessionService
@@ -28,6 +29,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._append = AppendService(engine)
         self._pull = PullService(engine)
         self._session = SessionService(engine, sessions, identity.broker_name)
+        self._groups = GroupService(engine, self._session.leases)
         self._topics = TopicService(engine, auto_create_queues)
         self._offsets = OffsetService(engine)
         self._status = StatusService(engine, identity)
@@ -79,15 +81,15 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def DescribeGroup(
         self, request: broker_pb2.DescribeGroupRequest, context: Any
     ) -> broker_pb2.DescribeGroupResponse:
-        raise NotImplementedError
+        return await _answer(self._groups.describe(request), context)
 
     async def ListGroups(self, request: broker_pb2.ListGroupsRequest, context: Any) -> broker_pb2.ListGroupsResponse:
-        raise NotImplementedError
+        return await _answer(self._groups.list_groups(), context)
 
     async def ResetOffsets(
         self, request: broker_pb2.ResetOffsetsRequest, context: Any
     ) -> broker_pb2.ResetOffsetsResponse:
-        raise NotImplementedError
+        return await _answer(self._groups.reset(request), context)
 
     async def QueryAssignment(
         self, request: broker_pb2.QueryAssignmentRequest, context: Any

@@ -1,0 +1,173 @@
+"""Consumer groups as others look at them: what there is, how far they are, where they go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic
+from minimq_broker.core.leases import LeaseKey
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.leases import LeaseKeeper
+from minimq_broker.services.offsets import start_offset
+from minimq_common.errors import GroupConflict, InvalidArgument, OffsetOutOfRange
+from minimq_common.names import check_group
+from minimq_proto.v1 import broker_pb2
+
+#: Queues that are described before it is the turn of others.
+_DESCRIBED_AT_ONCE = 50
+#: Queues and clients that an error names.
+_NAMED = 5
+
+
+class GroupService:
+    """The calls of the broker that concern groups as a whole.
+
+    Args:
+        engine: store, groups and leases.
+        leases: through which owners are fenced.
+    """
+
+    def __init__(self, engine: Engine, leases: LeaseKeeper) -> None:
+        self._engine = engine
+        self._leases = leases
+
+    async def list_groups(self) -> broker_pb2.ListGroupsResponse:
+        """Tell all groups that have members, committed offsets or a decided start here, sorted."""
+        state = self._engine.state
+        names = set(self._engine.groups.names())
+        names.update(group for group, _, _ in state.committed.copy())
+        names.update(group for group, _ in state.started.copy())
+        return broker_pb2.ListGroupsResponse(groups=sorted(names))
+
+    # ---- describe -------------------------------------------------------------------------------
+
+    async def describe(self, request: broker_pb2.DescribeGroupRequest) -> broker_pb2.DescribeGroupResponse:
+        """Tell the members of a group and how far it is in each queue; of an unknown group there is nothing to tell.
+
+        The oldest unread message is told by the store time of its batch, some of whose messages may be read already.
+
+        Raises:
+            InvalidArgument: the name cannot be that of a group.
+        """
+        group = check_group(request.group)
+        agreement = self._engine.groups.agreement(group)
+        described = broker_pb2.DescribeGroupResponse(
+            client_ids=self._engine.groups.members(group).client_ids,
+            allocation=agreement.allocation if agreement else "",
+            hold_ms=agreement.hold_ms if agreement else 0,
+        )
+        for topic in self._topics_of(group, agreement.topics if agreement else ()):
+            for queue_id in range(topic.read_queues):
+                described.queues.append(self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id)))
+                if len(described.queues) % _DESCRIBED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return described
+
+    def _topics_of(self, group: str, subscribed: Iterable[str]) -> list[Topic]:
+        """Return the topics here that a group reads: it has started there, or its members subscribe to them."""
+        state = self._engine.state
+        names = set(subscribed)
+        topics = state.topics.copy()
+        return [
+            topic for name, topic in sorted(topics.items()) if name in names or (group, topic.topic_id) in state.started
+        ]
+
+    def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
+        status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
+        committed = self._engine.state.offset(group, queue)
+        first, end = self._engine.store.bounds(queue)
+        unread = max(first, committed or 0)
+        return broker_pb2.GroupQueue(
+            topic=topic,
+            queue_id=queue.queue_id,
+            owner=status.owner,
+            epoch=status.epoch,
+            held_ms=round(status.held_s * 1000),
+            waiting=status.waiting,
+            min_offset=first,
+            max_offset=end,
+            committed_offset=committed,
+            oldest_unread_ms=self._engine.store.stored_ms(queue, unread) if unread < end else 0,
+        )
+
+    # ---- reset ----------------------------------------------------------------------------------
+
+    async def reset(self, request: broker_pb2.ResetOffsetsRequest) -> broker_pb2.ResetOffsetsResponse:
+        """Let a group go on elsewhere. All offsets are on disk when this returns, or none was changed.
+
+        That members read on where they are and commit over it is out of the question: without `force` there are none,
+        and with it the owners of these queues lose their leases. What they have in hand cannot be committed any more;
+        each is granted its queues anew, under a new epoch and at the new offset.
+
+        Raises:
+            GroupConflict: a member is connected or a queue is held for one; not with `force`.
+            OffsetOutOfRange: an offset is not stored in one of the queues; the text says which are.
+            InvalidArgument: the request does not say where to go on.
+            TopicNotFound, QueueNotFound: one of the queues is not here.
+        """
+        group = check_group(request.group)
+        place = self._place(request)
+        topic = self._engine.state.topic(request.topic)
+        ids = sorted(set(request.queue_ids)) or range(topic.queues)
+        keys = [LeaseKey(group, self._engine.state.queue(request.topic, queue_id)) for queue_id in ids]
+
+        def decide(state: State) -> Fact:
+            queues = [state.queue(request.topic, queue_id) for queue_id in ids]
+            offsets = tuple(CommittedOffset(*queue, place(queue)) for queue in queues)
+            return OffsetsCommitted(group, offsets, forced=True)
+
+        if not request.force:
+            self._check_idle(group, keys)
+        decide(self._engine.state)  # what is refused disturbs nobody
+        self._leases.renew(keys)
+        fact = await self._engine.record(decide)
+        assert isinstance(fact, OffsetsCommitted)
+        return broker_pb2.ResetOffsetsResponse(
+            offsets=[
+                broker_pb2.QueueOffset(topic=request.topic, queue_id=item.queue_id, offset=item.offset)
+                for item in fact.offsets
+            ]
+        )
+
+    def _place(self, request: broker_pb2.ResetOffsetsRequest) -> Callable[[QueueKey], int]:
+        """Return what finds the new offset of a queue; any thread may call it."""
+        store = self._engine.store
+        if request.WhichOneof("to") == "start":
+            if request.start.at == broker_pb2.START_AT_UNSPECIFIED:
+                raise InvalidArgument("the reset does not say where to go on: earliest, latest, a time or an offset")
+            return lambda queue: start_offset(store, queue, request.start)
+        if request.WhichOneof("to") != "offset":
+            raise InvalidArgument("the reset does not say where to go on: earliest, latest, a time or an offset")
+
+        def checked(queue: QueueKey) -> int:
+            first, end = store.bounds(queue)
+            if not first <= request.offset <= end:
+                raise OffsetOutOfRange(
+                    f"offset {request.offset} of queue {request.topic}/{queue.queue_id} is not stored: "
+                    f"valid are {first} to {end} (the next message gets {end})"
+                )
+            return request.offset
+
+        return checked
+
+    def _check_idle(self, group: str, keys: Iterable[LeaseKey]) -> None:
+        members = self._engine.groups.members(group).client_ids
+        if members:
+            raise GroupConflict(
+                f"group {group!r} has members that are connected: {_some(members)}: stop them first, or force the reset"
+            )
+        now = asyncio.get_running_loop().time()
+        statuses = [(key.queue.queue_id, self._engine.leases.status(key, now)) for key in keys]
+        held = [f"{queue_id} for {status.owner or status.holder}" for queue_id, status in statuses if status.is_taken]
+        if held:
+            raise GroupConflict(
+                f"queues of group {group!r} are held for members that have left: {_some(held)}: "
+                "wait until that is over, or force the reset"
+            )
+
+
+def _some(names: Iterable[str]) -> str:
+    every = list(names)
+    return ", ".join(every[:_NAMED]) + (f" and {len(every) - _NAMED} more" if len(every) > _NAMED else "")
