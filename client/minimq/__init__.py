@@ -1,7 +1,7 @@
 """The client of minimq, a durable, ordered and replayable message queue.
 
 Sending:    `Producer`, `Message`, `SendReceipt`; for asyncio `minimq.aio`
-Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `ReceivedMessage`
+Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
 Running:    `Admin`, `LocalCluster`
 
 A name is loaded when it is first used, so that `import minimq` alone costs next to nothing.
@@ -31,6 +31,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
+    "RetryLater",
     "allocation",
     # Running
     "Admin",
@@ -47,8 +48,9 @@ if TYPE_CHECKING:
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
     from minimq.receiving.consumer_options import ConsumerOptions
+    from minimq.receiving.listener import ConsumeResult, RetryLater
     from minimq.receiving.pull_consumer import PullConsumer
-    from minimq.receiving.push_consumer import ConsumeResult, PushConsumer
+    from minimq.receiving.push_consumer import PushConsumer
     from minimq.receiving.received import ReceivedMessage
     from minimq.sending.interceptor import SendInterceptor
     from minimq.sending.producer import Producer
@@ -64,7 +66,7 @@ else:
     _MODULES = {
         "Admin": "minimq.administration.admin",
         "AllocationStrategy": "minimq.rebalance",
-        "ConsumeResult": "minimq.receiving.push_consumer",
+        "ConsumeResult": "minimq.receiving.listener",
         "ConsumerOptions": "minimq.receiving.consumer_options",
         "LocalCluster": "minimq.local.local_cluster",
         "Message": "minimq_common.model",
@@ -77,6 +79,7 @@ else:
         "PullConsumer": "minimq.receiving.pull_consumer",
         "PushConsumer": "minimq.receiving.push_consumer",
         "ReceivedMessage": "minimq.receiving.received",
+        "RetryLater": "minimq.receiving.listener",
         "SendInterceptor": "minimq.sending.interceptor",
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",

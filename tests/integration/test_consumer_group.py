@@ -19,15 +19,12 @@ import pytest
 
 from minimq import (
     Admin,
-    ConsumeResult,
     LocalCluster,
     Message,
     MessageQueue,
     MiniMQError,
     Producer,
     PullConsumer,
-    PushConsumer,
-    ReceivedMessage,
 )
 from minimq.rebalance import Averagely
 from minimq_common.errors import GroupConflict, InvalidArgument, SendFailed, TopicNotFound
@@ -288,118 +285,6 @@ def test_a_topic_that_does_not_exist_is_named_at_the_first_poll(cluster: LocalCl
             consumer.poll()
         with pytest.raises(InvalidArgument, match="exclude each other"):
             consumer.assign([])
-
-
-# ---- push ---------------------------------------------------------------------------------------
-
-
-class Listener:
-    """Notes what it is given, and does as it is told."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[bytes] = Counter()
-        self.lock = threading.Lock()
-        self.answer: Callable[[ReceivedMessage, int], ConsumeResult] = lambda *_: ConsumeResult.SUCCESS
-
-    def __call__(self, messages: list[ReceivedMessage]) -> ConsumeResult:
-        for message in messages:
-            with self.lock:
-                self.calls[message.body] += 1
-                times = self.calls[message.body]
-            result = self.answer(message, times)
-            if result is not ConsumeResult.SUCCESS:
-                return result
-        return ConsumeResult.SUCCESS
-
-
-def test_a_listener_gets_every_message_once(cluster: LocalCluster, producer: Producer, topic: str, group: str) -> None:
-    listener = Listener()
-    with PushConsumer(cluster.nameserver, group=group) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        send(producer, topic, 5000)
-        wait_until(lambda: len(listener.calls) == 5000, PATIENCE_S)
-    assert set(listener.calls.values()) == {1}
-    with Admin(cluster.nameserver) as admin:
-        assert sum(admin.committed_offsets(group, topic).values()) == 5000
-
-
-@pytest.mark.parametrize("how", ["retry", "exception"])
-def test_a_message_that_fails_is_given_again_until_it_succeeds(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, how: str
-) -> None:
-    listener = Listener()
-
-    def fail_twice(message: ReceivedMessage, times: int) -> ConsumeResult:
-        if message.body == b"7" and times <= 2:
-            if how == "exception":
-                raise RuntimeError("as told")
-            return ConsumeResult.RETRY_LATER
-        return ConsumeResult.SUCCESS
-
-    listener.answer = fail_twice
-    with PushConsumer(cluster.nameserver, group=group, batch_size=1, retry_delay_s=0.05) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        send(producer, topic, 100)
-        wait_until(lambda: len(listener.calls) == 100 and listener.calls[b"7"] == 3, PATIENCE_S)
-    assert {body: times for body, times in listener.calls.items() if times > 1} == {b"7": 3}
-
-
-def test_closing_does_not_wait_for_a_message_that_never_succeeds_and_the_offset_stays_before_it(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    listener = Listener()
-    listener.answer = lambda message, _: ConsumeResult.RETRY_LATER if message.body == b"bad" else ConsumeResult.SUCCESS
-    queue = producer.send(Message(topic, b"good-0")).queue
-    producer.send_many([Message(topic, b"bad"), Message(topic, b"good-1")], queue=queue)
-    consumer = PushConsumer(cluster.nameserver, group=group, batch_size=1, retry_delay_s=0.05)
-    consumer.subscribe(topic)
-    consumer.start(listener)
-    wait_until(lambda: listener.calls[b"bad"] >= 2 and listener.calls[b"good-1"] == 1, PATIENCE_S)
-    began = time.monotonic()
-    consumer.close()
-    assert time.monotonic() - began < 5.0
-    with Admin(cluster.nameserver) as admin:
-        assert admin.committed_offsets(group, topic)[queue] == 1
-
-
-def test_closing_waits_for_running_calls(cluster: LocalCluster, producer: Producer, topic: str, group: str) -> None:
-    running, go_on = threading.Event(), threading.Event()
-
-    def listen(_: list[ReceivedMessage]) -> ConsumeResult:
-        running.set()
-        go_on.wait(PATIENCE_S)
-        return ConsumeResult.SUCCESS
-
-    queue = producer.send(Message(topic, b"x")).queue
-    consumer = PushConsumer(cluster.nameserver, group=group)
-    consumer.subscribe(topic)
-    consumer.start(listen)
-    assert running.wait(PATIENCE_S)
-    closing = threading.Thread(target=consumer.close)
-    closing.start()
-    closing.join(0.3)
-    assert closing.is_alive()
-    go_on.set()
-    closing.join(PATIENCE_S)
-    assert not closing.is_alive()
-    with Admin(cluster.nameserver) as admin:
-        assert admin.committed_offsets(group, topic)[queue] == 1
-
-
-def test_wrong_usage_of_a_push_consumer_is_named(cluster: LocalCluster, topic: str, group: str) -> None:
-    with PushConsumer(cluster.nameserver, group=group) as consumer:
-        with pytest.raises(InvalidArgument, match="subscribe to at least one topic"):
-            consumer.start(Listener())
-        consumer.subscribe(topic)
-        consumer.start(Listener())
-        with pytest.raises(InvalidArgument, match="start once"):
-            consumer.start(Listener())
-        with pytest.raises(InvalidArgument, match="before the first message"):
-            consumer.subscribe("another")
-    with pytest.raises(InvalidArgument):
-        PushConsumer(cluster.nameserver, group=group, threads=0)
 
 
 # ---- faults of brokers --------------------------------------------------------------------------

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from minimq.options import DEFAULT_NAMESERVER
-from minimq.receiving.push_consumer import ConsumeResult
+from minimq.receiving.listener import ConsumeResult, RetryLater
 from minimq.receiving.push_consumer import PushConsumer as PlainPushConsumer
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue
 
-AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ConsumeResult]]
+AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ConsumeResult | RetryLater]]
 
 
 class PushConsumer:
@@ -54,10 +54,10 @@ class PushConsumer:
         """Join the group and begin to await the listener on the loop that runs; see `minimq.PushConsumer.start`."""
         loop = asyncio.get_running_loop()
 
-        async def result(messages: list[ReceivedMessage]) -> ConsumeResult:
+        async def result(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
             return await listener(messages)
 
-        def call(messages: list[ReceivedMessage]) -> ConsumeResult:
+        def call(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
             return asyncio.run_coroutine_threadsafe(result(messages), loop).result()
 
         await asyncio.to_thread(self._consumer.start, call)

@@ -91,6 +91,12 @@ class ConsumerOptions:
                 f"lease_trust_s is {self.lease_trust_s}: it must be above heartbeat_interval_s, which is "
                 f"{self.heartbeat_interval_s}"
             )
+        if self.max_tries is not None and self.max_tries < 0:
+            raise InvalidArgument(f"max_tries is {self.max_tries}: it must be 0 or above, or None")
+        if not 0.01 <= self.suspend_s <= 30:
+            raise InvalidArgument(f"suspend_s is {self.suspend_s}: it must be from 0.01 to 30")
+        if not self.retry_delays_s or not all(delay > 0 for delay in self.retry_delays_s):
+            raise InvalidArgument(f"retry_delays_s is {self.retry_delays_s}: it must have numbers, all above 0")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if value not in choices:

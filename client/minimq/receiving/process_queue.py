@@ -1,35 +1,93 @@
-"""Which messages of one queue are in work, and from where its group would have to start again."""
+"""Which messages of one queue are in hand, and from where its group would have to start again."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """How much of one queue may be in hand before no more of it is taken.
+
+    Attributes:
+        messages: how many messages.
+        size: bytes of their bodies.
+        span: offsets from the first message that is not finished to the last one that was taken: so many may have
+            to be read again after a crash.
+    """
+
+    messages: int
+    size: int
+    span: int
+
+
+class _Range:
+    __slots__ = ("first", "messages", "size")
+
+    def __init__(self, first: int, messages: int, size: int) -> None:
+        self.first = first
+        self.messages = messages
+        self.size = size
+
 
 class ProcessQueue:
-    """Ranges of offsets in work. Not thread-safe.
+    """Ranges of offsets in hand. Not thread-safe.
 
     The commit position is the lowest offset that is not finished, so that messages may be finished in any order and
     none is ever passed over.
+
+    Attributes:
+        messages: how many are in hand.
+        size: bytes of their bodies.
     """
 
     def __init__(self, offset: int) -> None:
+        self.messages = 0
+        self.size = 0
         self._end = offset
-        #: First offset of each range in work, in the order of the offsets.
-        self._in_work: dict[int, int] = {}
+        #: By the offset at which each range began, in the order of the offsets.
+        self._in_hand: dict[int, _Range] = {}
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in work."""
-        return not self._in_work
+        """Whether nothing is in hand."""
+        return not self._in_hand
 
     @property
     def commit_position(self) -> int:
         """Offset from which the group would go on."""
-        return next(iter(self._in_work), self._end)
+        lowest = next(iter(self._in_hand.values()), None)
+        return self._end if lowest is None else lowest.first
 
-    def begin(self, first: int, end: int) -> None:
-        """Offsets from `first` up to `end` are in work; they come after all earlier ones."""
-        self._in_work[first] = end
+    @property
+    def span(self) -> int:
+        """Offsets between the commit position and the end of what was taken."""
+        return self._end - self.commit_position
+
+    def is_full(self, limits: Limits) -> bool:
+        """Tell whether no more may be taken. What is taken while it is not may go beyond the limits, once."""
+        return self.messages >= limits.messages or self.size >= limits.size or self.span >= limits.span
+
+    def begin(self, first: int, end: int, messages: int = 1, size: int = 0) -> None:
+        """Offsets from `first` up to `end` are in hand, with so many messages; they come after all earlier ones."""
+        self._in_hand[first] = _Range(first, messages, size)
         self._end = end
+        self.messages += messages
+        self.size += size
+
+    def narrow(self, first: int, rest: int, messages: int, size: int) -> None:
+        """Of the range that began at `first` only offsets from `rest` on are left in hand, with so many messages."""
+        found = self._in_hand[first]
+        self.messages += messages - found.messages
+        self.size += size - found.size
+        found.first, found.messages, found.size = rest, messages, size
 
     def finish(self, first: int) -> None:
-        """The range that starts at `first` is finished."""
-        self._in_work.pop(first, None)
+        """The range that began at `first` is finished. Nothing happens when it is not in hand."""
+        found = self._in_hand.pop(first, None)
+        if found is not None:
+            self.messages -= found.messages
+            self.size -= found.size
+
+    def pass_over(self, end: int) -> None:
+        """There is nothing to do with offsets up to `end` that were not in hand."""
+        self._end = max(self._end, end)

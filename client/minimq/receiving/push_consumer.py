@@ -1,48 +1,57 @@
-"""The push consumer: calls a listener with messages, on a pool of threads."""
+"""The push consumer: calls a listener with messages, on threads of its own."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from minimq.filtering.message_filter import MessageFilter
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Start
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.group_member import Grant
-from minimq.receiving.process_queue import ProcessQueue
+from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions
+from minimq.receiving.in_hand import Call, InHand
+from minimq.receiving.listener import Listener, Verdict, verdict
+from minimq.receiving.listener_threads import ListenerThreads
+from minimq.receiving.member_state import Grant
+from minimq.receiving.process_queue import Limits
 from minimq.receiving.received import ReceivedMessage
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError
+from minimq.receiving.redelivery import delay_ms, from_copy, tried_again
+from minimq.receiving.retry_sender import RetrySender
+from minimq.receiving.returns import Returns
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
+from minimq_common.names import retry_topic
 
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
-
-
-class ConsumeResult(Enum):
-    """What a listener says of the messages it was given."""
-
-    SUCCESS = "success"
-    RETRY_LATER = "retry-later"
-
-
-Listener = Callable[[list[ReceivedMessage]], ConsumeResult]
+#: A listener's threads have so many calls each that run or wait for them.
+_CALLS_PER_THREAD = 2
 
 
 class PushConsumer(Consumer):
     """Calls a listener with the messages of the queues that its group gives it.
 
-    The listener is called by several threads at once, also with messages of one queue. It returns
-    `ConsumeResult.SUCCESS`, or `RETRY_LATER` to be given the same messages again after `retry_delay_s`; an exception
-    counts as `RETRY_LATER`. The group's offset never passes a message that has not succeeded.
+    The listener answers `ConsumeResult.SUCCESS`, or `RETRY_LATER` when the messages shall be tried again, or
+    `RetryLater(first=3)` when that is true only of some; an exception counts as `RETRY_LATER`. The group's offset never
+    passes a message that is not finished, so a message is never lost, but may come twice after a fault.
+
+    A *concurrent* consumer calls the listener by several threads at once, also with messages of one queue. Messages
+    that are to be tried again are sent to the topic `%RETRY%group`, where they wait longer each time, and count as
+    finished here; after `max_tries` of that they go to `%DLQ%group`. Both topics are made when they are first needed.
+
+    An *orderly* consumer makes one call at a time for each queue, in its order. A queue whose messages are to be tried
+    again stands still for `suspend_s`, then the same messages are given again; no other overtakes them.
+
+    A call that lasts longer than `consume_timeout_s` is logged. Its thread is lost until the listener returns; a
+    concurrent consumer has the messages tried again meanwhile, and does not look at what the listener answers later.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
@@ -51,6 +60,7 @@ class PushConsumer(Consumer):
         start: where a new group begins: "earliest", "latest" or a time.
         threads: how many calls of the listener may run at once.
         batch_size: most messages in one call.
+        orderly: whether the order of a queue is kept.
         client_id: name among all clients; made up unless given.
         options: how to read; single options may be given by name instead.
 
@@ -67,6 +77,7 @@ class PushConsumer(Consumer):
         start: Start = "earliest",
         threads: int = 8,
         batch_size: int = 32,
+        orderly: bool = False,
         client_id: str | None = None,
         options: ConsumerOptions | None = None,
         **changes: Any,  # noqa: ANN401 - the fields of ConsumerOptions
@@ -81,15 +92,28 @@ class PushConsumer(Consumer):
         )
         if threads < 1 or batch_size < 1:
             raise InvalidArgument("threads and batch_size must be at least 1")
+        chosen = self._options
         self._batch_size = batch_size
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"minimq-listener-{group}")
-        #: Calls of the listener that may wait for a thread: bounds what is in hand.
-        self._places = threading.BoundedSemaphore(2 * threads)
-        #: Protects `_work` and all that is in it; notified when a call of the listener has ended.
-        self._finished = threading.Condition()
-        self._work: dict[MessageQueue, ProcessQueue] = {}
-        #: Tasks of the pool that are not over; guarded like `_work`.
-        self._calls = 0
+        self._orderly = orderly
+        self._most_calls = _CALLS_PER_THREAD * threads
+        #: None: without end.
+        self._max_tries = len(RETRY_DELAYS_S) if chosen.max_tries is None and not orderly else chosen.max_tries
+        self._retry_topic = retry_topic(group) if chosen.model == "clustering" else None
+        limits = Limits(chosen.max_in_hand_messages, chosen.max_in_hand_bytes, chosen.max_in_hand_span)
+        self._in_hand = InHand(limits, self._core.wake, one_at_a_time=orderly)
+        self._core.delay_ms = self._delay_ms
+        self._threads = ListenerThreads(threads, f"minimq-listener-{group}")
+        self._sender = RetrySender(
+            nameserver,
+            self._routes,
+            group=group,
+            levels=len(chosen.retry_delays_s),
+            max_tries=self._max_tries or 0,
+            timeout_s=chosen.request_timeout_s,
+        )
+        self._returns = Returns(
+            self._sender.send, self._in_hand.is_current, self._returned, name=f"minimq-returns-{group}"
+        )
         self._listener: Listener | None = None
         self._stop = threading.Event()
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
@@ -100,17 +124,21 @@ class PushConsumer(Consumer):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def subscribe(self, topic: str, expression: str = "*") -> None:
+    def subscribe(self, topic: str, expression: str = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. Raises `InvalidArgument`.
 
         Args:
             topic: its name; call again for further topics.
             expression: which tags: "*", or for example "paid || refunded".
+            where: which properties, for example "region = 'EU'"; see docs/filtering.md.
         """
-        self._subscribe(topic, expression)
+        self._subscribe(topic, expression, where)
 
     def start(self, listener: Listener) -> None:
         """Join the group and begin to call the listener.
+
+        Args:
+            listener: gets messages of one queue and one topic, at most `batch_size`.
 
         Raises:
             InvalidArgument: nothing is subscribed to, or it was started before.
@@ -120,27 +148,36 @@ class PushConsumer(Consumer):
             raise InvalidArgument("subscribe to at least one topic, and start once")
         self._join()
         self._listener = listener
+        self._returns.start()
         self._dispatcher.start()
 
     def close(self, timeout: float = 30.0) -> None:
-        """Let running calls of the listener end, commit, leave the group. Idempotent.
+        """Take no more, let running calls of the listener end, commit, leave the group. Idempotent.
 
         Args:
-            timeout: seconds to wait for the running calls; what they have not finished is given to another member.
+            timeout: seconds to wait for the calls, and for messages that are just being sent to the retry topic; what
+                is not finished then is given to another member.
         """
         if self._closed:
             return
         self._closed = True
         self._stop.set()
+        self._core.wake()
         if self._listener is not None:
             self._dispatcher.join()
-        with self._finished:
-            self._finished.wait_for(lambda: not self._calls, timeout)
+        if not self._in_hand.wait_until_quiet(timeout):
+            log.warning(
+                "consumer: closes while %s calls of the listener run group=%s", self._in_hand.active, self.group
+            )
+        self._threads.close()
+        self._revoke_all()
         try:
             self._commit()
         except MiniMQError as error:
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._listener is not None:
+            self._returns.close(_WAIT_S)
+            self._sender.close()
         self._shut_down()
 
     # ---- as the owner of queues -------------------------------------------------------------------
@@ -148,16 +185,27 @@ class PushConsumer(Consumer):
     def granted(self, queue: MessageQueue, grant: Grant) -> None:
         """Begin to read a queue, or go on where it was read before the lease had to be renewed."""
         if not self._core.renew(queue, grant):
-            with self._finished:
-                self._work[queue] = ProcessQueue(grant.offset)
+            self._core.lose([queue])
+            self._in_hand.start(queue, grant.offset)
+            self._core.wake()  # the dispatcher has to know of the queue before it gets the first message
             self._core.start(queue, grant.offset, grant.epoch, grant.topic_id)
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
         """Read queues no more that were taken away."""
-        with self._finished:
-            for queue in queues:
-                self._work.pop(queue, None)
+        self._in_hand.drop(queues)
         super().lost(queues)
+
+    def _join(self) -> None:
+        if self._retry_topic is not None:
+            try:
+                self._routes.route(self._retry_topic)
+            except TopicNotFound:
+                log.debug("consumer: no message was tried again yet group=%s", self.group)  # it is watched from now on
+            self._filters[self._retry_topic] = MessageFilter()
+        super()._join()
+
+    def _delay_ms(self, queue: MessageQueue) -> int:
+        return delay_ms(self._options.retry_delays_s, queue.queue_id) if queue.topic == self._retry_topic else 0
 
     # ---- dispatching ----------------------------------------------------------------------------
 
@@ -166,75 +214,120 @@ class PushConsumer(Consumer):
         while not self._stop.is_set():
             try:
                 draining = self._hand_over()
-                if self._options.commit_interval_s and time.monotonic() >= commit_at:
-                    commit_at = time.monotonic() + self._options.commit_interval_s
+                now = time.monotonic()
+                if self._options.commit_interval_s and now >= commit_at:
+                    commit_at = now + self._options.commit_interval_s
                     self._commit()
-                messages = self._core.take(self._batch_size, _WAIT_S)
+                self._look_after_calls(now)
+                self._take(draining=draining)
             except Closed:
                 return
             except MiniMQError as error:
                 log.error("consumer: group=%s error=%s", self.group, error)
                 self._stop.wait(_WAIT_S)
-                continue
-            if messages:
-                self._submit(messages)
-            elif draining:
-                with self._finished:
-                    self._finished.wait(_DRAIN_WAIT_S)
 
-    def _submit(self, messages: list[ReceivedMessage]) -> None:
-        queue, first = messages[0].queue, messages[0].queue_offset
-        wanted = self._filters[queue.topic].apply(messages)
-        with self._finished:
-            work = self._work.get(queue)
-            if work is None:
-                return  # taken away meanwhile
-            work.begin(first, messages[-1].queue_offset + 1)
-            if not wanted:
-                work.finish(first)
-                return
-        while not self._places.acquire(timeout=_WAIT_S):
-            if self._stop.is_set():
-                return
-        with self._finished:
-            self._calls += 1
-        self._pool.submit(self._call, work, first, wanted)
+    def _take(self, *, draining: bool) -> None:
+        """Take messages and give them to the threads; wait for a moment when there is nothing to do."""
+        if self._in_hand.active >= self._most_calls:
+            self._in_hand.wait(_WAIT_S)
+            return
+        blocked = self._in_hand.blocked()
+        wait_s = min(max(self._in_hand.next_due() - time.monotonic(), 0.0), _WAIT_S)
+        messages = self._core.take(self._batch_size, wait_s, but=blocked)
+        if messages:
+            queue = messages[0].queue
+            for call in self._in_hand.take(
+                messages, self._parts(messages), lambda offset: self._core.seek(queue, offset)
+            ):
+                self._submit(call)
+        elif draining:
+            self._in_hand.wait(_DRAIN_WAIT_S)
 
-    def _call(self, work: ProcessQueue, first: int, messages: list[ReceivedMessage]) -> None:
-        """Call the listener until it succeeds, or the consumer closes."""
-        try:
-            while not self._succeeds(messages):
-                if self._stop.wait(self._options.retry_delay_s):
-                    return
-            with self._finished:
-                work.finish(first)
-        finally:
-            self._places.release()
-            with self._finished:
-                self._calls -= 1
-                self._finished.notify_all()
+    def _parts(self, messages: list[ReceivedMessage]) -> list[list[ReceivedMessage]]:
+        """Return the messages that are wanted, those of one topic in each part."""
+        wanted = self._filters[messages[0].queue.topic].apply(messages)
+        if messages[0].queue.topic != self._retry_topic:
+            return [wanted] if wanted else []
+        again: list[ReceivedMessage] = [from_copy(message) for message in wanted]
+        return [list(part) for _, part in itertools.groupby(again, key=lambda message: message.topic)]
 
-    def _succeeds(self, messages: list[ReceivedMessage]) -> bool:
-        listener = self._listener
-        try:
-            return listener is not None and listener(messages) is ConsumeResult.SUCCESS
-        except Exception:  # whatever the listener raises is the user's, and means "later"
-            log.exception("consumer: the listener failed, will try again group=%s", self.group)
-            return False
+    def _look_after_calls(self, now: float) -> None:
+        for call in self._in_hand.due(now):
+            self._submit(call)
+        for call in self._in_hand.hanging(now, self._options.consume_timeout_s, give_up=not self._orderly):
+            log.error(
+                "consumer: the listener has not returned for %s s group=%s queue=%s offset=%s messages=%s",
+                self._options.consume_timeout_s,
+                self.group,
+                call.queue,
+                call.messages[0].queue_offset,
+                len(call.messages),
+            )
+            if not self._orderly:
+                self._try_again(call, Verdict(0))
 
     def _hand_over(self) -> bool:
-        """Give back queues whose messages are finished. Returns whether others still wait for theirs."""
+        """Give back queues whose calls are over. Returns whether others still wait for theirs."""
         leaving = self._core.leaving()
         if not leaving:
             return False
-        with self._finished:
-            done = [queue for queue in leaving if queue not in self._work or self._work[queue].idle]
-            offsets = {queue: self._work.pop(queue).commit_position for queue in done if queue in self._work}
+        offsets = self._in_hand.leave(leaving)
         if offsets:
             self._hand_back(offsets, commit=True)
-        return len(done) < len(leaving)
+        return len(offsets) < len(leaving)
 
     def _commit(self) -> None:
-        with self._finished:
-            offsets = {queue: work.commit_position for queue, work in self._work.items()}
-        self._core.commit(offsets)
+        self._core.commit(self._in_hand.offsets(self._core.positions))
+
+    # ---- calls ----------------------------------------------------------------------------------
+
+    def _submit(self, call: Call) -> None:
+        self._threads.submit(lambda: self._call(call))
+
+    def _call(self, call: Call) -> None:
+        self._in_hand.begin(call, time.monotonic())
+        found = self._ask_listener(call)
+        if self._in_hand.answered(call):
+            self._settle(call, found)
+
+    def _ask_listener(self, call: Call) -> Verdict:
+        listener = self._listener
+        if listener is None:
+            return Verdict(0)
+        try:
+            return verdict(listener(list(call.messages)), len(call.messages))
+        except Exception:  # whatever the listener raises is the user's, and means "later"
+            log.exception("consumer: the listener failed, will try again group=%s queue=%s", self.group, call.queue)
+            return Verdict(0)
+
+    def _settle(self, call: Call, found: Verdict) -> None:
+        if found.succeeded == len(call.messages):
+            self._in_hand.finish(call)
+            return
+        if found.succeeded:
+            self._in_hand.narrow(call, call.messages[found.succeeded :])
+        self._try_again(call, found)
+
+    def _try_again(self, call: Call, found: Verdict) -> None:
+        """Have messages tried again: from the retry topic, or here when they must not be overtaken."""
+        tries = call.messages[0].reconsume_times
+        used_up = self._max_tries is not None and tries >= self._max_tries
+        if self._retry_topic is None and used_up:
+            log.error("consumer: passed over after %s tries group=%s queue=%s", tries, self.group, call.queue)
+            self._in_hand.finish(call)
+        elif self._retry_topic is not None and (used_up or not self._orderly):
+            self._returns.put(call, found.level)
+        else:
+            self._try_here(call, call.messages)
+
+    def _try_here(self, call: Call, messages: Sequence[ReceivedMessage]) -> None:
+        self._in_hand.narrow(call, [tried_again(message) for message in messages])
+        wait_s = self._options.suspend_s if self._orderly else self._options.local_retry_s
+        self._in_hand.put_aside(call, time.monotonic() + wait_s)
+
+    def _returned(self, call: Call, left: list[ReceivedMessage]) -> None:
+        """The messages of a call were sent to be tried again, but for those that could not be."""
+        if left:
+            self._try_here(call, left)
+        else:
+            self._in_hand.finish(call)

@@ -1,0 +1,289 @@
+"""What the listener of a push consumer has in hand: calls, from when their messages are taken until they are done."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from minimq.receiving.process_queue import Limits, ProcessQueue
+from minimq.receiving.received import ReceivedMessage
+from minimq_common.model import MessageQueue
+
+
+class _QueueWork:
+    """One queue from when it was granted until it left."""
+
+    def __init__(self, offset: int) -> None:
+        self.ranges = ProcessQueue(offset)
+        #: Calls that a thread has or will have; the others wait for their time.
+        self.active = 0
+
+
+class Call:
+    """Messages of one queue and topic that are given to the listener together, again and again if need be.
+
+    Attributes:
+        queue: where they were read.
+        messages: those that are not finished.
+        began_at: when the listener was given them, on the monotonic clock; None while it is not at work.
+        given_up: the listener hangs, and the messages were sent to be tried again; what it answers does not matter.
+        hangs: it was told that the listener hangs.
+    """
+
+    def __init__(self, queue: MessageQueue, first: int, messages: Sequence[ReceivedMessage], work: _QueueWork) -> None:
+        self.queue = queue
+        self.messages = messages
+        self.began_at: float | None = None
+        self.given_up = False
+        self.hangs = False
+        self._first = first
+        self._work = work
+
+    @property
+    def first(self) -> int:
+        """Offset by which the range of the call is known."""
+        return self._first
+
+    @property
+    def work(self) -> _QueueWork:
+        """The queue's work that the call belongs to."""
+        return self._work
+
+
+class _Waiting(NamedTuple):
+    due: float
+    number: int
+    call: Call
+
+
+class InHand:
+    """Keeps account of calls and of how far queues are. Thread-safe; nothing blocks but `wait`.
+
+    Args:
+        limits: of each queue.
+        one_at_a_time: a queue has one call, and no other before that one is finished.
+        changed: called when there may be more to take or to hand over; without a lock.
+    """
+
+    def __init__(self, limits: Limits, changed: Callable[[], None], *, one_at_a_time: bool) -> None:
+        self._limits = limits
+        self._one_at_a_time = one_at_a_time
+        self._told = changed
+        #: Protects everything below and all calls; notified when a call was put aside or is over.
+        self._changed = threading.Condition()
+        self._queues: dict[MessageQueue, _QueueWork] = {}
+        #: The queues when `blocked` was asked for last.
+        self._seen: dict[MessageQueue, _QueueWork] = {}
+        self._active: dict[Call, None] = {}
+        self._waiting: list[_Waiting] = []
+        self._numbers = itertools.count()
+
+    # ---- queues ---------------------------------------------------------------------------------
+
+    def start(self, queue: MessageQueue, offset: int) -> None:
+        """A queue is read from an offset on."""
+        with self._changed:
+            self._queues[queue] = _QueueWork(offset)
+
+    def drop(self, queues: Iterable[MessageQueue]) -> None:
+        """Queues are read no more; what becomes of their messages does not matter."""
+        with self._changed:
+            for queue in queues:
+                self._queues.pop(queue, None)
+
+    def leave(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Let queues go with which no call is busy, and return their commit positions.
+
+        Messages that wait for another try do not hold a queue: its next owner is given them.
+        """
+        with self._changed:
+            gone: dict[MessageQueue, int] = {}
+            for queue in queues:
+                work = self._queues.get(queue)
+                if work is not None and not work.active:
+                    gone[queue] = work.ranges.commit_position
+                    del self._queues[queue]
+            return gone
+
+    def blocked(self) -> frozenset[MessageQueue]:
+        """Return the queues of which nothing is to be taken now; to be asked before each look for messages."""
+        with self._changed:
+            self._seen = dict(self._queues)
+            return frozenset(queue for queue, work in self._queues.items() if self._is_blocked(work.ranges))
+
+    def offsets(self, positions: Callable[[], Mapping[MessageQueue, int]]) -> dict[MessageQueue, int]:
+        """Return the commit positions of all queues; only by the thread that takes messages.
+
+        Args:
+            positions: tells where the reader of each queue is: what it has passed over is finished.
+        """
+        with self._changed:
+            before = dict(self._queues)
+        read = positions()  # after the look at the queues: one that begins anew meanwhile begins behind no message
+        with self._changed:
+            for queue, position in read.items():
+                work = self._queues.get(queue)
+                if work is not None and work is before.get(queue):
+                    work.ranges.pass_over(position)
+            return {queue: work.ranges.commit_position for queue, work in self._queues.items()}
+
+    def in_hand(self, queue: MessageQueue) -> tuple[int, int]:
+        """Return how many messages of a queue are in hand, and the bytes of their bodies."""
+        with self._changed:
+            work = self._queues.get(queue)
+            return (work.ranges.messages, work.ranges.size) if work else (0, 0)
+
+    def _is_blocked(self, ranges: ProcessQueue) -> bool:
+        return not ranges.idle if self._one_at_a_time else ranges.is_full(self._limits)
+
+    # ---- calls ----------------------------------------------------------------------------------
+
+    def take(
+        self,
+        taken: Sequence[ReceivedMessage],
+        parts: Sequence[list[ReceivedMessage]],
+        read_again: Callable[[int], None],
+    ) -> list[Call]:
+        """Messages were taken from a queue; return the calls to be made.
+
+        Args:
+            taken: all of them, in the order of the queue.
+            parts: those that the listener wants, one part for each call.
+            read_again: called with an offset when the queue was lost and granted anew meanwhile, so that nobody knows
+                whether the messages are of before or after: it is to be read from there.
+        """
+        queue = taken[0].queue
+        with self._changed:
+            work = self._queues.get(queue)
+            doubtful = work is not self._seen.get(queue)
+        if work is None:
+            return []  # taken away meanwhile
+        if doubtful:
+            read_again(work.ranges.commit_position)
+            return []
+        with self._changed:
+            calls = []
+            starts = [part[0].queue_offset for part in parts]
+            end = taken[-1].queue_offset + 1
+            for part, first, following in zip(parts, starts, [*starts[1:], end], strict=True):
+                work.ranges.begin(first, following, len(part), _size(part))
+                call = Call(queue, first, part, work)
+                self._activate(call)
+                calls.append(call)
+            work.ranges.pass_over(end)
+            return calls
+
+    def due(self, now: float) -> list[Call]:
+        """Return the calls whose wait is over."""
+        with self._changed:
+            found = []
+            while self._waiting and self._waiting[0].due <= now:
+                call = heapq.heappop(self._waiting).call
+                if self._is_current(call):
+                    self._activate(call)
+                    found.append(call)
+            return found
+
+    def next_due(self) -> float:
+        """Return when the next wait is over."""
+        with self._changed:
+            return self._waiting[0].due if self._waiting else math.inf
+
+    def is_current(self, call: Call) -> bool:
+        """Tell whether the queue of a call is still this consumer's, as it was when the call was made."""
+        with self._changed:
+            return self._is_current(call)
+
+    def finish(self, call: Call) -> None:
+        """All messages of a call are finished."""
+        with self._changed:
+            call.work.ranges.finish(call.first)
+            self._deactivate(call)
+        self._told()
+
+    def narrow(self, call: Call, messages: Sequence[ReceivedMessage]) -> None:
+        """Only these messages of a call are left."""
+        with self._changed:
+            call.messages = messages
+            call.work.ranges.narrow(call.first, messages[0].queue_offset, len(messages), _size(messages))
+
+    def put_aside(self, call: Call, until: float) -> None:
+        """A call is to be made again at that time."""
+        with self._changed:
+            # Another one: a thread that hangs may still have this one.
+            again = Call(call.queue, call.first, call.messages, call.work)
+            heapq.heappush(self._waiting, _Waiting(until, next(self._numbers), again))
+            self._deactivate(call)
+        self._told()
+
+    def abandon(self, call: Call) -> None:
+        """A call is not made again; its messages stay unfinished."""
+        with self._changed:
+            self._deactivate(call)
+        self._told()
+
+    def begin(self, call: Call, now: float) -> None:
+        """The listener is given a call."""
+        with self._changed:
+            call.began_at = now
+
+    def answered(self, call: Call) -> bool:
+        """The listener has answered. Returns whether its answer still matters."""
+        with self._changed:
+            call.began_at = None
+            return not call.given_up
+
+    def hanging(self, now: float, timeout_s: float, *, give_up: bool) -> list[Call]:
+        """Return the calls that have lasted too long by now, each once.
+
+        Args:
+            now: on the monotonic clock.
+            timeout_s: how long a call may last.
+            give_up: their answers shall not matter any more.
+        """
+        with self._changed:
+            late = [
+                call
+                for call in self._active
+                if not call.hangs and call.began_at is not None and now >= call.began_at + timeout_s
+            ]
+            for call in late:
+                call.hangs = True
+                call.given_up = give_up
+            return late
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a call was put aside or is over."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+    def wait_until_quiet(self, timeout_s: float) -> bool:
+        """Wait until no thread is busy with a call. Returns whether that came in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._active, timeout_s)
+
+    @property
+    def active(self) -> int:
+        """How many calls a thread has or will have."""
+        return len(self._active)
+
+    def _is_current(self, call: Call) -> bool:
+        return self._queues.get(call.queue) is call.work
+
+    def _activate(self, call: Call) -> None:
+        self._active[call] = None
+        call.work.active += 1
+
+    def _deactivate(self, call: Call) -> None:
+        if call in self._active:
+            del self._active[call]
+            call.work.active -= 1
+            self._changed.notify_all()
+
+
+def _size(messages: Sequence[ReceivedMessage]) -> int:
+    return sum(len(message.body) for message in messages)

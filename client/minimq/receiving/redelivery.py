@@ -1,0 +1,132 @@
+"""Messages that are given to a listener again, and the copies in which they wait for that.
+
+A copy is an ordinary message in a topic of the group. Where it comes from stands in properties with the names below; a
+property of the user that has one of these names gets a `%` in front of it in the copy, and loses it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from minimq.receiving.received import ReceivedMessage
+from minimq_common.model import Message
+
+#: The topic that the message was sent to.
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+#: As text, "topic/broker/queue id".
+ORIGIN_QUEUE = "ORIGIN_QUEUE"
+ORIGIN_OFFSET = "ORIGIN_OFFSET"
+#: In ms since 1970.
+ORIGIN_BORN = "ORIGIN_BORN"
+#: How often a listener was given the message without success.
+RECONSUME_TIMES = "RECONSUME_TIMES"
+
+_NAMES = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_BORN, RECONSUME_TIMES})
+_ESCAPE = "%"
+
+
+class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
+    """A message that a listener was given before. It looks as it did then, but for `reconsume_times`.
+
+    After a wait in the retry topic `queue`, `queue_offset` and `stored_at` are those of its copy there.
+    """
+
+    times: int
+    is_copy: bool
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often the message was given to a listener before without success."""
+        return self.times
+
+    @property
+    def topic(self) -> str:
+        """Topic that the message was sent to."""
+        return self._origin(RETRY_TOPIC) or self.queue.topic
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Properties as they were sent."""
+        found = self.batch.records.properties(self.index)
+        if not self.is_copy:
+            return found
+        return {_unescaped(name): value for name, value in found.items() if name not in _NAMES}
+
+    @property
+    def message_id(self) -> str:
+        """Id of the message, the one its producer got with the receipt."""
+        return self._origin(ORIGIN_MESSAGE_ID) or self.batch.records.message_id(self.index)
+
+    @property
+    def born_at(self) -> datetime:
+        """When the message was handed to its producer."""
+        return datetime.fromtimestamp(self.born_ms / 1000, UTC)
+
+    @property
+    def born_ms(self) -> int:
+        """The same in ms since 1970."""
+        return _number(self._origin(ORIGIN_BORN), self.batch.records.born_ms(self.index))
+
+    def _origin(self, name: str) -> str:
+        return self.batch.records.properties(self.index).get(name, "") if self.is_copy else ""
+
+
+def from_copy(message: ReceivedMessage) -> RedeliveredMessage:
+    """Return the message of which this one, from the retry topic, is a copy."""
+    times = _number(message.properties.get(RECONSUME_TIMES, ""), 0)
+    return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy=True)
+
+
+def tried_again(message: ReceivedMessage) -> RedeliveredMessage:
+    """Return the same message, tried once more than before."""
+    is_copy = isinstance(message, RedeliveredMessage) and message.is_copy
+    times = message.reconsume_times + 1
+    return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy)
+
+
+def copy_of(message: ReceivedMessage, topic: str) -> Message:
+    """Return the copy of a message that was not consumed, to be sent to a topic of the group."""
+    properties = {_escaped(name): value for name, value in message.properties.items()}
+    raw = message.batch.records.properties(message.index)
+    if isinstance(message, RedeliveredMessage) and message.is_copy:
+        properties |= {name: raw[name] for name in _NAMES & raw.keys()}
+    else:
+        properties |= {
+            RETRY_TOPIC: message.topic,
+            ORIGIN_MESSAGE_ID: message.message_id,
+            ORIGIN_QUEUE: str(message.queue),
+            ORIGIN_OFFSET: str(message.queue_offset),
+            ORIGIN_BORN: str(message.batch.records.born_ms(message.index)),
+        }
+    properties[RECONSUME_TIMES] = str(message.reconsume_times + 1)
+    return Message(topic, message.body, message.tag, message.keys, properties)
+
+
+def level_of(times: int, chosen: int | None, levels: int) -> int:
+    """Return in which queue of the retry topic a message waits.
+
+    Args:
+        times: how often it was tried again before.
+        chosen: what the listener wants, None when it does not care.
+        levels: how many queues there are.
+    """
+    return min(times if chosen is None else chosen, levels - 1)
+
+
+def delay_ms(delays_s: Sequence[float], queue_id: int) -> int:
+    """Return how long messages wait in a queue of the retry topic."""
+    return round(delays_s[min(queue_id, len(delays_s) - 1)] * 1000)
+
+
+def _escaped(name: str) -> str:
+    return _ESCAPE + name if name.lstrip(_ESCAPE) in _NAMES else name
+
+
+def _unescaped(name: str) -> str:
+    return name[1:] if name.startswith(_ESCAPE) and name.lstrip(_ESCAPE) in _NAMES else name
+
+
+def _number(text: str, otherwise: int) -> int:
+    return int(text) if text.isdecimal() else otherwise

@@ -1,0 +1,185 @@
+"""Sends copies of messages that were not consumed to the retry topic of their group, or to that of its dead letters."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from typing import NamedTuple
+
+from minimq.administration.fan_out import FanOut, raise_failures
+from minimq.administration.masters import Masters
+from minimq.options import nameserver_addresses
+from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.redelivery import copy_of, level_of
+from minimq.routes.nameserver_link import NameServerLinks
+from minimq.routes.routing import RouteCache
+from minimq.sending.producer import Producer
+from minimq.sending.receipt import SendReceipt
+from minimq_common.errors import MiniMQError, TopicExists, TopicNotFound
+from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
+from minimq_common.names import dead_letter_topic, retry_topic
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: A broker that did not take a copy comes last for so long.
+_AVOID_S = 10.0
+#: What has been received has passed the limit of its broker.
+_NO_LIMIT = 1 << 30
+
+
+class Failed(NamedTuple):
+    """A message that was not consumed.
+
+    Attributes:
+        message: as the listener got it.
+        level: index of its wait, None when the number of tries decides.
+    """
+
+    message: ReceivedMessage
+    level: int | None
+
+
+class RetrySender:
+    """Makes the topics of a group when they are first needed, and sends to them. Used by one thread.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        routes: where queues are; not closed here.
+        group: the consumer group.
+        levels: how many waits there are: the queues of a new retry topic on each broker.
+        max_tries: how often a message is tried again before it is a dead letter.
+        timeout_s: seconds for a call to a broker, and for the tries to send to one.
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str],
+        routes: RouteCache,
+        *,
+        group: str,
+        levels: int,
+        max_tries: int,
+        timeout_s: float,
+    ) -> None:
+        self._nameservers = nameserver_addresses(nameserver)
+        self._routes = routes
+        self._queues = {retry_topic(group): levels, dead_letter_topic(group): 1}
+        self._group = group
+        self._max_tries = max_tries
+        self._timeout_s = timeout_s
+        self._producer: Producer | None = None
+        self._complete: set[str] = set()
+        self._avoided: dict[str, float] = {}
+
+    def send(self, failed: Sequence[Failed]) -> list[bool]:
+        """Send copies and wait for the outcome; tell which of them are on disk."""
+        sent = [False] * len(failed)
+        by_place: dict[tuple[str, int], list[int]] = {}
+        for index, item in enumerate(failed):
+            by_place.setdefault(self._place(item), []).append(index)
+        for (topic, level), indices in by_place.items():
+            try:
+                self._send_to(topic, level, [failed[index].message for index in indices], indices, sent)
+            except MiniMQError as error:
+                log.error("consumer: cannot send to %s, will try again group=%s error=%s", topic, self._group, error)
+        return sent
+
+    def close(self) -> None:
+        """End all connections."""
+        if self._producer is not None:
+            try:
+                self._producer.close(0.0)
+            except MiniMQError as error:
+                log.warning("consumer: copies may have been sent twice group=%s error=%s", self._group, error)
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def _place(self, item: Failed) -> tuple[str, int]:
+        times = item.message.reconsume_times
+        if times >= self._max_tries:
+            return dead_letter_topic(self._group), 0
+        topic = retry_topic(self._group)
+        return topic, level_of(times, item.level, self._queues[topic])
+
+    def _send_to(
+        self, topic: str, level: int, messages: Sequence[ReceivedMessage], indices: Sequence[int], sent: list[bool]
+    ) -> None:
+        queues = self._queues_at(self._route(topic), level, messages[0].queue.broker_name)
+        copies = [copy_of(message, topic) for message in messages]
+        for queue in queues:
+            left = [number for number, index in enumerate(indices) if not sent[index]]
+            for number, error in self._send_copies([copies[number] for number in left], queue):
+                if error is None:
+                    sent[indices[left[number]]] = True
+                else:
+                    log.warning("consumer: copy not sent queue=%s error=%s", queue, error)
+                    self._avoided[queue.broker_name] = time.monotonic() + _AVOID_S
+            if all(sent[index] for index in indices):
+                return
+
+    def _send_copies(self, copies: Sequence[Message], queue: MessageQueue) -> list[tuple[int, MiniMQError | None]]:
+        if self._producer is None:
+            self._producer = Producer(self._nameservers, send_timeout_s=self._timeout_s, max_body_bytes=_NO_LIMIT)
+        under_way: list[Future[SendReceipt] | MiniMQError] = []
+        for copy in copies:
+            try:
+                under_way.append(self._producer.send_async(copy, queue=queue))
+            except MiniMQError as error:
+                under_way.append(error)
+        return [(number, _outcome(item)) for number, item in enumerate(under_way)]
+
+    def _queues_at(self, route: TopicRoute, level: int, near: str) -> list[MessageQueue]:
+        """Return the queues of a level in the order in which they are tried: that of the own broker first."""
+        now = time.monotonic()
+        of_broker: dict[str, MessageQueue] = {}
+        for queue in route.write_queues():
+            if queue.queue_id <= level:  # somebody may have made the topic with fewer queues
+                of_broker[queue.broker_name] = queue
+        return sorted(
+            of_broker.values(),
+            key=lambda queue: (self._avoided.get(queue.broker_name, 0) > now, queue.broker_name != near),
+        )
+
+    # ---- the topics -----------------------------------------------------------------------------
+
+    def _route(self, topic: str) -> TopicRoute:
+        if topic not in self._complete:
+            self._create(topic)
+            self._complete.add(topic)
+        try:
+            return self._routes.route(topic)
+        except TopicNotFound:  # it was deleted meanwhile
+            self._complete.discard(topic)
+            raise
+
+    def _create(self, topic: str) -> None:
+        """Make a topic on all masters that can be reached. Those where it is keep it as it is."""
+        queues = self._queues[topic]
+        wanted = broker_pb2.Topic(
+            topic=topic, read_queues=queues, write_queues=queues, permission=int(Permission.READ_WRITE)
+        )
+        request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
+        links = NameServerLinks(self._nameservers, self._timeout_s)
+        with closing(links), closing(FanOut(self._timeout_s)) as calls:
+            masters = Masters(links, calls, self._timeout_s)
+            found = masters.find()
+            answers, failures = calls.call_all(found, lambda stub: stub.CreateTopic, request)
+            there = any(isinstance(error, TopicExists) for error in failures.values())
+            if not answers and not there:
+                raise_failures(f"topic {topic} was not made", failures, found, "it will be tried again")
+            masters.wait_until_shown(topic, {broker: answer.topic for broker, answer in answers.items()})
+        log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
+        self._routes.refresh(topic)
+
+
+def _outcome(item: Future[SendReceipt] | MiniMQError) -> MiniMQError | None:
+    if isinstance(item, MiniMQError):
+        return item
+    error = item.exception()
+    if error is None or isinstance(error, MiniMQError):
+        return error
+    raise error

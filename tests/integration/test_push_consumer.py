@@ -1,0 +1,240 @@
+"""Push consumers with real servers: what they are given, how far the group is, how they close."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+)
+from minimq_common.errors import InvalidArgument
+from support.listening import Listener
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as made:
+        yield made
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+def send(producer: Producer, topic: str, count: int) -> None:
+    producer.send_many(Message(topic, b"%d" % number) for number in range(count))
+
+
+def fail_on(body: bytes) -> Listener:
+    return Listener(lambda message, _: ConsumeResult.RETRY_LATER if message.body == body else ConsumeResult.SUCCESS)
+
+
+def test_a_listener_gets_every_message_once(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    listener = Listener()
+    with PushConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        send(producer, topic, 5000)
+        wait_until(lambda: len(listener.calls) == 5000, PATIENCE_S)
+    assert set(listener.calls.values()) == {1}
+    assert sum(admin.committed_offsets(group, topic).values()) == 5000
+
+
+def test_each_call_has_messages_of_one_queue_in_order(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    calls: list[list[ReceivedMessage]] = []
+
+    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+        calls.append(messages)
+        return ConsumeResult.SUCCESS
+
+    with PushConsumer(cluster.nameserver, group=group, batch_size=7) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listen)
+        send(producer, topic, 1000)
+        wait_until(lambda: sum(map(len, calls)) == 1000, PATIENCE_S)
+    for messages in calls:
+        offsets = [message.queue_offset for message in messages]
+        assert len({message.queue for message in messages}) == 1
+        assert offsets == list(range(offsets[0], offsets[0] + len(messages)))
+        assert len(messages) <= 7
+
+
+def test_messages_that_nobody_wants_count_as_finished(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    listener = Listener()
+    with PushConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic, "paid")
+        consumer.start(listener)
+        receipt = producer.send(Message(topic, b"yes", tag="paid"))
+        producer.send_many([Message(topic, b"no", tag="open")] * 10, queue=receipt.queue)
+        wait_until(lambda: listener.calls[b"yes"] == 1, PATIENCE_S)
+        wait_until(lambda: consumer._core.positions()[receipt.queue] == 11, PATIENCE_S)
+    assert set(listener.calls) == {b"yes"}
+    assert admin.committed_offsets(group, topic)[receipt.queue] == 11
+
+
+def test_closing_waits_for_running_calls(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def listen(_: list[ReceivedMessage]) -> ConsumeResult:
+        running.set()
+        go_on.wait(PATIENCE_S)
+        return ConsumeResult.SUCCESS
+
+    queue = producer.send(Message(topic, b"x")).queue
+    consumer = PushConsumer(cluster.nameserver, group=group)
+    consumer.subscribe(topic)
+    consumer.start(listen)
+    assert running.wait(PATIENCE_S)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    closing.join(0.3)
+    assert closing.is_alive()
+    go_on.set()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    assert admin.committed_offsets(group, topic)[queue] == 1
+
+
+def test_closing_does_not_wait_longer_than_told_and_what_runs_stays_uncommitted(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def listen(_: list[ReceivedMessage]) -> ConsumeResult:
+        running.set()
+        go_on.wait(PATIENCE_S)
+        return ConsumeResult.SUCCESS
+
+    queue = producer.send(Message(topic, b"x")).queue
+    consumer = PushConsumer(cluster.nameserver, group=group)
+    consumer.subscribe(topic)
+    consumer.start(listen)
+    assert running.wait(PATIENCE_S)
+    began = time.monotonic()
+    consumer.close(timeout=0.2)
+    assert time.monotonic() - began < 10.0
+    go_on.set()
+    assert admin.committed_offsets(group, topic)[queue] == 0
+
+
+def test_closing_does_not_wait_for_messages_that_wait_for_another_try_here(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    listener = fail_on(b"bad")
+    queue = producer.send(Message(topic, b"good-0")).queue
+    producer.send_many([Message(topic, b"bad"), Message(topic, b"good-1")], queue=queue)
+    consumer = PushConsumer(cluster.nameserver, group=group, batch_size=1, orderly=True, suspend_s=30.0)
+    consumer.subscribe(topic)
+    consumer.start(listener)
+    wait_until(lambda: listener.calls[b"bad"] == 1, PATIENCE_S)
+    began = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - began < 10.0
+    assert listener.calls[b"good-1"] == 0
+    assert admin.committed_offsets(group, topic)[queue] == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "options"),
+    [
+        ("messages", {"max_in_hand_messages": 20}),
+        ("bytes", {"max_in_hand_bytes": 20 * 1000}),
+        ("span", {"max_in_hand_span": 20}),
+    ],
+)
+def test_a_slow_listener_has_a_bounded_number_of_messages_in_hand(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, limit: str, options: dict[str, int]
+) -> None:
+    """The first call blocks; the other threads go on with the queue until a limit is reached."""
+    go_on = threading.Event()
+    first = threading.Lock()
+    seen: list[int] = []
+
+    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+        seen.extend(message.queue_offset for message in messages)
+        if limit != "span":
+            go_on.wait(PATIENCE_S)
+        elif messages[0].queue_offset == 0:
+            with first:
+                go_on.wait(PATIENCE_S)
+        return ConsumeResult.SUCCESS
+
+    queue = producer.send(Message(topic, bytes(1000))).queue
+    producer.send_many([Message(topic, bytes(1000))] * 500, queue=queue)
+    with PushConsumer(cluster.nameserver, group=group, threads=64, batch_size=4, **options) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listen)
+        in_hand = consumer._in_hand
+        wait_until(lambda: queue in in_hand.blocked(), PATIENCE_S, what="the queue is blocked")
+        wait_until(lambda: limit != "span" or in_hand.in_hand(queue) == (1, 1000), PATIENCE_S)
+        messages, size = in_hand.in_hand(queue)
+        assert messages <= 20 + 3
+        assert size <= 23 * 1000
+        assert max(seen) < 20 + 4
+        go_on.set()
+        wait_until(lambda: len(seen) == 501, PATIENCE_S, what="it goes on")
+    assert sorted(seen) == list(range(501))
+
+
+def test_an_answer_about_some_messages_has_the_others_tried_again(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    tried: list[tuple[bytes, int]] = []
+
+    def listen(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
+        tried.extend((message.body, message.reconsume_times) for message in messages)
+        if len(messages) == 4:
+            return RetryLater(first=3, level=1)
+        return ConsumeResult.SUCCESS
+
+    producer.send_many(Message(topic, b"%d" % number) for number in range(4))
+    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(60, 0.05)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listen)
+        wait_until(lambda: len(tried) >= 5, PATIENCE_S)
+    assert tried == [(b"0", 0), (b"1", 0), (b"2", 0), (b"3", 0), (b"3", 1)]
+
+
+def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> None:
+    with PushConsumer(cluster.nameserver, group=group) as consumer:
+        with pytest.raises(InvalidArgument, match="subscribe to at least one topic"):
+            consumer.start(Listener())
+        consumer.subscribe(topic)
+        consumer.start(Listener())
+        with pytest.raises(InvalidArgument, match="start once"):
+            consumer.start(Listener())
+        with pytest.raises(InvalidArgument, match="before the first message"):
+            consumer.subscribe("another")
+    with pytest.raises(InvalidArgument):
+        PushConsumer(cluster.nameserver, group=group, threads=0)
+    with pytest.raises(InvalidArgument, match="suspend_s is 60: it must be from"):
+        PushConsumer(cluster.nameserver, group=group, suspend_s=60)
+    with pytest.raises(InvalidArgument, match="retry_delays_s"):
+        PushConsumer(cluster.nameserver, group=group, retry_delays_s=())
+    with pytest.raises(InvalidArgument, match="max_tries"):
+        PushConsumer(cluster.nameserver, group=group, max_tries=-1)
+    with pytest.raises(InvalidArgument, match="negative"):
+        RetryLater(first=-1)
