@@ -1,0 +1,253 @@
+"""Groups as others look at them: described, listed and reset, at a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from minimq import Admin, LocalCluster
+from minimq_common.errors import (
+    Fenced,
+    GroupConflict,
+    InvalidArgument,
+    MiniMQError,
+    OffsetOutOfRange,
+    QueueNotFound,
+    TopicNotFound,
+)
+from minimq_proto.v1 import broker_pb2
+from support.raw_member import RawMember
+from support.raw_sender import RawSender
+from support.stores import make_batch
+from support.waiting import wait_until
+
+EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
+LATEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_LATEST)
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+@pytest.fixture
+def address(cluster: LocalCluster) -> str:
+    return cluster.brokers[0].address
+
+
+@pytest.fixture
+def member(address: str, group: str) -> Iterator[RawMember]:
+    with RawMember(address, f"{group}-member") as made:
+        yield made
+
+
+def send(address: str, topic: str, *batches: int, queue_id: int = 0) -> list[broker_pb2.AppendResult]:
+    """Send batches of so many messages, one after the other."""
+    with RawSender(address) as sender:
+        return [result for count in batches for result in sender.send(topic, [(queue_id, make_batch([b"x"] * count))])]
+
+
+def describe(member: RawMember, group: str) -> broker_pb2.DescribeGroupResponse:
+    told: broker_pb2.DescribeGroupResponse = member.call("DescribeGroup", broker_pb2.DescribeGroupRequest(group=group))
+    return told
+
+
+def reset(member: RawMember, group: str, topic: str, **fields: object) -> dict[int, int]:
+    """Return the new offsets by queue."""
+    request = broker_pb2.ResetOffsetsRequest(group=group, topic=topic, **fields)  # type: ignore[arg-type]
+    return {item.queue_id: item.offset for item in member.call("ResetOffsets", request).offsets}
+
+
+def committed(member: RawMember, group: str) -> dict[int, int]:
+    request = broker_pb2.GetCommittedRequest(group=group)
+    return {item.queue_id: item.offset for item in member.call("GetCommitted", request).offsets}
+
+
+# ---- describe and list --------------------------------------------------------------------------
+
+
+def test_a_group_is_described(address: str, topic: str, group: str, member: RawMember) -> None:
+    first, second = send(address, topic, 2, 3)
+    member.join(group, topic, start=EARLIEST, hold_ms=7)
+    member.hear("members")
+    member.ask(group, topic, 0)
+    epoch = member.granted().epoch
+
+    described = describe(member, group)
+    assert (list(described.client_ids), described.allocation, described.hold_ms) == ([member.client_id], "averagely", 7)
+    assert [queue.queue_id for queue in described.queues] == [0, 1, 2, 3]
+    queue, empty = described.queues[:2]
+    assert (queue.topic, queue.owner, queue.epoch, queue.held_ms) == (topic, member.client_id, epoch, 0)
+    assert (queue.min_offset, queue.max_offset, queue.committed_offset) == (0, 5, 0)
+    assert queue.oldest_unread_ms == first.store_timestamp_ms
+    assert (empty.owner, empty.max_offset, empty.oldest_unread_ms) == ("", 0, 0)
+
+    for offset, oldest_ms in ((1, first.store_timestamp_ms), (2, second.store_timestamp_ms), (5, 0)):
+        member.commit(group, topic, 0, offset, epoch)
+        queue = describe(member, group).queues[0]
+        assert (queue.committed_offset, queue.oldest_unread_ms) == (offset, oldest_ms)
+
+
+def test_a_group_without_members_is_described_by_where_it_has_read(topic: str, group: str, member: RawMember) -> None:
+    member.join(group, topic)
+    member.hear("members")
+    member.leave(group)
+    member.hears_before_heartbeat()
+
+    described = describe(member, group)
+    assert (list(described.client_ids), described.allocation) == ([], "")
+    assert {queue.topic for queue in described.queues} == {topic}
+
+
+def test_of_an_unknown_group_there_is_nothing_to_tell(group: str, member: RawMember) -> None:
+    assert describe(member, group) == broker_pb2.DescribeGroupResponse()
+    with pytest.raises(InvalidArgument):
+        describe(member, "no group, by its name")
+
+
+def test_groups_are_listed_that_have_members_offsets_or_a_start(
+    admin: Admin, topic: str, group: str, member: RawMember
+) -> None:
+    def listed() -> list[str]:
+        names: list[str] = [
+            name for name in member.call("ListGroups", broker_pb2.ListGroupsRequest()).groups if name.startswith(group)
+        ]
+        return names
+
+    assert listed() == []
+    member.join(f"{group}-waits", "no-such-topic")  # nothing to start in
+    member.join(f"{group}-reads", topic)
+    member.hears_before_heartbeat()
+    by_hand = broker_pb2.QueueOffset(topic=topic, queue_id=0)
+    member.call("CommitOffsets", broker_pb2.CommitOffsetsRequest(group=f"{group}-by-hand", offsets=[by_hand]))
+    assert listed() == [f"{group}-by-hand", f"{group}-reads", f"{group}-waits"]
+
+    member.leave(f"{group}-waits")
+    member.leave(f"{group}-reads")
+    member.hears_before_heartbeat()
+    assert listed() == [f"{group}-by-hand", f"{group}-reads"]
+    admin.delete_topic(topic)
+    assert listed() == []
+
+
+# ---- reset --------------------------------------------------------------------------------------
+
+
+def test_a_group_goes_on_where_it_is_told(address: str, topic: str, group: str, member: RawMember) -> None:
+    at = send(address, topic, 3)[0].store_timestamp_ms
+    wait_until(lambda: time.time_ns() // 1_000_000 > at)
+    later = send(address, topic, 2)[0]
+    assert later.store_timestamp_ms > at
+    begin = later.base_offset
+    time_of_later = broker_pb2.StartPosition(at=broker_pb2.START_AT_TIMESTAMP, timestamp_ms=later.store_timestamp_ms)
+
+    assert reset(member, group, topic, start=LATEST) == {0: begin + 2, 1: 0, 2: 0, 3: 0}
+    assert reset(member, group, topic, start=EARLIEST) == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert reset(member, group, topic, start=time_of_later, queue_ids=[0]) == {0: begin}
+    assert committed(member, group) == {0: begin, 1: 0, 2: 0, 3: 0}
+    assert reset(member, group, topic, offset=1, queue_ids=[0]) == {0: 1}
+    assert committed(member, group)[0] == 1
+
+    member.join(group, topic, start=LATEST)  # which is for queues of which nothing is said yet
+    member.hear("members")
+    member.ask(group, topic, 0)
+    assert member.granted().offset == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({"offset": 3}, OffsetOutOfRange, "offset 3 of queue .*/0 is not stored: valid are 0 to 2"),
+        ({"offset": -1}, OffsetOutOfRange, "valid are 0 to 2"),
+        ({"offset": 1}, OffsetOutOfRange, "offset 1 of queue .*/1 is not stored: valid are 0 to 0"),
+        ({}, InvalidArgument, "where to go on"),
+        ({"start": broker_pb2.StartPosition()}, InvalidArgument, "where to go on"),
+        ({"offset": 0, "queue_ids": [0, 4]}, QueueNotFound, "0 to 3"),
+    ],
+)
+def test_a_reset_that_cannot_be_changes_nothing(
+    address: str,
+    topic: str,
+    group: str,
+    member: RawMember,
+    fields: dict[str, object],
+    error: type[MiniMQError],
+    text: str,
+) -> None:
+    send(address, topic, 2)
+    member.join(group, topic)
+    member.hear("members")
+    member.ask(group, topic, 0)
+    epoch = member.granted().epoch
+
+    with pytest.raises(error, match=text):
+        reset(member, group, topic, force=True, **fields)
+
+    assert committed(member, group) == {0: 2, 1: 0, 2: 0, 3: 0}
+    member.commit(group, topic, 0, 2, epoch)  # nor has it fenced anybody
+
+
+def test_a_topic_that_is_not_there_cannot_be_reset(group: str, member: RawMember) -> None:
+    with pytest.raises(TopicNotFound):
+        reset(member, group, "no-such-topic", start=EARLIEST)
+
+
+def test_members_that_are_connected_are_named(topic: str, group: str, member: RawMember) -> None:
+    member.join(group, topic, hold_ms=60_000)
+    member.hear("members")
+    with pytest.raises(GroupConflict, match=f"connected: {member.client_id}"):
+        reset(member, group, topic, start=EARLIEST)
+
+    member.ask(group, topic, 2)
+    member.granted()
+    member.leave(group)
+    member.hears_before_heartbeat()
+    with pytest.raises(GroupConflict, match=f"2 for {member.client_id}"):
+        reset(member, group, topic, start=EARLIEST)
+    assert reset(member, group, topic, start=EARLIEST, queue_ids=[0]) == {0: 0}
+    member.saved(group, topic, 2)
+    member.hears_before_heartbeat()
+    assert reset(member, group, topic, start=EARLIEST, queue_ids=[2]) == {2: 0}
+
+
+def test_a_forced_reset_fences_owners_and_grants_anew(address: str, topic: str, group: str, member: RawMember) -> None:
+    send(address, topic, 10)
+    member.join(group, topic, start=EARLIEST)
+    member.hear("members")
+    member.ask(group, topic, 0, 1)
+    old = {granted.queue_id: granted.epoch for granted in (member.granted(), member.granted())}
+    member.commit(group, topic, 0, 10, old[0])
+    waiting = member.pull(topic, 0, offset=10, wait_ms=60_000, lease=member.lease(group, old[0]))
+
+    assert reset(member, group, topic, offset=4, queue_ids=[0], force=True) == {0: 4}
+
+    granted = member.granted()
+    assert (granted.queue_id, granted.offset) == (0, 4)
+    assert granted.epoch > old[0]
+    assert next(waiting).failure.code == Fenced.code
+    with pytest.raises(Fenced):
+        member.commit(group, topic, 0, 10, old[0])
+    assert committed(member, group)[0] == 4
+    member.commit(group, topic, 0, 5, granted.epoch)
+    member.commit(group, topic, 1, 0, old[1])  # the others are as they were
+
+
+def test_a_commit_on_its_way_does_not_overtake_a_reset(address: str, topic: str, group: str, member: RawMember) -> None:
+    """Commits and forced resets in a row, with nothing to wait for between them: the latest reset stands."""
+    send(address, topic, 100)
+    member.join(group, topic, start=EARLIEST)
+    member.hear("members")
+    member.ask(group, topic, 0)
+    granted = member.granted()
+    for number in range(30):
+        item = broker_pb2.QueueOffset(topic=topic, queue_id=0, offset=100, epoch=granted.epoch)
+        request = broker_pb2.CommitOffsetsRequest(group=group, client_id=member.client_id, offsets=[item])
+        commits = [member.link.stub.CommitOffsets.future(request) for _ in range(3)]
+        reset(member, group, topic, offset=number, queue_ids=[0], force=True)
+        for commit in commits:
+            commit.exception()  # done, or fenced
+        assert committed(member, group)[0] == number
+        granted = member.granted()
+        assert granted.offset == number
