@@ -18,7 +18,7 @@ from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.routing import RouteCache
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
-from minimq_common.errors import MiniMQError, TopicExists, TopicNotFound
+from minimq_common.errors import MiniMQError, TopicExists, TopicNotFound, Unavailable
 from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_proto.v1 import broker_pb2
@@ -109,6 +109,8 @@ class RetrySender:
         self, topic: str, level: int, messages: Sequence[ReceivedMessage], indices: Sequence[int], sent: list[bool]
     ) -> None:
         queues = self._queues_at(self._route(topic), level, messages[0].queue.broker_name)
+        if not queues:
+            raise Unavailable(f"no broker takes messages for topic {topic}")
         copies = [copy_of(message, topic) for message in messages]
         for queue in queues:
             left = [number for number, index in enumerate(indices) if not sent[index]]

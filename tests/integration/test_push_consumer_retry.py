@@ -1,0 +1,346 @@
+"""Messages that a listener does not consume: they come again after growing waits, and end as dead letters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Permission,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+)
+from minimq_common.names import dead_letter_topic, retry_topic
+from support.listening import Listener
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+#: So many waits as there are by default, but short ones.
+SHORT_S = tuple(0.02 * number for number in range(1, 17))
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as made:
+        yield made
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+def fail_on(body: bytes, tries: int = 1_000_000) -> Listener:
+    """Return a listener that does not consume one message, the first so many times."""
+
+    def answer(message: ReceivedMessage, times: int) -> ConsumeResult:
+        return ConsumeResult.RETRY_LATER if message.body == body and times <= tries else ConsumeResult.SUCCESS
+
+    return Listener(answer)
+
+
+def read_dead_letters(cluster: LocalCluster, group: str, count: int) -> list[ReceivedMessage]:
+    topic = dead_letter_topic(group)
+    with PullConsumer(cluster.nameserver, group=f"{group}-dead") as consumer:
+        wait_until(lambda: topic in _topics(cluster), PATIENCE_S, what="there are dead letters")
+        consumer.subscribe(topic)
+        found: list[ReceivedMessage] = []
+        wait_until(lambda: found.extend(consumer.poll(0.2)) or len(found) >= count, PATIENCE_S)
+        return found
+
+
+def _topics(cluster: LocalCluster) -> list[str]:
+    with Admin(cluster.nameserver) as admin:
+        return admin.list_topics()
+
+
+def test_a_message_comes_again_after_growing_waits(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    delays_s = (0.2, 0.6, 1.2)
+    listener = fail_on(b"bad", tries=3)
+    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=delays_s) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        sent = producer.send(
+            Message(topic, b"bad", tag="t", keys=["k1", "k2"], properties={"a": "1", "RETRY_TOPIC": "x"})
+        )
+        wait_until(lambda: listener.calls[b"bad"] == 4, PATIENCE_S)
+    waits = [later - earlier for earlier, later in pairwise(listener.times_of(b"bad"))]
+    for wait, delay in zip(waits, delays_s, strict=True):
+        assert wait >= delay - 0.01
+    assert listener.tries_of(b"bad") == [0, 1, 2, 3]
+    first, *again = [given.message for given in listener.given]
+    for message in again:
+        assert message.topic == topic
+        assert message.queue.topic == retry_topic(group)
+        assert (message.tag, message.keys) == ("t", ("k1", "k2"))
+        assert message.properties == {"a": "1", "RETRY_TOPIC": "x"}
+        assert message.message_id == first.message_id == sent.message_id
+        assert message.born_at == first.born_at
+    assert admin.committed_offsets(group, topic)[sent.queue] == 1
+    assert sum(admin.committed_offsets(group, retry_topic(group)).values()) == 3
+    assert [queue.queue.queue_id for queue in admin.describe_topic(retry_topic(group)).queues] == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("how", ["retry", "exception", "nonsense"])
+def test_after_all_tries_a_message_is_a_dead_letter_with_all_it_had(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, how: str
+) -> None:
+    def answer(message: ReceivedMessage, _: int) -> ConsumeResult:
+        if how == "exception":
+            raise RuntimeError("as told")
+        return ConsumeResult.RETRY_LATER if how == "retry" else None  # type: ignore[return-value]
+
+    listener = Listener(answer)
+    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=SHORT_S) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        sent = producer.send(Message(topic, b"bad", tag="t", keys=["k"], properties={"a": "1"}))
+        [dead] = read_dead_letters(cluster, group, 1)
+    assert listener.tries_of(b"bad") == list(range(17))  # the first time, and 16 tries more
+    assert (dead.body, dead.tag, dead.keys) == (b"bad", "t", ("k",))
+    properties = dict(dead.properties)
+    assert int(properties.pop("ORIGIN_BORN")) == round(listener.given[0].message.born_at.timestamp() * 1000)
+    assert properties == {
+        "a": "1",
+        "RETRY_TOPIC": topic,
+        "ORIGIN_MESSAGE_ID": sent.message_id,
+        "ORIGIN_QUEUE": str(sent.queue),
+        "ORIGIN_OFFSET": "0",
+        "RECONSUME_TIMES": "17",
+    }
+
+
+def test_no_tries_at_all_make_a_dead_letter_at_once(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    listener = fail_on(b"bad")
+    with PushConsumer(cluster.nameserver, group=group, max_tries=0) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        producer.send(Message(topic, b"bad"))
+        assert len(read_dead_letters(cluster, group, 1)) == 1
+    assert listener.calls[b"bad"] == 1
+    assert retry_topic(group) not in _topics(cluster)
+
+
+def test_good_messages_do_not_wait_for_a_bad_one_and_are_given_once(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    listener = fail_on(b"7", tries=1)
+    queue = MessageQueue(topic, "broker-a", 0)
+    with PushConsumer(cluster.nameserver, group=group, batch_size=1, threads=1, retry_delays_s=(0.5,)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        producer.send_many((Message(topic, b"%d" % number) for number in range(200)), queue=queue)
+        wait_until(lambda: listener.calls[b"7"] == 2 and len(listener.calls) == 200, PATIENCE_S)
+    bodies = [given.message.body for given in listener.given]
+    again = max(at for at, body in enumerate(bodies) if body == b"7")
+    assert bodies[:again] + bodies[again + 1 :] == [b"%d" % number for number in range(200)]
+    assert again > 8
+    assert admin.committed_offsets(group, topic)[queue] == 200
+
+
+def test_what_failed_before_a_restart_is_tried_by_the_next_member(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    """Also when the group began with what is new: its own retries are never passed over."""
+    first, second = fail_on(b"bad"), Listener()
+    with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(1.0,)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(first)
+        wait_until(lambda: len(consumer.assignment) == 8, PATIENCE_S)
+        producer.send(Message(topic, b"bad"))
+        wait_until(lambda: retry_topic(group) in _topics(cluster), PATIENCE_S)
+    assert first.calls[b"bad"] == 1
+    with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(1.0,)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(second)
+        wait_until(lambda: second.calls[b"bad"] == 1, PATIENCE_S)
+    assert second.tries_of(b"bad") == [1]
+
+
+def test_messages_that_wait_do_not_hold_a_queue_that_others_shall_have(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    listener = fail_on(b"bad")
+    with ExitStack() as stack:
+        consumers = []
+        for number in range(2):
+            consumer = stack.enter_context(
+                PushConsumer(cluster.nameserver, group=group, retry_delays_s=(60, 120), drain_s=1000)
+            )
+            consumer.subscribe(topic)
+            consumer.start(listener)
+            consumers.append(consumer)
+            if number == 0:
+                producer.send_many([Message(topic, b"bad")] * 100)
+                wait_until(lambda: listener.calls[b"bad"] == 100, PATIENCE_S)
+                wait_until(lambda: len(consumers[0].assignment) == 8 + 4, PATIENCE_S, what="it has the retry queues")
+        wait_until(lambda: [len(item.assignment) for item in consumers] == [6, 6], PATIENCE_S, what="they share")
+    assert listener.calls[b"bad"] == 100
+
+
+def test_a_wait_does_not_delay_what_waits_in_other_queues(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    """A message in the first queue has hours to wait, one in the second only a moment."""
+    listener = Listener(
+        lambda message, times: (
+            ConsumeResult.SUCCESS if times > 1 else RetryLater(level=0 if message.body == b"long" else 1)
+        )
+    )
+    with PushConsumer(cluster.nameserver, group=group, batch_size=1, retry_delays_s=(3600, 0.1)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        producer.send_many([Message(topic, b"long"), Message(topic, b"short")])
+        wait_until(lambda: listener.calls[b"short"] == 2, PATIENCE_S)
+    assert listener.calls == {b"long": 1, b"short": 2}
+
+
+def test_a_hanging_call_is_told_and_its_messages_are_tried_again(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+
+    def answer(message: ReceivedMessage, times: int) -> ConsumeResult:
+        if message.body == b"hangs" and times == 1:
+            go_on.wait(PATIENCE_S)
+        return ConsumeResult.SUCCESS
+
+    listener = Listener(answer)
+    with PushConsumer(
+        cluster.nameserver, group=group, threads=2, consume_timeout_s=0.3, retry_delays_s=(0.1,)
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        sent = producer.send(Message(topic, b"hangs"))
+        wait_until(lambda: listener.calls[b"hangs"] == 2, PATIENCE_S)
+        wait_until(lambda: not consumer._in_hand.active, PATIENCE_S)
+        go_on.set()
+    assert listener.tries_of(b"hangs") == [0, 1]
+    told = [record.getMessage() for record in caplog.records if "has not returned" in record.getMessage()]
+    assert len(told) == 1
+    assert f"queue={sent.queue} offset=0" in told[0]
+    assert admin.committed_offsets(group, topic)[sent.queue] == 1
+
+
+# ---- faults -------------------------------------------------------------------------------------
+
+CONSUMER = """
+import os, signal, sys, time
+from minimq import ConsumeResult, PushConsumer
+nameserver, group, topic, moment = sys.argv[1:]
+def listen(messages):
+    if moment == "before":
+        print(messages[0].body.decode(), flush=True)
+        time.sleep(60)
+    return ConsumeResult.RETRY_LATER
+consumer = PushConsumer(nameserver, group=group, threads=4, batch_size=5, retry_delays_s=(0.3,), commit_interval_s=0.01)
+send = consumer._sender.send
+def killed(failed):
+    send(failed[: len(failed) // 2])
+    print("half", flush=True)
+    time.sleep(60)
+if moment == "between":
+    consumer._returns._send = killed
+consumer.subscribe(topic)
+consumer.start(listen)
+time.sleep(60)
+"""
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("moment", ["before", "between"])
+def test_a_consumer_that_is_killed_while_it_fails_loses_nothing(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, moment: str
+) -> None:
+    """Killed before the listener has answered, or when half of what failed was sent to the retry topic."""
+    sent = {b"%d" % number for number in range(100)}
+    producer.send_many(Message(topic, body) for body in sorted(sent))
+    process = subprocess.Popen(
+        [sys.executable, "-c", CONSUMER, cluster.nameserver, group, topic, moment],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+        if process.stdout is not None:
+            process.stdout.close()
+    listener = Listener()
+    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.3,)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        wait_until(lambda: set(listener.calls) == sent, PATIENCE_S, what="all is consumed")
+
+
+@pytest.mark.fault
+def test_while_copies_cannot_be_sent_messages_stay_in_hand_and_are_tried_here(tmp_path: Path) -> None:
+    """Both brokers take nothing for a while; the message is tried again without them, and later through them."""
+    listener = fail_on(b"bad", tries=4)
+    with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("t", queues=2)
+        with PushConsumer(
+            cluster.nameserver, group="g", retry_delays_s=(0.1,), local_retry_s=0.1, request_timeout_s=1.0
+        ) as consumer:
+            with Producer(cluster.nameserver) as producer:
+                sent = producer.send(Message("t", b"bad"))
+            for broker in cluster.brokers:
+                admin.set_broker_permission(broker.name, Permission.READ)
+            consumer.subscribe("t")
+            consumer.start(listener)
+            wait_until(lambda: listener.calls[b"bad"] >= 3, PATIENCE_S)
+            assert not sum(admin.committed_offsets("g", "t").values())
+            for broker in cluster.brokers:
+                admin.set_broker_permission(broker.name, Permission.READ_WRITE)
+            wait_until(lambda: listener.calls[b"bad"] == 5, PATIENCE_S)
+        assert listener.tries_of(b"bad") == [0, 1, 2, 3, 4]
+        assert admin.committed_offsets("g", "t")[sent.queue] == 1
+
+
+@pytest.mark.fault
+def test_copies_go_to_a_broker_that_is_there(tmp_path: Path) -> None:
+    listener = Listener(lambda message, times: ConsumeResult.RETRY_LATER if times == 1 else ConsumeResult.SUCCESS)
+    with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        held = threading.Event()
+
+        def listen(messages: list[ReceivedMessage]) -> object:
+            held.wait(PATIENCE_S)
+            return listener(messages)
+
+        with PushConsumer(
+            cluster.nameserver, group="g", retry_delays_s=(0.1,), local_retry_s=0.2, request_timeout_s=1.0
+        ) as consumer:
+            with Producer(cluster.nameserver) as producer:
+                sent = producer.send(Message("t", b"bad"))
+            consumer.subscribe("t")
+            consumer.start(listen)  # type: ignore[arg-type]
+            wait_until(lambda: consumer._in_hand.active == 1, PATIENCE_S)
+            next(broker for broker in cluster.brokers if broker.name == sent.queue.broker_name).kill()
+            held.set()
+            wait_until(lambda: listener.calls[b"bad"] == 2, PATIENCE_S)
+        assert listener.given[-1].message.queue.broker_name != sent.queue.broker_name
