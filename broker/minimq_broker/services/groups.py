@@ -66,13 +66,11 @@ class GroupService:
         return described
 
     def _topics_of(self, group: str, subscribed: Iterable[str]) -> list[Topic]:
-        """Return the topics here that a group reads: it has started there, or its members subscribe to them."""
+        """Return the topics here that a group reads: it has begun there, or its members subscribe to them."""
         state = self._engine.state
         names = set(subscribed)
         topics = state.topics.copy()
-        return [
-            topic for name, topic in sorted(topics.items()) if name in names or (group, topic.topic_id) in state.started
-        ]
+        return [topic for name, topic in sorted(topics.items()) if name in names or _has_begun(state, group, topic)]
 
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
         status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
@@ -166,6 +164,13 @@ class GroupService:
                 f"queues of group {group!r} are held for members that have left: {_some(held)}: "
                 "wait until that is over, or force the reset"
             )
+
+
+def _has_begun(state: State, group: str, topic: Topic) -> bool:
+    """Whether the start of a group in a topic is decided, or somebody committed or reset its offsets before."""
+    if (group, topic.topic_id) in state.started:
+        return True
+    return any(state.offset(group, QueueKey(topic.topic_id, number)) is not None for number in range(topic.queues))
 
 
 def _some(names: Iterable[str]) -> str:
