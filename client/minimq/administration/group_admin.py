@@ -10,7 +10,15 @@ from typing import Literal, NamedTuple
 from minimq.administration.fan_out import raise_failures
 from minimq.administration.group_descriptions import GroupDescription, group_from_wire
 from minimq.administration.masters import Masters
-from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, MiniMQError, QueueNotFound, Unavailable
+from minimq_common.errors import (
+    GroupConflict,
+    GroupNotFound,
+    InvalidArgument,
+    MiniMQError,
+    OffsetOutOfRange,
+    QueueNotFound,
+    Unavailable,
+)
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic
 from minimq_proto.v1 import broker_pb2
@@ -92,34 +100,36 @@ class GroupAdmin:
     ) -> dict[MessageQueue, int]:
         """Let a group go on elsewhere in a topic, which also a group may be told that has not begun yet.
 
-        Members that are connected go on reading where they are and commit over it; hence the refusal. With `force`
-        it holds for who gets a queue next.
+        It is refused while members are connected, or queues are held for some that have just left. With `force` members
+        lose the queues and are given them again at the new place; what they have in hand they cannot commit any more.
 
         Args:
             group: its name.
             topic: its name.
             to: "earliest", "latest", a moment with a time zone (the first message stored at or after it), or an offset.
             queues: which of the topic; all when None.
-            force: also while members of the group are connected.
+            force: also while members are connected.
 
         Returns:
             Where the group goes on, by queue, sorted.
 
         Raises:
-            GroupConflict: members are connected; the text names them. Nothing was changed, unless they came just now.
+            GroupConflict: members are connected; the text names them.
             TopicNotFound, QueueNotFound: there is no such topic or queue.
-            InvalidArgument: an argument breaks a rule, or an offset is not in a queue.
-            Unavailable: a broker of these queues has no master now. Nothing was changed.
-            MiniMQError: a broker failed; the text says which.
+            OffsetOutOfRange: one of the queues does not store the offset.
+            InvalidArgument: an argument breaks a rule.
+            MiniMQError: a broker failed; the text says which, and whether others have done it already.
         """
         request = _reset_request(check_group(group), check_topic(topic), to, force)
         chosen = self._chosen(topic, queues)
         masters = self._masters_of(chosen, topic)
+        # All brokers are looked at before one is changed; each decides once more by itself.
+        self._check_queues(topic, chosen, masters, request.offset if request.WhichOneof("to") == "offset" else None)
         if not force:
             self._refuse_if_live(group, masters)
         requests = {broker: _for_queues(request, ids) for broker, ids in chosen.items()}
         answers, failures = self._masters.calls.call_each(masters, lambda stub: stub.ResetOffsets, requests)
-        remedy = "the others were reset; repeat the call to complete it"
+        remedy = "the other brokers have done it; repeat the call to complete it"
         raise_failures(f"the offsets of group {group} were not reset", failures, masters, remedy)
         offsets = {
             MessageQueue(item.topic, broker, item.queue_id): item.offset
@@ -181,16 +191,31 @@ class GroupAdmin:
             )
         return {broker: known[broker] for broker in brokers}
 
+    def _check_queues(
+        self, topic: str, chosen: Mapping[str, Sequence[int]], masters: Mapping[str, str], offset: int | None
+    ) -> None:
+        """Raise `QueueNotFound` or `OffsetOutOfRange` when a queue is not there, or does not store the offset."""
+        request = broker_pb2.DescribeTopicRequest(topic=topic)
+        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.DescribeTopic, request)
+        raise_failures(f"topic {topic} cannot be looked up", failures, masters, "nothing was changed")
+        for broker, answer in answers.items():
+            found = {status.queue_id: status for status in answer.queues}
+            for queue_id in chosen[broker] or found:
+                name = MessageQueue(topic, broker, queue_id)
+                if queue_id not in found:
+                    raise QueueNotFound(f"there is no queue {name}: {broker} has {len(found)} queues of the topic")
+                first, end = found[queue_id].min_offset, found[queue_id].max_offset
+                if offset is not None and not first <= offset <= end:
+                    raise OffsetOutOfRange(f"offset {offset} is not in queue {name}: it has {first} to {end}")
+
     def _refuse_if_live(self, group: str, masters: Mapping[str, str]) -> None:
-        """Look at all brokers before one is changed. Each decides once more, since members may come at any moment."""
         request = broker_pb2.DescribeGroupRequest(group=group)
         answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.DescribeGroup, request)
         raise_failures(f"group {group} cannot be looked up", failures, masters, "nothing was changed")
         connected = sorted({client_id for answer in answers.values() for client_id in answer.client_ids})
         if connected:
             raise GroupConflict(
-                f"members of group {group} are connected, and would commit over it: {', '.join(connected)}; end them "
-                "first, or force it"
+                f"members of group {group} are connected: {', '.join(connected)}; stop them first, or force the reset"
             )
 
 

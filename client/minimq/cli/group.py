@@ -102,6 +102,11 @@ def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
     if output == "json":
         show_json(_to_json(found))
         return
+    show_group(found, all_queues=all_queues)
+
+
+def show_group(found: GroupDescription, *, all_queues: bool) -> None:
+    """Print what a person wants to know of a group: the sum, its members, and the queues that need a look, or all."""
     click.echo(_summary(found))
     numbers = {member.client_id: f"#{number}" for number, member in enumerate(found.members, 1)}
     if found.members:
@@ -166,7 +171,6 @@ def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, 
             "queue": queue.queue.queue_id,
             "reader": _reader(queue, numbers),
             "committed": queue.committed_offset,
-            "end": queue.max_offset,
             "lag": queue.lag,
             "behind": duration_of(queue.lag_s) if queue.lag else None,
         }
@@ -178,7 +182,6 @@ def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, 
         "queue": "Queue",
         "reader": "Read by",
         "committed": "Committed",
-        "end": "End",
         "lag": "Unread",
         "behind": "Behind",
     }
@@ -262,7 +265,7 @@ def _queue_to_json(item: GroupQueueDescription) -> Row:
     metavar="BROKER:ID",
     help="Only this queue; may be given several times.",
 )
-@option("--force", is_flag=True, help="Also while members are connected, though they may commit over it.")
+@option("--force", is_flag=True, help="Also while members are connected.")
 @output_option
 @click.pass_obj
 def reset_offset(
@@ -270,7 +273,8 @@ def reset_offset(
 ) -> None:
     """Let a consumer GROUP go on elsewhere in a TOPIC: at the beginning, the end, a time or an offset.
 
-    It is refused while members of the group are connected. A group that does not exist yet begins there when it comes.
+    It is refused while members of the group are connected, unless --force is given: they go on at the new place then,
+    and may see again what they had in hand. A group that does not exist yet begins there when it comes.
 
     \b
     Examples:

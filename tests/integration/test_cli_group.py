@@ -1,0 +1,269 @@
+"""`minimq group`, as a process of its own, against real servers and members that are processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from minimq.administration.admin import Admin
+from minimq.administration.group_descriptions import GroupDescription, GroupMemberDescription, GroupQueueDescription
+from minimq.cli.group import show_group
+from minimq.local.local_cluster import LocalCluster
+from minimq.sending.producer import Producer
+from minimq_common.model import Message, MessageQueue
+from support.command import Minimq
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture(scope="session")
+def minimq(cluster: LocalCluster) -> Minimq:
+    return Minimq(cluster.nameserver)
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+@pytest.fixture
+def members(minimq: Minimq, admin: Admin, topic: str, group: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two processes that read the topic and share its queues evenly."""
+    with (
+        minimq.running("consume", topic, "--group", group) as one,
+        minimq.running("consume", topic, "--group", group) as two,
+    ):
+        wait_until(lambda: group in admin.list_groups(), PATIENCE_S)
+        wait_until(lambda: shares(admin, group) == [4, 4], PATIENCE_S, what="even shares")
+        yield [one, two]
+
+
+def shares(admin: Admin, group: str) -> list[int]:
+    return [len(member.queues) for member in admin.describe_group(group).members]
+
+
+def total_committed(admin: Admin, group: str) -> int:
+    return sum(admin.committed_offsets(group).values())
+
+
+def end(members: list[subprocess.Popen[bytes]]) -> None:
+    for member in members:
+        member.send_signal(signal.SIGINT)
+    for member in members:
+        assert member.communicate(timeout=30) is not None
+        assert member.returncode == 0
+
+
+# ---- Real groups --------------------------------------------------------------------------------
+
+
+def test_a_group_with_two_members_is_shown_as_a_table_and_as_json(
+    minimq: Minimq, members: list[subprocess.Popen[bytes]], topic: str, group: str
+) -> None:
+    found = minimq.json("group", "describe", group)
+    assert (found["group"], found["strategy"], found["lag"], found["unanswered"]) == (group, "averagely", 0, {})
+    assert [(member["queues"], member["seen_by"]) for member in found["members"]] == [(4, ["broker-a", "broker-b"])] * 2
+    ids = [member["client_id"] for member in found["members"]]
+    assert {name.split("-")[-2] for name in ids} == {str(member.pid) for member in members}
+    assert {(item["topic"], item["owner"] in ids, item["waiting"] == []) for item in found["queues"]} == {
+        (topic, True, True)
+    }
+    assert [(item["broker"], item["queue"]) for item in found["queues"]] == [
+        (broker, number) for broker in ("broker-a", "broker-b") for number in range(4)
+    ]
+    text = minimq("group", "describe", group)
+    assert text.startswith(f"{group}: 2 members (averagely), all is read\n")
+    for number, name in enumerate(ids, 1):
+        assert re.search(rf"^#{number} +{name} +4 +0 +-$", text, re.MULTILINE)
+    assert text.endswith("0 of 8 queues: --queues shows all\n")
+    everything = minimq("group", "describe", group, "--queues").splitlines()
+    assert sum(line.startswith("broker-") for line in everything) == 8
+
+
+def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: str, group: str, admin: Admin) -> None:
+    minimq("consume", topic, "--group", group, "--exit-at-end")
+    minimq("produce", topic, stdin=b"".join(b"%d\n" % number for number in range(300)))
+    [row] = [row for row in minimq.json("group", "list") if row["group"] == group]
+    assert (row["lag"], row["topics"], row["strategy"], row["unanswered"]) == (300, [topic], None, {})
+    assert row["lag_s"] > 0
+    [line] = [line for line in minimq("group", "list").splitlines() if line.startswith(group)]
+    assert line.split()[2:4] == [topic, "300"]
+    text = minimq("group", "describe", group)
+    assert "300 messages unread, the oldest stored " in text
+    minimq("consume", topic, "--group", group, "--max", "100")
+    assert minimq.json("group", "describe", group)["lag"] == 200
+    minimq("consume", topic, "--group", group, "--exit-at-end")
+    wait_until(lambda: not admin.describe_group(group).members, PATIENCE_S)
+    assert minimq("group", "describe", group).startswith(f"{group}: 0 members, all is read\n")
+
+
+def test_a_reset_is_refused_under_members_and_shows_before_and_after(
+    minimq: Minimq, members: list[subprocess.Popen[bytes]], admin: Admin, topic: str, group: str
+) -> None:
+    with Producer(minimq.nameserver) as producer:
+        for queue in admin.route(topic).read_queues():
+            producer.send_many([Message(topic, b"%d" % number) for number in range(100)], queue=queue)
+    wait_until(lambda: total_committed(admin, group) == 800, PATIENCE_S)
+    said = minimq("group", "reset-offset", group, topic, "--to", "earliest", status=1)
+    assert said.startswith(f"error: members of group {group} are connected")
+    assert all(f"-{member.pid}-" in said for member in members)
+    assert said.count("\n") == 1
+    end(members)
+    wait_until(lambda: not admin.describe_group(group).members, PATIENCE_S)
+
+    rows = minimq.json("group", "reset-offset", group, topic, "--to", "earliest")
+    assert [(row["broker"], row["queue"], row["before"], row["after"]) for row in rows] == [
+        (broker, number, 100, 0) for broker in ("broker-a", "broker-b") for number in range(4)
+    ]
+    text = minimq("group", "reset-offset", group, topic, "--to", "1", "--queue", "broker-a:0", "--queue", "broker-b:3")
+    assert [line.split() for line in text.splitlines() if line.startswith("broker-")] == [
+        ["broker-a", "0", "0", "->", "1"],
+        ["broker-b", "3", "0", "->", "1"],
+    ]
+    assert len(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == 798
+    rows = minimq.json("group", "reset-offset", group, topic, "--to", "2020-01-01T00:00Z", "--force")
+    assert {row["after"] for row in rows} == {0}
+    assert len(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == 800
+
+
+def test_a_forced_reset_under_members_is_done(
+    minimq: Minimq, members: list[subprocess.Popen[bytes]], topic: str, group: str
+) -> None:
+    rows = minimq.json("group", "reset-offset", group, topic, "--to", "latest", "--force")
+    assert [(row["before"], row["after"]) for row in rows] == [(0, 0)] * 8
+
+
+def test_mistakes_end_with_one_line_that_says_what_is_wrong(minimq: Minimq, topic: str) -> None:
+    assert minimq("group", "describe", "nobody", status=1).startswith("error: there is no group nobody: `minimq group ")
+    assert "illegal group name" in minimq("group", "describe", "a b", status=2)
+    assert "neither 'earliest'" in minimq("group", "reset-offset", "g", topic, "--to", "soon", status=2)
+    assert "write BROKER:ID" in minimq("group", "reset-offset", "g", topic, "--to", "0", "--queue", "0", status=2)
+    assert "broker-z" in minimq("group", "reset-offset", "g", topic, "--to", "0", "--queue", "broker-z:0", status=1)
+    assert "no-such-topic" in minimq("group", "reset-offset", "g", "no-such-topic", "--to", "0", status=1)
+    assert "--to" in minimq("group", "reset-offset", "g", topic, status=2)
+
+
+def test_a_broker_that_hangs_is_named_on_stderr_and_the_rest_is_shown() -> None:
+    with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin:
+        admin.create_topic("orders", 2)
+        minimq = Minimq(own.nameserver)
+        minimq("consume", "orders", "--group", "billing", "--exit-at-end")
+        own.server("broker-b").pause()
+        for arguments in (("group", "describe", "billing"), ("group", "list")):
+            with minimq.running(*arguments) as showing:
+                output, said = showing.communicate(timeout=30)
+            assert showing.returncode == 0
+            assert output.startswith(b"billing: 0 members" if "describe" in arguments else b"Group")
+            assert said.startswith(b"broker broker-b does not answer, its queues are missing: ")
+            assert said.count(b"\n") == 1
+        [row] = minimq.json("group", "list")
+        assert list(row["unanswered"]) == ["broker-b"]
+
+
+def test_topics_that_minimq_makes_itself_are_listed_only_when_asked_for(
+    minimq: Minimq, admin: Admin, topic: str, new_name: Callable[[], str]
+) -> None:
+    own = f"%RETRY%{new_name()}"
+    admin.create_topic(own, 1)
+    try:
+        names = [row["topic"] for row in minimq.json("topic", "list")]
+        assert topic in names
+        assert not [name for name in names if name.startswith("%")]
+        assert {own, topic} <= {row["topic"] for row in minimq.json("topic", "list", "--all")}
+    finally:
+        admin.delete_topic(own)
+
+
+# ---- How it is shown ----------------------------------------------------------------------------
+
+
+def queue(number: int, topic: str = "orders", **fields: Any) -> GroupQueueDescription:  # noqa: ANN401 - its fields
+    plain: dict[str, Any] = {
+        "owner": None,
+        "epoch": 0,
+        "held_for_s": 0.0,
+        "waiting": (),
+        "min_offset": 0,
+        "max_offset": 123_456_789,
+        "committed_offset": 123_456_789,
+        "oldest_unread_at": None,
+        "lag_s": 0.0,
+    }
+    return GroupQueueDescription(queue=MessageQueue(topic, "broker-a", number), **{**plain, **fields})
+
+
+def described(*queues: GroupQueueDescription, clients: tuple[str, ...], **fields: Any) -> GroupDescription:  # noqa: ANN401
+    members = tuple(
+        GroupMemberDescription(client, ("broker-a",), tuple(item for item in queues if item.owner == client))
+        for client in clients
+    )
+    plain: dict[str, Any] = {"strategy": "averagely", "hold_s": 0.0, "deciding_broker": "broker-a", "retry_queues": ()}
+    return GroupDescription(
+        group="billing", members=members, queues=queues, brokers=("broker-a",), unanswered={}, **{**plain, **fields}
+    )
+
+
+def shown(found: GroupDescription, *, all_queues: bool, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines on a terminal of 80 columns."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        show_group(found, all_queues=all_queues)
+    return capsys.readouterr().out.splitlines()
+
+
+CLIENTS = ("billing-worker-7d9f8b6c54-x2x4z-17-0a1b2c3d", "billing-worker-7d9f8b6c54-zq8vw-17-4e5f6071")
+
+
+def test_a_description_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    behind: dict[str, Any] = {
+        "committed_offset": 0,
+        "lag_s": 90_000.0,
+        "oldest_unread_at": datetime(2026, 1, 31, tzinfo=UTC),
+    }
+    found = described(
+        *(queue(number, owner=CLIENTS[number % 2], waiting=(CLIENTS[0],), **behind) for number in range(16)),
+        clients=CLIENTS,
+        hold_s=50.0,
+        strategy="machine_room_nearby",
+    )
+    lines = shown(found, all_queues=True, capsys=capsys)
+    assert max(map(len, lines[1:])) <= 80  # terminals fold the sentence
+    assert sum(line.startswith("broker-a") for line in lines) == 16
+    assert all(any(client in line for line in lines) for client in CLIENTS)
+
+
+def test_the_queues_that_need_it_most_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    owner = CLIENTS[0]
+    quiet = [queue(number, owner=owner) for number in range(20)]
+    late = [queue(20 + number, owner=owner, committed_offset=0, lag_s=10.0 * number) for number in range(20)]
+    found = described(*quiet, *late, queue(40), clients=(owner,))
+    lines = shown(found, all_queues=False, capsys=capsys)
+    rows = [line.split() for line in lines if line.startswith("broker-a")]
+    assert [int(row[1]) for row in rows] == [*range(31, 41)]  # the nine that are furthest behind, and the unread one
+    assert rows[-1][2] == "nobody"
+    assert lines[-1] == "10 of 41 queues: --queues shows all"
+
+
+def test_words_for_queues_that_are_held_or_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    found = described(
+        queue(0, held_for_s=42.5),
+        queue(1, owner=CLIENTS[0], waiting=(CLIENTS[1],)),
+        clients=CLIENTS,
+        retry_queues=(queue(3, "%RETRY%billing", committed_offset=123_456_787),),
+    )
+    lines = shown(found, all_queues=False, capsys=capsys)
+    assert lines[0] == "billing: 2 members (averagely), all is read, 2 messages for another try"
+    assert any("nobody, held 42s" in line for line in lines)
+    assert any("#1, #2 waits" in line for line in lines)
+    assert any("%RETRY%billing" in line for line in shown(found, all_queues=True, capsys=capsys))
