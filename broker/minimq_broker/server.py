@@ -8,6 +8,7 @@ import grpc.aio
 
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
+from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.engine import Engine, Limits, now_ms
 from minimq_broker.services.service import BrokerService
 from minimq_broker.services.session import SessionOptions
@@ -32,6 +33,7 @@ class Broker:
         self._engine: Engine | None = None
         self._server: grpc.aio.Server | None = None
         self._registration: Registration | None = None
+        self._routes: RouteLookup | None = None
         self._data_version = 0
 
     @property
@@ -59,7 +61,8 @@ class Broker:
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
-        service = BrokerService(self._engine, identity, sessions, options.auto_create_queues)
+        self._routes = RouteLookup(options.nameservers)
+        service = BrokerService(self._engine, identity, sessions, options.auto_create_queues, self._routes)
         broker_pb2_grpc.add_BrokerServicer_to_server(service, self._server)
         self._address = await rpc.bind(self._server, options.listen)
         await self._server.start()
@@ -76,6 +79,9 @@ class Broker:
             if self._engine is not None:
                 self._engine.end_streams()
             await server.stop(_DRAIN_S)
+        routes, self._routes = self._routes, None
+        if routes is not None:
+            await routes.close()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()

@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
+from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.append import AppendService
+from minimq_broker.services.assignment import AssignmentService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.offsets import OffsetService
@@ -25,11 +27,19 @@ Response = TypeVar("Response")
 class BrokerService(broker_pb2_grpc.BrokerServicer):
     """All calls of one broker."""
 
-    def __init__(self, engine: Engine, identity: Identity, sessions: SessionOptions, auto_create_queues: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        identity: Identity,
+        sessions: SessionOptions,
+        auto_create_queues: int,
+        routes: RouteLookup,
+    ) -> None:
         self._append = AppendService(engine)
         self._pull = PullService(engine)
         self._session = SessionService(engine, sessions, identity.broker_name)
         self._groups = GroupService(engine, self._session.leases)
+        self._assignment = AssignmentService(engine, routes, identity.broker_name)
         self._topics = TopicService(engine, auto_create_queues)
         self._offsets = OffsetService(engine)
         self._status = StatusService(engine, identity)
@@ -94,7 +104,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def QueryAssignment(
         self, request: broker_pb2.QueryAssignmentRequest, context: Any
     ) -> broker_pb2.QueryAssignmentResponse:
-        raise NotImplementedError
+        return await _answer(self._assignment.query(request), context)
 
     async def GetStatus(self, request: broker_pb2.GetStatusRequest, context: Any) -> broker_pb2.GetStatusResponse:
         return self._status.tell()

@@ -1,17 +1,5 @@
-"""Queues dealt out one by one, as cards are."""
+"""One by one: `minimq_common.allocation.averagely_by_circle`, since brokers divide queues as well."""
 
-from __future__ import annotations
+from minimq_common.allocation.averagely_by_circle import AveragelyByCircle
 
-from collections.abc import Iterable
-
-from minimq.rebalance.strategy import Division
-from minimq_common.model import MessageQueue
-
-
-class AveragelyByCircle(Division):
-    """As even as `Averagely`, but each member has queues of many brokers, so that a slow broker slows all alike."""
-
-    name = "averagely_by_circle"
-
-    def _share(self, group: str, member: str, queues: list[MessageQueue], members: list[str]) -> Iterable[MessageQueue]:
-        return queues[members.index(member) :: len(members)]
+__all__ = ["AveragelyByCircle"]
