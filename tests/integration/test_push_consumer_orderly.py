@@ -1,0 +1,240 @@
+"""Orderly push consumers: one call at a time for each queue, nothing overtakes what failed."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+)
+from minimq_common.names import dead_letter_topic, retry_topic
+from support.listening import Listener
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as made:
+        yield made
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+class Witness:
+    """Fails one message in so many for some tries, and notes successes and calls that overlap, by queue."""
+
+    def __init__(self, every: int, tries: int) -> None:
+        self.done: defaultdict[MessageQueue, list[int]] = defaultdict(list)
+        self.overlaps = 0
+        self.failures = 0
+        self._every = every
+        self._tries = tries
+        self._lock = threading.Lock()
+        self._busy: set[MessageQueue] = set()
+
+    def __call__(self, messages: list[ReceivedMessage]) -> ConsumeResult:
+        queue = messages[0].queue
+        with self._lock:
+            self.overlaps += queue in self._busy
+            self._busy.add(queue)
+        try:
+            for message in messages:
+                if message.queue_offset % self._every == 3 and message.reconsume_times < self._tries:
+                    self.failures += 1
+                    return ConsumeResult.RETRY_LATER
+            self.done[queue] += [message.queue_offset for message in messages]
+            return ConsumeResult.SUCCESS
+        finally:
+            with self._lock:
+                self._busy.discard(queue)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.done.values()))
+
+
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_order_is_kept_while_messages_fail(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, batch_size: int
+) -> None:
+    witness = Witness(every=20, tries=2)
+    with PushConsumer(
+        cluster.nameserver, group=group, orderly=True, threads=16, batch_size=batch_size, suspend_s=0.02
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(witness)
+        for _ in range(10):
+            producer.send_many([Message(topic, b"x")] * 80)
+        wait_until(lambda: witness.count == 800, PATIENCE_S)
+    assert witness.overlaps == 0
+    assert witness.failures > 10
+    for offsets in witness.done.values():
+        assert offsets == list(range(len(offsets)))
+    assert sum(admin.committed_offsets(group, topic).values()) == 800
+    assert retry_topic(group) not in admin.list_topics()
+
+
+def test_a_suspended_queue_stands_still_and_others_go_on(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    bad, other = MessageQueue(topic, "broker-a", 0), MessageQueue(topic, "broker-a", 1)
+
+    def answer(message: ReceivedMessage, times: int) -> ConsumeResult:
+        return ConsumeResult.RETRY_LATER if message.body == b"bad" and times <= 3 else ConsumeResult.SUCCESS
+
+    listener = Listener(answer)
+    producer.send_many([Message(topic, b"bad"), Message(topic, b"behind")], queue=bad)
+    with PushConsumer(
+        cluster.nameserver, group=group, orderly=True, threads=1, batch_size=1, suspend_s=0.3
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        wait_until(lambda: listener.calls[b"bad"] == 1, PATIENCE_S)
+        producer.send_many((Message(topic, b"good") for _ in range(100)), queue=other)
+        wait_until(lambda: listener.calls[b"behind"] == 1, PATIENCE_S)
+    bodies = [given.message.body for given in listener.given]
+    assert bodies.index(b"behind") > max(at for at, body in enumerate(bodies) if body == b"bad")
+    assert all(later - earlier >= 0.29 for earlier, later in pairwise(listener.times_of(b"bad")))
+    assert listener.tries_of(b"bad") == [0, 1, 2, 3]
+    assert bodies.index(b"good") < bodies.index(b"behind")
+
+
+def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    listener = Listener(
+        lambda message, _: ConsumeResult.RETRY_LATER if message.body == b"bad" else ConsumeResult.SUCCESS
+    )
+    queue = MessageQueue(topic, "broker-a", 0)
+    producer.send_many([Message(topic, b"bad", properties={"a": "1"}), Message(topic, b"behind")], queue=queue)
+    with PushConsumer(cluster.nameserver, group=group, orderly=True, batch_size=1, suspend_s=0.01) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        wait_until(lambda: listener.calls[b"bad"] > 25, PATIENCE_S)
+        assert listener.calls[b"behind"] == 0
+    before = listener.calls[b"bad"]
+    with PushConsumer(
+        cluster.nameserver, group=group, orderly=True, batch_size=1, suspend_s=0.01, max_tries=5
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        wait_until(lambda: listener.calls[b"behind"] == 1, PATIENCE_S)
+    assert listener.calls[b"bad"] == before + 6
+    with PullConsumer(cluster.nameserver, group=f"{group}-dead") as consumer_of_dead:
+        consumer_of_dead.subscribe(dead_letter_topic(group))
+        [dead] = wait_until(lambda: consumer_of_dead.poll(0.2), PATIENCE_S)
+    assert (dead.body, dead.properties["a"], dead.properties["RECONSUME_TIMES"]) == (b"bad", "1", "6")
+    assert dead.properties["ORIGIN_QUEUE"] == str(queue)
+
+
+def test_what_succeeded_of_a_call_is_not_given_again(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    calls: list[list[bytes]] = []
+
+    def listen(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
+        calls.append([message.body for message in messages])
+        return RetryLater(first=1) if len(messages) > 1 else ConsumeResult.SUCCESS
+
+    producer.send_many([Message(topic, b"%d" % number) for number in range(4)])
+    with PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.01) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listen)
+        wait_until(lambda: len(calls) == 4, PATIENCE_S)
+    assert calls == [[b"0", b"1", b"2", b"3"], [b"1", b"2", b"3"], [b"2", b"3"], [b"3"]]
+
+
+def test_a_suspended_queue_goes_to_another_member_which_begins_with_what_failed(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    def answer(message: ReceivedMessage, _: int) -> ConsumeResult:
+        return ConsumeResult.RETRY_LATER if message.body == b"bad" else ConsumeResult.SUCCESS
+
+    first, second = Listener(answer), Listener()
+    for queue in (MessageQueue(topic, broker, number) for broker in ("broker-a", "broker-b") for number in range(4)):
+        producer.send_many([Message(topic, b"good"), Message(topic, b"bad"), Message(topic, b"behind")], queue=queue)
+
+    def start(listener: Listener) -> PushConsumer:
+        consumer = PushConsumer(cluster.nameserver, group=group, orderly=True, batch_size=1, suspend_s=30, drain_s=1000)
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        return consumer
+
+    with start(first):
+        wait_until(lambda: first.calls[b"bad"] == 8, PATIENCE_S)
+        with start(second) as other:
+            wait_until(lambda: second.calls[b"behind"] == 4, PATIENCE_S)
+            assert len(other.assignment) == 4
+    assert second.calls == {b"bad": 4, b"behind": 4}
+
+
+def test_a_hanging_call_is_told_but_nothing_overtakes_it(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+
+    def answer(message: ReceivedMessage, _: int) -> ConsumeResult:
+        if message.body == b"hangs":
+            go_on.wait(PATIENCE_S)
+        return ConsumeResult.SUCCESS
+
+    listener = Listener(answer)
+    producer.send_many([Message(topic, b"hangs"), Message(topic, b"behind")])
+    with PushConsumer(cluster.nameserver, group=group, orderly=True, batch_size=1, consume_timeout_s=0.1) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        wait_until(lambda: "has not returned" in caplog.text, PATIENCE_S)
+        assert listener.calls == {b"hangs": 1}
+        go_on.set()
+        wait_until(lambda: listener.calls[b"behind"] == 1, PATIENCE_S)
+    assert listener.calls[b"hangs"] == 1
+
+
+def test_broadcasting_tries_here_and_then_passes_over(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, tmp_path: Path
+) -> None:
+    listeners = [
+        Listener(lambda message, _: ConsumeResult.RETRY_LATER if message.body == b"bad" else ConsumeResult.SUCCESS)
+        for _ in range(2)
+    ]
+    consumers = []
+    for number, listener in enumerate(listeners):
+        consumer = PushConsumer(
+            cluster.nameserver,
+            group=group,
+            client_id=f"reader-{number}",
+            model="broadcasting",
+            offsets_dir=str(tmp_path),
+            batch_size=1,
+            local_retry_s=0.05,
+            max_tries=2,
+        )
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        consumers.append(consumer)
+    producer.send_many([Message(topic, b"bad"), *[Message(topic, b"good")] * 100])
+    for listener in listeners:
+        wait_until(lambda listener=listener: listener.calls == {b"bad": 3, b"good": 100}, PATIENCE_S)
+    for consumer in consumers:
+        consumer.close()
+    assert retry_topic(group) not in admin.list_topics()
