@@ -55,9 +55,9 @@ class RouteLookup:
         try:
             return await asyncio.shield(asking)
         except (TransportError, SystemBusy):
-            if known is not None:
-                return known[1]
-            raise
+            if known is None:
+                raise
+            return self._keep(topic, known[1])  # for another while: who asks next does not have to wait as well
 
     async def close(self) -> None:
         """End the connections; questions under way fail."""

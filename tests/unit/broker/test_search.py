@@ -1,0 +1,107 @@
+"""Batches found by the tags in their index rows, over segments and in bounded steps."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minimq_broker.core.facts import TopicDeleted
+from minimq_broker.store.segment import Wish
+from minimq_common.batch import tag_hash
+from minimq_common.errors import CorruptEntry
+from support.stores import OpenStore, Stores, make_batch
+
+#: The tag of each batch; batch n holds the offsets 3n to 3n + 2. A "-" stands for no tag.
+TAGS = "rbbbrgbbb-bbbbbbrbbg" * 3
+COUNT = 3
+ALL = 1 << 40
+
+
+def hash_of(tag: str) -> int:
+    return tag_hash(None if tag == "-" else tag)
+
+
+@pytest.fixture(scope="module")
+def stored() -> Iterator[OpenStore]:
+    """A store of several segments with the batches of `TAGS`."""
+    with tempfile.TemporaryDirectory() as folder:
+        stores = Stores(Path(folder))
+        opened = stores.open(segment_bytes=1 << 16)
+        opened.create_topic("t")
+        opened.create_topic("other")
+        for tag in TAGS:
+            opened.submit("t", 0, make_batch([bytes(1500)] * COUNT, None if tag == "-" else tag)).result(20)
+            opened.append("other", 0, b"between")
+            opened.clock.now_ms += 1
+        assert len(opened.store.log.segments) > 2
+        yield opened
+        stores.close()
+
+
+wishes = st.builds(
+    Wish,
+    st.integers(1, 40) | st.just(ALL),
+    st.integers(1, 40_000) | st.just(ALL),
+    st.sets(st.sampled_from("rgb-x")).map(lambda tags: frozenset(map(hash_of, tags))),
+    st.integers(1, 25) | st.just(ALL),
+)
+
+
+@settings(deadline=None)
+@given(wishes, st.integers(0, COUNT * len(TAGS)))
+def test_steps_find_what_a_look_at_everything_finds(stored: OpenStore, wish: Wish, start: int) -> None:
+    queue, end = stored.key("t", 0), COUNT * len(TAGS)
+    expected = [
+        COUNT * number
+        for number, tag in enumerate(TAGS)
+        if COUNT * (number + 1) > start and (not wish.tag_hashes or hash_of(tag) in wish.tag_hashes)
+    ]
+    found, offset = list[int](), start
+    while offset < end:
+        batches, next_offset = stored.store.search(queue, offset, wish)
+        looked_at = -(-next_offset // COUNT) - offset // COUNT
+        assert offset < next_offset <= end
+        assert looked_at <= wish.max_rows
+        assert sum(len(batch.data) for batch in batches[:-1]) < wish.max_bytes
+        assert sum(batch.count for batch in batches[:-1]) < wish.max_messages + COUNT
+        found += [batch.base_offset for batch in batches]
+        offset = next_offset
+    assert found == expected
+    assert stored.store.search(queue, end, wish) == ([], end)
+
+
+def test_the_log_is_not_touched_for_what_is_passed_over(stores: Stores, store: OpenStore) -> None:
+    stores.damaged.add(store.path)
+    for tag in ("blue", "red", "blue"):
+        store.submit("t", 0, make_batch([b"x"], tag)).result(20)
+    [segment] = store.store.log.segments
+    for stored in store.read("t", 0, 0)[::2]:
+        with segment.begin() as txn:
+            assert txn.delete(stored.position.to_bytes(8, "big"), db=segment._log)
+    queue = store.key("t", 0)
+
+    batches, next_offset = store.store.search(queue, 0, Wish(ALL, ALL, frozenset([tag_hash("red")])))
+    assert ([batch.base_offset for batch in batches], next_offset) == ([1], 3)
+    with pytest.raises(CorruptEntry):
+        store.store.search(queue, 0, Wish(ALL, ALL, frozenset([tag_hash("blue")])))
+
+
+def test_the_store_time_of_an_offset_is_that_of_its_batch(stored: OpenStore) -> None:
+    queue = stored.key("t", 0)
+    first_ms = stored.store.stored_ms(queue, 0)
+    for offset in (1, 2, 3, 5, 6, 100, COUNT * len(TAGS) - 1):
+        assert stored.store.stored_ms(queue, offset) == first_ms + offset // COUNT
+    assert stored.store.stored_ms(queue, COUNT * len(TAGS)) == 0
+
+
+def test_an_empty_or_deleted_queue_has_no_store_time(store: OpenStore) -> None:
+    queue = store.key("t", 0)
+    assert store.store.stored_ms(queue, 0) == 0
+    store.append("t", 0, b"x")
+    store.record(TopicDeleted("t"))
+    assert store.store.stored_ms(queue, 0) == 0
