@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import grpc
@@ -29,14 +31,15 @@ _SOON_S = 2.0
 class RouteCache:
     """Routes by topic, as the name servers tell them.
 
-    A route is fetched when it is first asked for. From then on one thread watches the topic, so that a change arrives
-    within milliseconds; every `poll_s` seconds the watch begins anew and brings every route again, in case a change
-    got lost on the way. A name server that does not answer, be it a question or the pings on the watch, is left at
-    once for the next one.
+    A route is fetched when it is first asked for. Once it is found one thread watches the topic, so that a change
+    arrives within milliseconds; every `poll_s` seconds the watch begins anew and brings every route again, in case a
+    change got lost on the way. Should the watch itself be lost, another thread asks for the routes in its place. A name
+    server that does not answer, be it a question or the pings on the watch, is left at once for the next one. A topic
+    that is not found leaves nothing behind.
 
     A known route is replaced by another route only, never by none: a topic whose last broker has left, or whose name
     servers are all gone, keeps the route it had. Its broker may be about to come back, and that a topic was deleted is
-    for the broker to say.
+    for the broker to say: whoever hears that calls `forget`.
 
     Thread-safe. Not fork-safe: a process that forks makes its caches afterwards.
     """
@@ -54,7 +57,9 @@ class RouteCache:
         """
         self._nameservers = NameServerLinks(nameservers, timeout_s)
         self._poll_s = poll_s
-        self._refresher = RouteRefresher(lambda topic: self._refresh(topic, min(_SOON_S, timeout_s)))
+        self._refresher = RouteRefresher(
+            lambda topic: self._refresh(topic, min(_SOON_S, timeout_s)), self._neglected, poll_s
+        )
         # Protects everything below. No call is made and no callback run while it is held.
         self._lock = threading.Lock()
         self._routes: dict[str, TopicRoute] = {}  # read without the lock: a value is never changed, only replaced
@@ -64,6 +69,7 @@ class RouteCache:
         self._watch: threading.Thread | None = None
         self._stream: grpc.Call | None = None  # of the watch, and whose it is
         self._watched = ""
+        self._sound_at = math.inf  # when a watch last brought every route
         self._closed = threading.Event()
 
     def route(self, topic: str) -> TopicRoute:
@@ -95,10 +101,25 @@ class RouteCache:
         """
         self._refresher.want(topic)
 
+    def watch(self, topic: str) -> None:
+        """Follow a topic that need not exist: `on_change` tells when it has a route. Returns at once."""
+        with self._lock:
+            self._topics.add(check_topic(topic))
+        self._begin()
+
+    def forget(self, topic: str) -> None:
+        """Drop the route of a topic that does not exist any more, as a broker says, and watch it no longer.
+
+        The next `route` asks anew. Never raises; nothing happens when the topic is not known.
+        """
+        with self._lock:
+            self._routes.pop(topic, None)
+            self._versions.pop(topic, None)
+            self._topics.remove(topic)
+
     def _refresh(self, topic: str, timeout_s: float | None) -> TopicRoute:
         self._check_open()
         check_topic(topic)
-        self._follow(topic)
         version = self._versions.get(topic, 0)
         try:
             route = self._nameservers.route(topic, timeout_s)
@@ -143,6 +164,8 @@ class RouteCache:
             asked_at: for the answer to a question, the topic's version before it was asked; None for the watch.
         """
         with self._lock:
+            if asked_at is None and route.topic not in self._topics:
+                return route  # it was forgotten while this was on its way
             known = self._routes.get(route.topic)
             version = self._versions.get(route.topic, 0)
             if asked_at is None:
@@ -152,7 +175,9 @@ class RouteCache:
             if not route.queues or route == known or outdated:
                 return route if known is None else known
             self._routes[route.topic] = route
+            self._topics.add(route.topic)
             callbacks = self._callbacks
+        self._begin()
         for callback in callbacks:
             try:
                 callback(route)
@@ -162,37 +187,56 @@ class RouteCache:
 
     # ---- The watch -------------------------------------------------------------------------------
 
-    def _follow(self, topic: str) -> None:
-        self._topics.add(topic)
+    def _begin(self) -> None:
+        """Start what keeps routes up to date, when the first one is there."""
         with self._lock:
-            if self._watch is None and not self._closed.is_set():
-                self._watch = threading.Thread(target=self._run_watch, name="minimq-route-watch", daemon=True)
-                self._watch.start()
+            if self._watch is not None or self._closed.is_set():
+                return
+            self._sound_at = time.monotonic()
+            self._watch = threading.Thread(target=self._run_watch, name="minimq-route-watch", daemon=True)
+            self._watch.start()
+        self._refresher.start()
+
+    def _neglected(self) -> list[str]:
+        """Return the topics that are to be asked for because the watch has not brought all of them for two polls."""
+        return self._topics.names() if time.monotonic() - self._sound_at > 2 * self._poll_s else []
 
     def _run_watch(self) -> None:
         retry_s = _FIRST_RETRY_S
+        complaint = ""
         while not self._closed.is_set():
             nameserver = self._nameservers.preferred()
             requests = _WatchRequests(self._topics)
-            events = 0
             try:
-                for event in self._open_watch(nameserver, requests):
-                    events += 1
-                    self._keep(route_from_wire(event.route))
-            except grpc.RpcError as error:
-                code, details = rpc.status_of(error)
-                # A stream that lived to its deadline and had something to say was in order: that was the poll.
-                if events and code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                if self._follow(nameserver, requests):
                     retry_s = _FIRST_RETRY_S
                     continue
-                log.debug("watch ended nameserver=%s reason=%s", nameserver, details)
             except Closed:
                 return
+            except Exception as error:  # whatever it is, routes have to be watched on
+                if repr(error) != complaint:  # once for each cause, not for each try
+                    log.exception("watch failed, trying again nameserver=%s", nameserver)
+                complaint = repr(error)
             finally:
                 requests.end()
             self._nameservers.avoid(nameserver)
-            retry_s = _FIRST_RETRY_S if events else min(2 * retry_s, _LONGEST_RETRY_S)
+            retry_s = _FIRST_RETRY_S if requests.events else min(2 * retry_s, _LONGEST_RETRY_S)
             self._closed.wait(retry_s)
+
+    def _follow(self, nameserver: str, requests: _WatchRequests) -> bool:
+        """Take in what one stream of the watch tells until it ends; return whether it ended in good order."""
+        try:
+            for event in self._open_watch(nameserver, requests):
+                requests.events += 1
+                self._keep(route_from_wire(event.route))
+        except grpc.RpcError as error:
+            code, details = rpc.status_of(error)
+            # A stream that lived to its deadline and had something to say was in order: that was the poll.
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED and (requests.events or not self._topics):
+                self._sound_at = time.monotonic()
+                return True
+            log.debug("watch ended nameserver=%s reason=%s", nameserver, details)
+        return False
 
     def _open_watch(self, nameserver: str, requests: _WatchRequests) -> Iterator[nameserver_pb2.RouteEvent]:
         stub = self._nameservers.to(nameserver).stub
@@ -213,41 +257,62 @@ class RouteCache:
 
 
 class _WatchedTopics:
-    """The topics that are watched; it only ever grows. Thread-safe."""
+    """The topics that are watched. Thread-safe."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()  # protects the names, and `ended` of their readers
-        self.names: dict[str, None] = {}  # a set that keeps its order
+        self.changed = threading.Condition()  # protects all below, and `ended` of their readers
+        self.edition = 0  # grows with every change
+        self._names: dict[str, None] = {}  # a set that keeps its order
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def names(self) -> list[str]:
+        return list(self._names)
 
     def add(self, topic: str) -> None:
         with self.changed:
-            if topic not in self.names:
-                self.names[topic] = None
-                self.changed.notify_all()
+            if topic not in self._names:
+                self._names[topic] = None
+                self._tell()
+
+    def remove(self, topic: str) -> None:
+        with self.changed:
+            if topic in self._names:
+                del self._names[topic]
+                self._tell()
+
+    def _tell(self) -> None:
+        self.edition += 1
+        self.changed.notify_all()
 
 
 class _WatchRequests:
-    """The requests of one watch stream: all topics at once, and again when there are more.
+    """The requests of one watch stream: all topics at once, and again when they are others.
 
     gRPC reads them in a thread of its own, which lasts until the iterator ends: `end` has to be called.
     """
 
     def __init__(self, topics: _WatchedTopics) -> None:
+        self.events = 0  # answers so far
         self._topics = topics
-        self._sent = 0
+        self._sent: int | None = None  # edition of the topics
         self._ended = False
 
     def __iter__(self) -> Iterator[nameserver_pb2.WatchRoutesRequest]:
         return self
 
     def __next__(self) -> nameserver_pb2.WatchRoutesRequest:
-        names = self._topics.names
-        with self._topics.changed:
-            self._topics.changed.wait_for(lambda: self._ended or len(names) > self._sent)
+        topics = self._topics
+        with topics.changed:
+            topics.changed.wait_for(lambda: self._ended or topics.edition != self._sent)
             if self._ended:
                 raise StopIteration
-            self._sent = len(names)
-            return nameserver_pb2.WatchRoutesRequest(topics=list(names))
+            self._sent = topics.edition
+            return nameserver_pb2.WatchRoutesRequest(topics=topics.names())
 
     def end(self) -> None:
         with self._topics.changed:

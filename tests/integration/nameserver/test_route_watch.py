@@ -14,6 +14,7 @@ from minimq.routes.routing import RouteCache
 from minimq_common import rpc
 from minimq_common.errors import TopicNotFound
 from minimq_common.model import TopicRoute
+from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import brokers_of
 from support.loop_thread import LoopThread
@@ -36,7 +37,8 @@ def test_a_change_reaches_the_client_within_milliseconds(
     cache.on_change(fail)
     cache.route("orders")
     with pytest.raises(TopicNotFound):
-        cache.route("later")  # watched from now on
+        cache.route("later")
+    cache.watch("later")
 
     other = start_broker(nameserver.address, name="broker-b", topics=())
     delays = []
@@ -76,6 +78,120 @@ def test_the_watch_begins_anew_with_every_poll(
     broker.carry("orders", "more")
     assert cache.route("more").queues
     assert opened[3] - opened[0] < 2
+
+
+def test_the_watch_survives_what_nobody_foresaw(
+    start_nameserver: StartNameServer,
+    start_broker: StartBroker,
+    open_cache: OpenCache,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nameserver = start_nameserver()
+    start_broker(nameserver.address)
+    keep, failed = RouteCache._keep, threading.Event()
+
+    def fail_once(cache: RouteCache, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
+        if asked_at is None and not failed.is_set():
+            failed.set()
+            raise RuntimeError("a defect")
+        return keep(cache, route, asked_at=asked_at)
+
+    monkeypatch.setattr(RouteCache, "_keep", fail_once)
+    cache = open_cache(nameserver.address)
+    cache.route("orders")
+    assert failed.wait(5)
+    start_broker(nameserver.address, name="broker-b")
+    wait_until(lambda: brokers_of(cache.route("orders")) == ["broker-a", "broker-b"])
+    assert "watch failed" in caplog.text
+
+
+def test_routes_are_asked_for_when_the_watch_is_lost(
+    start_nameserver: StartNameServer,
+    start_broker: StartBroker,
+    open_cache: OpenCache,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nameserver = start_nameserver()
+    start_broker(nameserver.address)
+    monkeypatch.setattr(RouteCache, "_run_watch", lambda cache: None)
+    cache = open_cache(nameserver.address, poll_s=0.1)
+    assert brokers_of(cache.route("orders")) == ["broker-a"]
+    start_broker(nameserver.address, name="broker-b")
+    wait_until(lambda: brokers_of(cache.route("orders")) == ["broker-a", "broker-b"])
+
+
+# ---- What is watched -------------------------------------------------------------------------------
+
+
+def watched(nameserver: NameServer) -> set[str]:
+    return {topic for watcher in list(nameserver._service._watchers._all) for topic in watcher.topics}
+
+
+def test_a_topic_that_is_not_found_leaves_nothing(
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache
+) -> None:
+    nameserver = start_nameserver()
+    start_broker(nameserver.address)
+    cache = open_cache(nameserver.address)
+    for number in range(10):
+        with pytest.raises(TopicNotFound):
+            cache.route(f"typo-{number}")
+    assert cache._watch is None
+    cache.route("orders")
+    wait_until(lambda: watched(nameserver) == {"orders"})
+    assert (cache._topics.names(), list(cache._routes)) == (["orders"], ["orders"])
+    wait_until(lambda: list(cache._versions) == ["orders"])
+
+
+def test_a_forgotten_topic_is_asked_for_anew(
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache
+) -> None:
+    nameserver = start_nameserver()
+    broker = start_broker(nameserver.address, topics=("orders", "other"))
+    cache = open_cache(nameserver.address)
+    for topic in ("orders", "other"):
+        cache.route(topic)
+    wait_until(lambda: watched(nameserver) == {"orders", "other"} and len(cache._versions) == 2)
+    broker.carry("other")
+    cache.forget("orders")
+    cache.forget("orders")
+    cache.forget("never")
+    assert cache.known("orders") is None
+    assert list(cache._versions) == ["other"]
+    wait_until(lambda: watched(nameserver) == {"other"})
+    with pytest.raises(TopicNotFound):
+        cache.route("orders")
+    broker.carry("orders", "other")
+    assert cache.route("orders").queues
+    wait_until(lambda: watched(nameserver) == {"orders", "other"})
+
+
+def test_what_the_watch_had_on_its_way_does_not_bring_a_forgotten_topic_back(
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache
+) -> None:
+    nameserver = start_nameserver()
+    start_broker(nameserver.address)
+    cache = open_cache(nameserver.address)
+    late = cache.route("orders")
+    cache.forget("orders")
+    cache._keep(late)
+    assert cache.known("orders") is None
+
+
+def test_a_topic_can_be_watched_before_it_exists(
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache
+) -> None:
+    nameserver = start_nameserver()
+    broker = start_broker(nameserver.address, topics=())
+    cache = open_cache(nameserver.address)
+    told: list[str] = []
+    cache.on_change(lambda route: told.append(route.topic))
+    cache.watch("later")
+    wait_until(lambda: watched(nameserver) == {"later"})
+    broker.carry("later")
+    wait_until(lambda: told == ["later"])
+    assert cache.known("later") is not None
 
 
 def test_a_watch_that_has_ended_leaves_nothing(start_nameserver: StartNameServer) -> None:

@@ -87,3 +87,28 @@ def test_no_thread_begins_without_a_question() -> None:
     refresher.want("a")
     refresher.join()
     assert threading.active_count() == before
+
+
+def test_a_topic_is_remembered_only_for_as_long_as_it_may_not_be_asked_for_again(asked: Asked) -> None:
+    for number in range(50):
+        asked.refresher.want(f"topic-{number}")
+    wait_until(lambda: len(asked.at) == 50)
+    latest = asked.at[-1][1]
+    wait_until(lambda: time.monotonic() > latest + 0.11)
+    asked.refresher.want("last")
+    wait_until(lambda: asked.topics[-1] == "last")
+    assert list(asked.refresher._asked) == ["last"]
+
+
+def test_neglected_topics_are_asked_for_in_every_turn() -> None:
+    asked: list[str] = []
+    refresher = RouteRefresher(asked.append, lambda: ("a", "b"), poll_s=0.02)
+    refresher.start()
+    try:
+        wait_until(lambda: asked[:4] == ["a", "b", "a", "b"])
+    finally:
+        refresher.close()
+        refresher.join()
+    before = threading.active_count()
+    refresher.start()
+    assert threading.active_count() == before
