@@ -85,13 +85,13 @@ def test_a_group_with_two_members_is_shown_as_a_table_and_as_json(
     assert text.startswith(f"{group}: 2 members (averagely), all is read\n")
     for number, name in enumerate(ids, 1):
         assert re.search(rf"^#{number} +{name} +4 +0 +-$", text, re.MULTILINE)
-    assert text.endswith("0 of 8 queues: --queues shows all\n")
+    assert text.endswith("not shown: 8 queues; --queues shows all\n")
     everything = minimq("group", "describe", group, "--queues").splitlines()
     assert sum(line.startswith("broker-") for line in everything) == 8
 
 
 def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: str, group: str, admin: Admin) -> None:
-    minimq("consume", topic, "--group", group, "--exit-at-end")
+    minimq("group", "reset-offset", group, topic, "--to", "earliest")
     minimq("produce", topic, stdin=b"".join(b"%d\n" % number for number in range(300)))
     [row] = [row for row in minimq.json("group", "list") if row["group"] == group]
     assert (row["lag"], row["topics"], row["strategy"], row["unanswered"]) == (300, [topic], None, {})
@@ -99,7 +99,7 @@ def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: 
     [line] = [line for line in minimq("group", "list").splitlines() if line.startswith(group)]
     assert line.split()[2:4] == [topic, "300"]
     text = minimq("group", "describe", group)
-    assert "300 messages unread, the oldest stored " in text
+    assert "300 messages behind, the oldest stored " in text
     minimq("consume", topic, "--group", group, "--max", "100")
     assert minimq.json("group", "describe", group)["lag"] == 200
     minimq("consume", topic, "--group", group, "--exit-at-end")
@@ -157,7 +157,7 @@ def test_a_broker_that_hangs_is_named_on_stderr_and_the_rest_is_shown() -> None:
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin:
         admin.create_topic("orders", 2)
         minimq = Minimq(own.nameserver)
-        minimq("consume", "orders", "--group", "billing", "--exit-at-end")
+        minimq("group", "reset-offset", "billing", "orders", "--to", "earliest")
         own.server("broker-b").pause()
         for arguments in (("group", "describe", "billing"), ("group", "list")):
             with minimq.running(*arguments) as showing:
@@ -252,7 +252,7 @@ def test_the_queues_that_need_it_most_are_shown(capsys: pytest.CaptureFixture[st
     rows = [line.split() for line in lines if line.startswith("broker-a")]
     assert [int(row[1]) for row in rows] == [*range(31, 41)]  # the nine that are furthest behind, and the unread one
     assert rows[-1][2] == "nobody"
-    assert lines[-1] == "10 of 41 queues: --queues shows all"
+    assert lines[-1] == "not shown: 31 queues; --queues shows all"
 
 
 def test_words_for_queues_that_are_held_or_waited_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,9 @@ from minimq_common.errors import (
     TopicNotFound,
     TransportError,
 )
+from minimq_proto.v1 import broker_pb2
 from support.members import Log, Member, shared_evenly
+from support.raw_member import RawMember
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -115,6 +117,40 @@ def test_a_member_with_a_full_hand_is_waited_for(
             assert {item.waiting for item in waiting} == {(hungry.consumer.client_id,)}
             wait_until(lambda: busy.poll(0.01) is not None and len(hungry.queues) == 4, PATIENCE_S)
             assert not [item for item in admin.describe_group(group).queues if item.waiting]
+
+
+def test_a_queue_that_is_held_and_a_member_that_one_broker_alone_sees(
+    admin: Admin, cluster: LocalCluster, topic: str, group: str
+) -> None:
+    item = broker_pb2.QueueOffset(topic=topic, queue_id=2)
+    join = broker_pb2.JoinGroup(group=group, topics=[topic], allocation="sticky", hold_ms=60_000)
+    with (
+        RawMember(cluster.brokers[0].address, "holder") as holder,
+        RawMember(cluster.brokers[1].address, "other") as other,
+    ):
+        other.say(join=join)
+        other.hear("members")
+        holder.say(join=join)
+        holder.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
+        holder.hear("granted")
+        found = admin.describe_group(group)
+        assert (found.strategy, found.hold_s, found.is_agreed) == ("sticky", 60, False)
+        assert [(member.client_id, member.seen_by) for member in found.members] == [
+            ("holder", ("broker-a",)),
+            ("other", ("broker-b",)),
+        ]
+
+        holder.say(release=broker_pb2.ReleaseQueues(group=group, queues=[item]))
+        [held] = wait_until(lambda: [item for item in admin.describe_group(group).queues if item.held_for_s])
+        assert (held.queue, held.owner, held.epoch) == (MessageQueue(topic, "broker-a", 2), None, 0)
+        assert 0 < held.held_for_s <= 60
+        for member in (holder, other):
+            member.say(leave=broker_pb2.LeaveGroup(group=group))
+        wait_until(lambda: not admin.describe_group(group).members)
+        # It may come back, and would go on where it was.
+        with pytest.raises(GroupConflict, match="2 for holder"):
+            admin.reset_offsets(group, topic, "latest")
+        assert admin.reset_offsets(group, topic, "latest", force=True)
 
 
 # ---- Lag ----------------------------------------------------------------------------------------

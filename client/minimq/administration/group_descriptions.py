@@ -19,7 +19,7 @@ class GroupQueueDescription:
     Attributes:
         queue: which one.
         owner: client id of the member that reads it; None when nobody does.
-        epoch: under which the owner reads it; 0 when there has been no owner.
+        epoch: under which the owner reads it; 0 when nobody does.
         held_for_s: how many seconds more it is held for its former owner; 0 when it is not.
         waiting: client ids of the members that wait for it.
         min_offset: first offset that is still stored.
@@ -114,7 +114,7 @@ class GroupDescription:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether all brokers that carry its topics see the same members."""
+        """Whether all brokers on which it reads see the same members."""
         carriers = {queue.queue.broker_name for queue in self.queues}
         return all(carriers <= set(member.seen_by) for member in self.members)
 

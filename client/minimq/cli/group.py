@@ -43,10 +43,10 @@ def group() -> None:
 @output_option
 @click.pass_obj
 def list_groups(nameserver: str, output: str) -> None:
-    """List all consumer groups with what is unread in each.
+    """List all consumer groups and how far they are behind.
 
-    "Behind" is how long ago the oldest unread message was stored. The exit status is 0 also when a broker does not
-    answer; what it knows is missing then.
+    "Lag" counts the messages that are not committed, "Behind" is how long ago the oldest of them was stored. The exit
+    status is 0 also when a broker does not answer; what it knows is missing then.
 
     Example: minimq group list
     """
@@ -66,7 +66,7 @@ def list_groups(nameserver: str, output: str) -> None:
         }
         for item in found
     ]
-    headings = {"group": "Group", "members": "Members", "topics": "Topics", "lag": "Unread", "behind": "Behind"}
+    headings = {"group": "Group", "members": "Members", "topics": "Topics", "lag": "Lag", "behind": "Behind"}
     show(output, rows if output == "json" else list(map(_in_short, rows)), headings)
 
 
@@ -85,11 +85,12 @@ def list_groups(nameserver: str, output: str) -> None:
 @output_option
 @click.pass_obj
 def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
-    """Show the members of a consumer group, which queues each reads, and what is unread.
+    """Show the members of a consumer group, which queues each reads, and how far they are behind.
 
-    "Behind" is how long ago the oldest unread message was stored. Of the queues, the table has those that nobody reads
-    and those that are furthest behind; --queues shows all, and JSON always holds all. Messages that wait for another
-    try are counted apart. The exit status is 0 also when a broker does not answer; its queues are missing then.
+    "Lag" counts the messages that are not committed, "Behind" is how long ago the oldest of them was stored. Of the
+    queues, the table has those that nobody reads and those that are furthest behind; --queues shows all, and JSON
+    always holds all. Messages that wait for another try are counted apart. The exit status is 0 also when a broker does
+    not answer; its queues are missing then.
 
     \b
     Examples:
@@ -117,7 +118,7 @@ def show_group(found: GroupDescription, *, all_queues: bool) -> None:
         click.echo()
         _show_queues((*chosen, *filter(_has_unread, found.retry_queues if all_queues else ())), numbers)
     if len(chosen) < len(found.queues):
-        click.echo(f"\n{len(chosen)} of {count_of(len(found.queues), 'queue')}: --queues shows all")
+        click.echo(f"\nnot shown: {count_of(len(found.queues) - len(chosen), 'queue')}; --queues shows all")
 
 
 def _summary(found: GroupDescription) -> str:
@@ -126,11 +127,11 @@ def _summary(found: GroupDescription) -> str:
     if found.hold_s:
         how.append(f"hold {found.hold_s:g} s")
     members = count_of(len(found.members), "member") + (f" ({', '.join(how)})" if how else "")
-    unread = "all is read"
+    lag = "all is read"
     if found.lag:
-        unread = f"{count_of(found.lag, 'message')} unread, the oldest stored {duration_of(found.lag_s)} ago"
+        lag = f"{count_of(found.lag, 'message')} behind, the oldest stored {duration_of(found.lag_s)} ago"
     retrying = f", {count_of(found.retrying, 'message')} for another try" if found.retrying else ""
-    return f"{found.group}: {members}, {unread}{retrying}"
+    return f"{found.group}: {members}, {lag}{retrying}"
 
 
 def _has_unread(queue: GroupQueueDescription) -> bool:
@@ -157,7 +158,7 @@ def _show_members(found: GroupDescription, numbers: Mapping[str, str]) -> None:
         }
         for member in found.members
     ]
-    headings = {"number": "#", "member": "Member", "queues": "Queues", "lag": "Unread", "behind": "Behind"}
+    headings = {"number": "#", "member": "Member", "queues": "Queues", "lag": "Lag", "behind": "Behind"}
     if not found.is_agreed:
         headings["seen_by"] = "Seen only by"
     show_table(rows, headings)
@@ -182,7 +183,7 @@ def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, 
         "queue": "Queue",
         "reader": "Read by",
         "committed": "Committed",
-        "lag": "Unread",
+        "lag": "Lag",
         "behind": "Behind",
     }
     topics = sorted({queue.queue.topic for queue in queues})
