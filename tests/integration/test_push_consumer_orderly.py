@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -210,6 +211,10 @@ def test_a_hanging_call_is_told_but_nothing_overtakes_it(
     assert listener.calls[b"hangs"] == 1
 
 
+def all_came(listener: Listener) -> bool:
+    return listener.calls == {b"bad": 3, b"good": 100}
+
+
 def test_broadcasting_tries_here_and_then_passes_over(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -234,7 +239,7 @@ def test_broadcasting_tries_here_and_then_passes_over(
         consumers.append(consumer)
     producer.send_many([Message(topic, b"bad"), *[Message(topic, b"good")] * 100])
     for listener in listeners:
-        wait_until(lambda listener=listener: listener.calls == {b"bad": 3, b"good": 100}, PATIENCE_S)
+        wait_until(partial(all_came, listener), PATIENCE_S)
     for consumer in consumers:
         consumer.close()
     assert retry_topic(group) not in admin.list_topics()

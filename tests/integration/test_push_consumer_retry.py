@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -61,7 +62,9 @@ def read_dead_letters(cluster: LocalCluster, group: str, count: int) -> list[Rec
         wait_until(lambda: topic in _topics(cluster), PATIENCE_S, what="there are dead letters")
         consumer.subscribe(topic)
         found: list[ReceivedMessage] = []
-        wait_until(lambda: found.extend(consumer.poll(0.2)) or len(found) >= count, PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found) < count and time.monotonic() < deadline:
+            found += consumer.poll(0.2)
         return found
 
 

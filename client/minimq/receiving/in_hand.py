@@ -167,10 +167,10 @@ class InHand:
             return []
         with self._changed:
             calls = []
-            starts = [part[0].queue_offset for part in parts]
             end = taken[-1].queue_offset + 1
-            for part, first, following in zip(parts, starts, [*starts[1:], end], strict=True):
-                work.ranges.begin(first, following, len(part), _size(part))
+            for part in parts:
+                first = part[0].queue_offset
+                work.ranges.begin(first, part[-1].queue_offset + 1, len(part), _size(part))
                 call = Call(queue, first, part, work)
                 self._activate(call)
                 calls.append(call)

@@ -1,14 +1,14 @@
-"""From where a group would go on."""
+"""From where a group would go on, and how much of a queue is in hand."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.receiving.process_queue import ProcessQueue
+from minimq.receiving.process_queue import Limits, ProcessQueue
 
 
-def test_nothing_in_work_is_passed_over() -> None:
+def test_nothing_in_hand_is_passed_over() -> None:
     work = ProcessQueue(10)
     assert (work.idle, work.commit_position) == (True, 10)
     for first in (10, 20, 30):
@@ -24,20 +24,85 @@ def test_nothing_in_work_is_passed_over() -> None:
     assert work.commit_position == 40
 
 
-@given(st.lists(st.integers(1, 5), max_size=20), st.data())
-def test_the_position_is_that_of_a_plain_model(sizes: list[int], data: st.DataObject) -> None:
+def test_part_of_a_range_may_be_finished() -> None:
     work = ProcessQueue(0)
-    open_offsets: set[int] = set()
-    ranges: dict[int, int] = {}
-    end = 0
-    for size in sizes:
-        work.begin(end, end + size)
-        ranges[end] = end + size
-        open_offsets |= set(range(end, end + size))
-        end += size
-        first = data.draw(st.sampled_from([-1, *ranges]))
-        if first in ranges:
+    work.begin(0, 10, messages=10, size=100)
+    work.begin(10, 20, messages=10, size=100)
+    work.narrow(0, 4, messages=6, size=60)
+    assert (work.commit_position, work.messages, work.size, work.span) == (4, 16, 160, 16)
+    work.finish(10)
+    assert (work.commit_position, work.messages, work.size, work.span) == (4, 6, 60, 16)
+    work.finish(0)
+    assert (work.commit_position, work.messages, work.size, work.span) == (20, 0, 0, 0)
+
+
+def test_what_is_passed_over_is_finished_when_all_before_it_is() -> None:
+    work = ProcessQueue(0)
+    work.pass_over(5)
+    assert work.commit_position == 5
+    work.begin(5, 6)
+    work.pass_over(9)
+    work.pass_over(7)
+    assert work.commit_position == 5
+    work.finish(5)
+    assert work.commit_position == 9
+
+
+def test_each_limit_counts_alone() -> None:
+    work = ProcessQueue(100)
+    work.begin(100, 110, messages=3, size=50)
+    assert not work.is_full(Limits(4, 51, 11))
+    assert work.is_full(Limits(3, 51, 11))
+    assert work.is_full(Limits(4, 50, 11))
+    assert work.is_full(Limits(4, 51, 10))
+
+
+class Model:
+    """The same by sets of offsets: plain and slow."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.open: dict[int, set[int]] = {}
+
+    @property
+    def offsets(self) -> set[int]:
+        return {offset for offsets in self.open.values() for offset in offsets}
+
+    @property
+    def commit_position(self) -> int:
+        return min(self.offsets, default=self.end)
+
+
+#: Begin a range of so many, narrow one to so many, finish one, or pass so many over.
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["begin", "begin", "narrow", "finish", "pass over"]), st.integers(1, 6)), max_size=60
+)
+
+
+@given(STEPS, st.data(), st.builds(Limits, st.integers(1, 20), st.integers(1, 200), st.integers(1, 30)))
+def test_it_is_the_same_as_a_plain_model(steps: list[tuple[str, int]], data: st.DataObject, limits: Limits) -> None:
+    work, model = ProcessQueue(0), Model()
+    for what, number in steps:
+        first = data.draw(st.sampled_from([-1, *model.open]))
+        if what == "begin":
+            work.begin(model.end, model.end + number, number, 10 * number)
+            model.open[model.end] = set(range(model.end, model.end + number))
+            model.end += number
+        elif what == "pass over":
+            work.pass_over(model.end + number)
+            model.end += number
+        elif what == "finish":
             work.finish(first)
-            open_offsets -= set(range(first, ranges.pop(first)))
-        assert work.commit_position == min(open_offsets, default=end)
-        assert work.idle == (not open_offsets)
+            model.open.pop(first, None)
+        elif first in model.open:
+            left = sorted(model.open[first])[-number:]
+            work.narrow(first, left[0], len(left), 10 * len(left))
+            model.open[first] = set(left)
+        in_hand = len(model.offsets)
+        assert work.commit_position == model.commit_position
+        assert work.idle == (not model.open)
+        assert (work.messages, work.size) == (in_hand, 10 * in_hand)
+        assert work.span == model.end - model.commit_position
+        assert work.is_full(limits) == (
+            in_hand >= limits.messages or 10 * in_hand >= limits.size or work.span >= limits.span
+        )

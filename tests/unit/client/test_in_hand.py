@@ -1,0 +1,170 @@
+"""The account of what a listener has in hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
+from minimq.receiving.in_hand import Call, InHand
+from minimq.receiving.listener import Verdict, verdict
+from minimq.receiving.process_queue import Limits
+from minimq.receiving.received import ReceivedBatch, StoredBatch
+from minimq_common.batch_builder import BatchBuilder
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+
+
+def messages(first: int, count: int) -> list[ReceivedMessage]:
+    builder = BatchBuilder(1 << 20)
+    builder.add([Message("orders", bytes(10))] * count)
+    stored = StoredBatch(first, 0, 0, count, builder.build(1, 1, 0))
+    return ReceivedBatch(QUEUE, stored).messages(first)
+
+
+class Account:
+    """An `InHand` that reads one queue, and what it asked for."""
+
+    def __init__(self, *, one_at_a_time: bool = False) -> None:
+        self.told = 0
+        self.read_again: list[int] = []
+        self.in_hand = InHand(Limits(10, 1000, 20), self._tell, one_at_a_time=one_at_a_time)
+        self.in_hand.start(QUEUE, 0)
+
+    def _tell(self) -> None:
+        self.told += 1
+
+    def take(self, first: int, count: int, wanted: slice = slice(None)) -> list[Call]:
+        self.in_hand.blocked()
+        return self.take_late(first, count, wanted)
+
+    def take_late(self, first: int, count: int, wanted: slice = slice(None)) -> list[Call]:
+        """Take without another look at what is blocked."""
+        taken = messages(first, count)
+        parts = [taken[wanted]] if taken[wanted] else []
+        return self.in_hand.take(taken, parts, self.read_again.append)
+
+    def offsets(self, position: int = 0) -> dict[MessageQueue, int]:
+        return self.in_hand.offsets(lambda: {QUEUE: position})
+
+
+def test_a_queue_is_blocked_while_too_much_of_it_is_in_hand() -> None:
+    account = Account()
+    first, second = [account.take(number * 5, 5)[0] for number in range(2)]
+    assert account.in_hand.blocked() == {QUEUE}
+    assert account.in_hand.in_hand(QUEUE) == (10, 100)
+    account.in_hand.finish(second)
+    assert (account.in_hand.blocked(), account.told, account.offsets()) == (frozenset(), 1, {QUEUE: 0})
+    account.in_hand.finish(first)
+    assert account.offsets() == {QUEUE: 10}
+
+
+def test_an_orderly_queue_is_blocked_by_any_call_also_while_it_waits() -> None:
+    account = Account(one_at_a_time=True)
+    [call] = account.take(0, 1)
+    assert account.in_hand.blocked() == {QUEUE}
+    account.in_hand.put_aside(call, until=5.0)
+    assert account.in_hand.blocked() == {QUEUE}
+    assert (account.in_hand.active, account.in_hand.next_due()) == (0, 5.0)
+    assert account.in_hand.due(4.9) == []
+    [again] = account.in_hand.due(5.0)
+    account.in_hand.finish(again)
+    assert account.in_hand.blocked() == frozenset()
+
+
+def test_messages_that_nobody_wants_are_finished_at_once() -> None:
+    account = Account()
+    assert account.take(0, 5, slice(0, 0)) == []
+    assert account.offsets() == {QUEUE: 5}
+    [call] = account.take(5, 5, slice(2, 3))
+    assert account.offsets(position=12) == {QUEUE: 7}
+    account.in_hand.finish(call)
+    assert account.offsets(position=12) == {QUEUE: 12}
+
+
+def test_what_succeeded_of_a_call_is_committed() -> None:
+    account = Account()
+    [call] = account.take(0, 5)
+    account.in_hand.narrow(call, call.messages[3:])
+    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 3}, (2, 20))
+
+
+def test_a_queue_leaves_when_no_thread_is_busy_with_it() -> None:
+    account = Account()
+    [call] = account.take(0, 5)
+    assert account.in_hand.leave([QUEUE]) == {}
+    account.in_hand.put_aside(call, until=5.0)
+    assert account.in_hand.leave([QUEUE]) == {QUEUE: 0}
+    assert account.in_hand.due(6.0) == []
+
+
+def test_calls_of_a_queue_that_was_lost_do_not_count_for_it_when_it_comes_back() -> None:
+    account = Account()
+    [call] = account.take(0, 5)
+    account.in_hand.drop([QUEUE])
+    assert account.take(5, 5) == []
+    account.in_hand.start(QUEUE, 2)
+    assert not account.in_hand.is_current(call)
+    account.in_hand.finish(call)
+    assert (account.offsets(), account.in_hand.wait_until_quiet(0.0)) == ({QUEUE: 2}, True)
+
+
+def test_messages_of_unknown_origin_are_read_again() -> None:
+    """The queue was lost and granted anew between the look and the messages: they may be those of before."""
+    account = Account()
+    account.in_hand.blocked()
+    account.in_hand.drop([QUEUE])
+    account.in_hand.start(QUEUE, 2)
+    assert account.take_late(5, 5) == []
+    assert (account.read_again, account.offsets()) == ([2], {QUEUE: 2})
+    [call] = account.take(2, 5)
+    assert account.in_hand.is_current(call)
+
+
+def test_positions_of_a_queue_that_was_granted_anew_meanwhile_do_not_count() -> None:
+    account = Account()
+
+    def positions() -> dict[MessageQueue, int]:
+        account.in_hand.start(QUEUE, 2)
+        return {QUEUE: 9}
+
+    assert account.in_hand.offsets(positions) == {QUEUE: 2}
+
+
+@pytest.mark.parametrize("give_up", [True, False])
+def test_a_call_that_hangs_is_told_once(give_up: bool) -> None:
+    account = Account()
+    [call] = account.take(0, 5)
+    assert account.in_hand.hanging(100.0, 5.0, give_up=give_up) == []  # no thread had time for it yet
+    account.in_hand.begin(call, 100.0)
+    assert account.in_hand.hanging(104.9, 5.0, give_up=give_up) == []
+    assert account.in_hand.hanging(105.0, 5.0, give_up=give_up) == [call]
+    assert account.in_hand.hanging(106.0, 5.0, give_up=give_up) == []
+    assert account.in_hand.answered(call) == (not give_up)
+
+
+def test_a_call_that_was_given_up_is_another_one_when_it_is_made_again() -> None:
+    account = Account()
+    [call] = account.take(0, 5)
+    account.in_hand.begin(call, 0.0)
+    account.in_hand.hanging(9.0, 5.0, give_up=True)
+    account.in_hand.put_aside(call, until=10.0)
+    [again] = account.in_hand.due(10.0)
+    account.in_hand.begin(again, 10.0)
+    assert (account.in_hand.answered(call), account.in_hand.answered(again)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (ConsumeResult.SUCCESS, Verdict(5)),
+        (ConsumeResult.RETRY_LATER, Verdict(0)),
+        (RetryLater(), Verdict(0)),
+        (RetryLater(first=3), Verdict(3)),
+        (RetryLater(first=3, level=2), Verdict(3, 2)),
+        (RetryLater(first=9), Verdict(5)),
+        (None, Verdict(0)),
+        (True, Verdict(0)),
+    ],
+)
+def test_what_an_answer_means(answer: object, expected: Verdict) -> None:
+    assert verdict(answer, 5) == expected

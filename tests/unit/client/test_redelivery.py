@@ -1,0 +1,71 @@
+"""Copies of messages that were not consumed, and what a listener sees of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq import Message, MessageQueue, ReceivedMessage
+from minimq.receiving.received import ReceivedBatch, StoredBatch
+from minimq.receiving.redelivery import copy_of, delay_ms, from_copy, level_of, tried_again
+from minimq_common.batch_builder import BatchBuilder
+
+NAMES = st.sampled_from(["a", "RETRY_TOPIC", "%RETRY_TOPIC", "%%ORIGIN_BORN", "RECONSUME_TIMES", "%", "%a", "ä"])
+
+
+def received(message: Message, queue_offset: int = 7, producer_id: int = 5) -> ReceivedMessage:
+    builder = BatchBuilder(1 << 20)
+    builder.add([message])
+    data = builder.build(producer_id, 3, 0)
+    stored = StoredBatch(queue_offset, 1_700_000_000_000, 0, 1, data)
+    [found] = ReceivedBatch(MessageQueue(message.topic, "broker-a", 2), stored).messages(queue_offset)
+    return found
+
+
+def test_a_copy_looks_like_its_message_but_for_the_tries() -> None:
+    original = received(Message("orders", b"body", "tag", ("k1", "k2"), {"a": "1"}))
+    again = from_copy(received(copy_of(original, "%RETRY%g"), queue_offset=1, producer_id=6))
+    assert (again.topic, again.body, again.tag, again.keys) == ("orders", b"body", "tag", ("k1", "k2"))
+    assert again.properties == {"a": "1"}
+    assert (again.message_id, again.born_at) == (original.message_id, original.born_at)
+    assert (again.queue, again.queue_offset) == (MessageQueue("%RETRY%g", "broker-a", 2), 1)
+    assert (original.reconsume_times, again.reconsume_times) == (0, 1)
+
+
+@given(st.dictionaries(NAMES, st.text(max_size=3), max_size=5), st.integers(1, 4))
+def test_properties_are_the_same_after_any_number_of_copies(properties: dict[str, str], copies: int) -> None:
+    original = message = received(Message("orders", b"body", properties=properties))
+    for number in range(copies):
+        message = from_copy(received(copy_of(message, "%RETRY%g"), producer_id=6 + number))
+    assert message.properties == properties
+    assert (message.topic, message.message_id) == ("orders", original.message_id)
+    assert message.reconsume_times == copies
+
+
+def test_a_dead_letter_of_one_group_is_an_ordinary_message_of_another() -> None:
+    original = received(Message("orders", b"body", properties={"a": "1"}))
+    dead = received(copy_of(original, "%DLQ%g"))
+    again = from_copy(received(copy_of(dead, "%RETRY%other"), producer_id=6))
+    assert again.topic == "%DLQ%g"
+    assert again.properties == dead.properties
+    assert again.properties["RETRY_TOPIC"] == "orders"
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_tries_here_and_by_copies_add_up(copied: bool) -> None:
+    message = received(Message("orders", b"body", properties={"RETRY_TOPIC": "mine"}))
+    if copied:
+        message = from_copy(received(copy_of(message, "%RETRY%g")))
+    before = message.reconsume_times
+    twice = tried_again(tried_again(message))
+    assert twice.reconsume_times == before + 2
+    assert twice.properties == {"RETRY_TOPIC": "mine"}
+    assert (twice.topic, twice.message_id) == (message.topic, message.message_id)
+    assert from_copy(received(copy_of(twice, "%RETRY%g"))).reconsume_times == before + 3
+
+
+def test_how_long_a_message_waits() -> None:
+    assert [level_of(times, None, 3) for times in range(5)] == [0, 1, 2, 2, 2]
+    assert [level_of(1, chosen, 3) for chosen in (0, 2, 9)] == [0, 2, 2]
+    assert [delay_ms((0.5, 60), queue_id) for queue_id in range(3)] == [500, 60_000, 60_000]
