@@ -187,6 +187,12 @@ def test_a_renewed_lease_fences_its_former_epoch() -> None:
     table.check(KEY, "a", (1 << 32) + 2)
 
 
+def test_a_former_owner_that_comes_after_its_time_is_no_longer_first() -> None:
+    table = LeaseTable(term=7)
+    run(table, "+a +b -a/9")
+    assert table.acquire(KEY, "a", 9.0) == [granted("b", 2), Wanted("b", KEY)]  # though nobody has called `expire` yet
+
+
 def test_groups_do_not_disturb_each_other() -> None:
     table = LeaseTable(term=1)
     elsewhere = LeaseKey("h", KEY.queue)
