@@ -1,0 +1,322 @@
+"""What members of a consumer group and their producer do, each in a process of its own.
+
+A member writes all that it sees into its journal, a file of its own with one line of JSON for each event. A line is in
+the file before the member goes on, so a member that is killed leaves everything that it can have committed. Times are
+those of the monotonic clock, which all processes of a machine share. SIGTERM means: end in order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minimq import Admin, Message, MessageQueue, MiniMQError, Producer, PullConsumer, ReceivedMessage
+from minimq.rebalance import AllocationStrategy, allocation, uses_owners
+from minimq.transport.broker_link import BrokerLink
+from minimq_proto.v1 import broker_pb2
+
+Place = tuple[str, int]  # broker and queue; there is one topic
+
+_POLL_S = 0.1
+#: One poll of so many is followed by some work on what it brought.
+_WORK_EVERY = 10
+
+
+# ---- Lines of a journal -----------------------------------------------------------------------------
+
+
+class Polled(msgspec.Struct, tag="polled", array_like=True, frozen=True):
+    """Messages of one queue were handed out.
+
+    Attributes:
+        at: when.
+        asked: when the poll began.
+        place: of which queue.
+        first: offset of the first.
+        last: offset of the last.
+        count: how many.
+        epoch: of the lease; 0 when there was none.
+        age_ms: since the oldest was stored, by the clock of the day.
+    """
+
+    at: float
+    asked: float
+    place: Place
+    first: int
+    last: int
+    count: int
+    epoch: int
+    age_ms: float
+
+
+class Committed(msgspec.Struct, tag="committed", array_like=True, frozen=True):
+    """A broker has acknowledged an offset."""
+
+    at: float
+    place: Place
+    offset: int
+    epoch: int
+
+
+class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
+    """A broker has refused a commit, or the consumer has raised an error."""
+
+    at: float
+    error: str
+    text: str
+
+
+class Holds(msgspec.Struct, tag="holds", array_like=True, frozen=True):
+    """The assignment has changed."""
+
+    at: float
+    places: list[Place]
+
+
+class Ended(msgspec.Struct, tag="ended", array_like=True, frozen=True):
+    """The member has left in order, after so many allocations that it computed."""
+
+    at: float
+    rounds: int
+
+
+Line = Polled | Committed | Refused | Holds | Ended
+
+
+def place_of(queue: MessageQueue) -> Place:
+    return queue.broker_name, queue.queue_id
+
+
+class Journal:
+    """Appends lines to a file, each by one system call."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def add(self, line: Line) -> None:
+        os.write(self._file, msgspec.json.encode(line) + b"\n")
+
+
+# ---- A member ----------------------------------------------------------------------------------------
+
+
+class Counted:
+    """A strategy that counts how often its member computes an allocation."""
+
+    def __init__(self, inner: AllocationStrategy) -> None:
+        self.rounds = 0
+        self._inner = inner
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def uses_owners(self) -> bool:
+        return uses_owners(self._inner)
+
+    def allocate(
+        self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
+        self.rounds += 1
+        return self._inner.allocate(group, member, queues, members)
+
+    def allocate_all(
+        self, group: str, queues: Sequence[MessageQueue], members: Sequence[str], owners: Mapping[MessageQueue, str]
+    ) -> Mapping[str, list[MessageQueue]]:
+        self.rounds += 1
+        return self._inner.allocate_all(group, queues, members, owners)  # type: ignore[attr-defined,no-any-return]
+
+
+def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
+    """Write what becomes of every commit of this process into the journal.
+
+    The calls are looked at where all of them pass: a consumer does not tell when it commits by itself.
+    """
+    plain = BrokerLink.call
+
+    def call(link: BrokerLink, method: Any, request: Any, timeout_s: float) -> Any:  # noqa: ANN401 - any call
+        try:
+            answer = plain(link, method, request, timeout_s)
+        except MiniMQError as error:
+            if isinstance(request, broker_pb2.CommitOffsetsRequest):
+                journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
+            raise
+        if isinstance(request, broker_pb2.CommitOffsetsRequest):
+            for item in request.offsets:
+                place = broker_at(link.address), item.queue_id
+                journal.add(Committed(time.monotonic(), place, item.offset, item.epoch))
+        return answer
+
+    BrokerLink.call = call  # type: ignore[method-assign,assignment]
+
+
+def end_of_process() -> threading.Event:
+    """Return what is set by SIGTERM."""
+    end = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: end.set())
+    return end
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a group is at work.
+
+    Attributes:
+        nameserver: addresses of the name servers.
+        topic: that it reads.
+        group: its name.
+        allocation: its strategy.
+        options: of its consumers, beside the defaults.
+        list_of_members: a file with the client ids as JSON, for members that know nothing of leases.
+    """
+
+    nameserver: str
+    topic: str
+    group: str
+    allocation: str
+    options: Mapping[str, Any]
+    list_of_members: Path
+
+
+def member(setting: Setting, client_id: str, journal: Path) -> None:
+    """A member of the group as it should be."""
+    end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation(setting.allocation))
+    note_commits(lines, names_of_brokers(setting))
+    consumer = PullConsumer(
+        setting.nameserver, group=setting.group, client_id=client_id, allocation=strategy, **setting.options
+    )
+    consumer.subscribe(setting.topic)
+    reader = Reader(consumer, lines, client_id)
+    while not end.is_set():
+        reader.step()
+    consumer.close()
+    lines.add(Ended(time.monotonic(), strategy.rounds))
+
+
+def member_without_leases(setting: Setting, client_id: str, journal: Path) -> None:
+    """A member that asks nobody before it takes its share.
+
+    Between two polls it looks at the list of members. When that has changed it commits, drops what is not its share any
+    more, and reads the rest from where the group has committed.
+    """
+    end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation(setting.allocation))
+    note_commits(lines, names_of_brokers(setting))
+    with Admin(setting.nameserver) as admin:
+        queues = admin.route(setting.topic).read_queues()
+    consumer = PullConsumer(setting.nameserver, group=setting.group, client_id=client_id, **setting.options)
+    reader = Reader(consumer, lines, client_id)
+    known: list[str] = []
+    while not end.is_set():
+        listed = json.loads(setting.list_of_members.read_text())
+        if listed != known:
+            known = listed
+            consumer.commit()
+            consumer.assign(strategy.allocate(setting.group, client_id, queues, known))
+        reader.step()
+    consumer.close()
+    lines.add(Ended(time.monotonic(), strategy.rounds))
+
+
+def names_of_brokers(setting: Setting) -> Callable[[str], str]:
+    """Return a function that tells the name of the broker at an address."""
+    with Admin(setting.nameserver) as admin:
+        route = admin.route(setting.topic)
+    names = {queue.broker_name for queue in route.read_queues()}
+    return {address: name for name in names if (address := route.master_of(name)) is not None}.__getitem__
+
+
+class Reader:
+    """Polls, works for a moment on what came, and keeps the journal."""
+
+    def __init__(self, consumer: PullConsumer, journal: Journal, client_id: str) -> None:
+        self._consumer = consumer
+        self._journal = journal
+        self._chance = random.Random(client_id)
+        self._held: list[Place] = []
+        self._parent = os.getppid()
+
+    def step(self) -> None:
+        """Poll once."""
+        if os.getppid() != self._parent:
+            raise SystemExit("nobody is left who would look at the journal")
+        asked = time.monotonic()
+        try:
+            messages = self._consumer.poll(_POLL_S, max_messages=500)
+        except MiniMQError as error:
+            self._journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
+            return
+        if messages:
+            self._journal.add(self._line(asked, messages))
+        held = [place_of(queue) for queue in self._consumer.assignment]
+        if held != self._held:
+            self._held = held
+            self._journal.add(Holds(time.monotonic(), held))
+        if messages and self._chance.randrange(_WORK_EVERY) == 0:
+            time.sleep(self._chance.uniform(0.0, 0.01))
+
+    def _line(self, asked: float, messages: Sequence[ReceivedMessage]) -> Polled:
+        oldest, latest = messages[0], messages[-1]
+        return Polled(
+            at=time.monotonic(),
+            asked=asked,
+            place=place_of(oldest.queue),
+            first=oldest.queue_offset,
+            last=latest.queue_offset,
+            count=len(messages),
+            epoch=self._epoch(oldest.queue),
+            age_ms=time.time() * 1000 - oldest.batch.stored_ms,
+        )
+
+    def _epoch(self, queue: MessageQueue) -> int:
+        # Not public: users have no need of it. A queue may have been taken away since the poll.
+        fetcher = self._consumer._core._fetchers.get(queue)
+        return fetcher.epoch if fetcher is not None else 0
+
+
+# ---- The producer --------------------------------------------------------------------------------------
+
+
+def produce(setting: Setting, rate: int, step_s: float, told: Path) -> None:
+    """Send at a steady rate until SIGTERM, then write what became of it into a file as JSON."""
+    end, acknowledged, errors = end_of_process(), [0], list[str]()
+
+    def note(receipt: object, error: MiniMQError | None) -> None:
+        if error is None:
+            acknowledged[0] += 1
+        else:
+            errors.append(str(error))
+
+    sent, began = 0, time.monotonic()
+    with Producer(setting.nameserver, send_timeout_s=10.0) as producer:
+        for step in steps(began, step_s, end):
+            until = round((step + 1) * step_s * rate)
+            for number in range(sent, until):
+                producer.send_async(Message(setting.topic, b"%d" % number), callback=note)
+            sent = until
+        seconds = time.monotonic() - began
+        producer.flush()
+    outcome = {"sent": sent, "acknowledged": acknowledged[0], "errors": errors[:3], "seconds": seconds}
+    told.write_text(json.dumps(outcome))
+
+
+def steps(began: float, step_s: float, end: threading.Event) -> Iterator[int]:
+    """Yield the numbers of steps when they are due, until the end or until the parent is gone."""
+    parent = os.getppid()
+    step = 0
+    while not end.is_set() and os.getppid() == parent:
+        left = began + step * step_s - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        yield step
+        step += 1
