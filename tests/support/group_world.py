@@ -1,0 +1,94 @@
+"""A world of brokers and group members in virtual time, for schedules of faults that a seed decides.
+
+The decisions are those of the real modules: `LeaseTable` and `GroupTable` at the brokers, `MemberState`, `Rounds` and
+the strategies at the members. What lies between them is played here as the services and the member's thread do it:
+sessions that keep the order of what they carry and lose the rest when they break, timers, and readers that take a while
+to finish what is in hand.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+
+from minimq.rebalance import allocate_group, allocation, uses_owners
+from minimq_common.model import MessageQueue
+from support.simulated_broker import SimulatedBroker
+from support.simulated_member import SimulatedMember
+from support.simulation import GROUP, TOPIC, Times, Violation, short
+
+
+class World:
+    """All brokers and members, and the events to come.
+
+    Attributes:
+        now: virtual time, in seconds.
+        trace: what has happened, as text.
+    """
+
+    def __init__(self, chance: random.Random, times: Times, strategy: str, queues: int) -> None:
+        self.now = 1000.0
+        self.chance = chance
+        self.times = times
+        self.strategy = allocation(strategy)
+        self.trace: list[str] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self.brokers = {name: SimulatedBroker(self, name) for name in ("broker-a", "broker-b")}
+        self.queues = [MessageQueue(TOPIC, name, number) for name in self.brokers for number in range(queues)]
+        self.members: dict[str, SimulatedMember] = {}
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (max(when, self.now), next(self._numbers), action))
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.at(self.now + delay_s, action)
+
+    def delay(self) -> float:
+        """Return how long something is on its way: mostly not long."""
+        longest = self.times.longest_delay_s if self.chance.random() < 0.05 else 0.03
+        return self.chance.uniform(0.0005, longest)
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.now - 1000.0:8.3f}  {text}")
+
+    def run(self, until: float) -> None:
+        """Let everything happen that is to happen until then."""
+        while self._events and self._events[0][0] <= until:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+            self.check()
+        self.now = until
+
+    def join(self) -> SimulatedMember:
+        member = SimulatedMember(self, f"m{len(self.members)}")
+        self.members[member.name] = member
+        return member
+
+    def owners(self, queue: MessageQueue) -> list[SimulatedMember]:
+        """Return the members that would hand out messages of a queue now."""
+        return [member for member in self.members.values() if member.owns(queue)]
+
+    def check(self) -> None:
+        for queue in self.queues:
+            owners = self.owners(queue)
+            if len(owners) > 1:
+                said = ", ".join(f"{member.name} under {short(member.reads[queue])}" for member in owners)
+                raise Violation(f"{queue} has two owners: {said}")
+
+    def check_settled(self) -> None:
+        """The queues are divided as the strategy does it; called some time after the last event."""
+        live = sorted(name for name, member in self.members.items() if member.alive)
+        for queue in self.queues if live else ():
+            if len(self.owners(queue)) != 1:
+                raise Violation(f"{queue} has the owners {[member.name for member in self.owners(queue)]}")
+        sizes = [len(self.members[name].reads) for name in live]
+        if live and max(sizes) - min(sizes) > 1:
+            raise Violation(f"the shares have the sizes {sizes}")
+        if not uses_owners(self.strategy):
+            for name in live:
+                wanted = allocate_group(self.strategy, GROUP, name, self.queues, live, {})
+                if wanted != sorted(self.members[name].reads):
+                    raise Violation(f"{name} has {sorted(self.members[name].reads)} and not {wanted}")

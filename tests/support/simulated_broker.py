@@ -1,0 +1,193 @@
+"""A broker of a simulated world: the real tables of leases and groups, and around them what the services do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from minimq.receiving.member_state import Grant
+from minimq_broker.core.groups import Agreement, GroupTable
+from minimq_broker.core.leases import Claim, Granted, LeaseEvent, LeaseKey, LeaseTable, Recovery, Wanted
+from minimq_common.model import MessageQueue
+from support.simulation import GROUP, TOPIC, TOPIC_ID, Process, Session, Violation, key_of, short
+
+if TYPE_CHECKING:
+    from support.group_world import World
+
+#: Changes of a group are collected for so long before its members are told.
+ROUND_S = 0.05
+
+
+class Connection:
+    """A client as its broker sees it."""
+
+    def __init__(self, session: Session, now: float) -> None:
+        self.session = session
+        self.connected = True
+        self.heard_at = now
+        self.buried_at = float("inf")
+
+
+class SimulatedBroker(Process):
+    """A broker, over all its runs."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world)
+        self.name = name
+        self.term = 0
+        self.started_once = False
+        self._last_epochs: dict[LeaseKey, int] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Begin a run that knows of the former one what is on disk: the term, and that the group has started."""
+        self.term += 1
+        self.world.note(f"{self.name} starts for the {self.term}. time")
+        self.alive = True
+        started = {(GROUP, TOPIC_ID)} if self.started_once else set[tuple[str, int]]()
+        self.leases = LeaseTable(self.term, Recovery(self.world.now + self.world.times.grace_s, started))
+        self.groups = GroupTable(self.term << 32)
+        self._connections: dict[str, Connection] = {}
+        self._to_broadcast = False
+        #: The oracle of holds: who left a queue, and until when others have to wait.
+        self._holds: dict[LeaseKey, tuple[str, float]] = {}
+        self._every(0.05, self.term)
+
+    def stop(self) -> None:
+        self.alive = False
+        self._inbox.clear()
+        for connection in self._connections.values():
+            connection.session.break_()
+
+    def _every(self, seconds: float, term: int) -> None:
+        if self.term == term and self.alive:
+            if not self.hangs:
+                self._keep_time()
+            self.world.after(seconds, lambda: self._every(seconds, term))
+
+    def _keep_time(self) -> None:
+        now, times = self.world.now, self.world.times
+        for name, connection in list(self._connections.items()):
+            if connection.connected and now >= connection.heard_at + times.timeout_s:
+                connection.session.break_()
+                self._lose(connection)
+            if now >= connection.buried_at and self._connections.get(name) is connection:
+                del self._connections[name]
+                self.world.note(f"{self.name} buries {name}")
+                self._leave(name)
+        self._tell(self.leases.expire(now))
+
+    # ---- sessions ---------------------------------------------------------------------------------
+
+    def receive(self, session: Session, words: Sequence[Any]) -> None:
+        term = self.term
+        self.post(lambda: self._handle(session, words) if self.term == term and self.alive else None)
+
+    def disconnected(self, session: Session) -> None:
+        self.post(lambda: self._lose(self._connections.get(session.member.name), session))
+
+    def _lose(self, connection: Connection | None, session: Session | None = None) -> None:
+        if connection is not None and connection.connected and session in (None, connection.session):
+            connection.connected = False
+            connection.buried_at = self.world.now + self.world.times.grace_s
+
+    def _handle(self, session: Session, words: Sequence[Any]) -> None:
+        name, connection = session.member.name, self._connections.get(session.member.name)
+        if connection is None or connection.session is not session:
+            if words[0] != "join" or (connection is not None and connection.connected):
+                session.break_()  # the name is in use by a connection that is not known to be broken
+                return
+            connection = self._connections[name] = Connection(session, self.world.now)
+        connection.heard_at = self.world.now
+        getattr(self, f"_on_{words[0]}")(name, session, *words[1:])
+
+    def _on_heartbeat(self, name: str, session: Session) -> None:
+        session.down("heartbeat")
+
+    def _on_join(self, name: str, session: Session, held: Sequence[MessageQueue]) -> None:
+        self.started_once = True
+        hold_ms = round(self.world.times.hold_s * 1000)
+        agreement = Agreement(((TOPIC, "*"),), self.world.strategy.name, hold_ms)
+        if self.groups.join(GROUP, name, agreement, held) is None:
+            session.down("members", self.groups.members(GROUP))
+        else:
+            self._broadcast_soon()
+
+    def _on_holding(self, name: str, session: Session, held: Sequence[MessageQueue]) -> None:
+        self.groups.hold(GROUP, name, held)
+
+    def _on_acquire(self, name: str, session: Session, queue: MessageQueue, epoch: int) -> None:
+        if self.groups.is_member(GROUP, name):
+            claim = Claim(epoch, self.groups.holds(GROUP, name, queue))
+            self._tell(self.leases.acquire(key_of(queue), name, self.world.now, claim))
+
+    def _on_release(self, name: str, session: Session, queue: MessageQueue, epoch: int) -> None:
+        self._note_hold(key_of(queue), name)
+        self._tell(self.leases.release(key_of(queue), name, self.world.now, self.world.times.hold_s))
+
+    def _on_saved(self, name: str, session: Session, queue: MessageQueue, epoch: int) -> None:
+        self._holds.pop(key_of(queue), None)
+        self._tell(self.leases.saved(key_of(queue), name, epoch, self.world.now))
+
+    def _on_leave(self, name: str, session: Session) -> None:
+        self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        for queue in self.world.queues:
+            if queue.broker_name == self.name:
+                self._note_hold(key_of(queue), name)
+        self._tell(self.leases.drop(GROUP, name, self.world.now, self.world.times.hold_s))
+        if self.groups.leave(GROUP, name) is not None:
+            self._broadcast_soon()
+
+    def _broadcast_soon(self) -> None:
+        if not self._to_broadcast:
+            self._to_broadcast = True
+            term = self.term
+            self.world.after(ROUND_S, lambda: self.post(self._broadcast) if self.term == term else None)
+
+    def _broadcast(self) -> None:
+        self._to_broadcast = False
+        members = self.groups.members(GROUP)
+        for client_id in members.client_ids:
+            self._say(client_id, "members", members)
+
+    def _say(self, client_id: str, *words: Any) -> None:  # noqa: ANN401 - what a broker says
+        connection = self._connections.get(client_id)
+        if connection is not None:
+            connection.session.down(*words)
+
+    # ---- leases -----------------------------------------------------------------------------------
+
+    def _note_hold(self, key: LeaseKey, name: str) -> None:
+        owner = self.leases.owner(key)
+        if owner is not None and owner[0] == name:
+            self._holds[key] = name, self.world.now + self.world.times.hold_s
+
+    def _tell(self, events: Sequence[LeaseEvent]) -> None:
+        for event in events:
+            if isinstance(event, Granted):
+                self._check_grant(event)
+            # It waits for the disk first.
+            self.world.after(self.world.chance.uniform(0.0, 0.01), partial(self._bring, self.term, event))
+
+    def _check_grant(self, event: Granted) -> None:
+        last = self._last_epochs.get(event.key, 0)
+        if event.epoch < last or (event.epoch == last and self.leases.owner(event.key) != (event.client_id, last)):
+            raise Violation(f"{self.name} grants {event.key.queue} under {short(event.epoch)} after {short(last)}")
+        if event.epoch > last:
+            self.world.note(f"{self.name} grants {event.key.queue.queue_id} to {event.client_id} {short(event.epoch)}")
+            former, until = self._holds.pop(event.key, (event.client_id, 0.0))
+            if former != event.client_id and self.world.now < until:
+                raise Violation(f"{self.name} grants {event.key.queue}, which is held for {former} until {until:.3f}")
+        self._last_epochs[event.key] = event.epoch
+
+    def _bring(self, term: int, event: LeaseEvent) -> None:
+        if self.term != term or not self.alive:
+            return
+        queue = MessageQueue(TOPIC, self.name, event.key.queue.queue_id)
+        if isinstance(event, Granted) and self.leases.owner(event.key) == (event.client_id, event.epoch):
+            self._say(event.client_id, "granted", queue, Grant(event.epoch, 0, TOPIC_ID))
+        elif isinstance(event, Wanted):
+            self._say(event.client_id, "wanted", queue)

@@ -1,0 +1,272 @@
+"""A member of a simulated world: the real decisions, and around them what the member's thread and its reader do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from minimq.rebalance import allocate_group
+from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
+from minimq.receiving.rounds import Rounds
+from minimq_broker.core.groups import Members
+from minimq_common.errors import Fenced
+from minimq_common.model import MessageQueue
+from support.simulated_broker import SimulatedBroker
+from support.simulation import GROUP, Process, Session, Violation, key_of, short
+
+if TYPE_CHECKING:
+    from support.group_world import World
+
+#: As the member's thread has them.
+RECONNECT_S, GAP_S, TICK_S, LEAVE_S = 0.5, 0.2, 0.2, 2.0
+
+
+class Line:
+    """What a member knows about its session to one broker."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.retry_at = 0.0
+        self.beat_at = 0.0
+        self.answered_at = 0.0
+        self.beats: deque[float] = deque()
+        self.cut_until = 0.0
+
+
+class SimulatedMember(Process):
+    """A member: its thread and its reader.
+
+    Attributes:
+        reads: what the reader hands out, with the epoch.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world)
+        self.name = name
+        self.reads: dict[MessageQueue, int] = {}
+        self.lines = {broker: Line() for broker in world.brokers}
+        self._stands_still: set[MessageQueue] = set()
+        self._leaves: set[MessageQueue] = set()
+        self._trusted_until: dict[str, float] = {}
+        self._begun: dict[MessageQueue, int] = {}
+        self._lists: dict[str, Members] = {}
+        self._state = MemberState(drain_s=world.times.drain_s, trust_s=world.times.trust_s)
+        self._rounds = Rounds(gap_s=GAP_S, interval_s=world.times.interval_s, now=world.now)
+        self._told_changes = 0
+        self._tell_holding_at = world.now
+        world.note(f"{name} joins")
+        self._tick()
+        self._pull()
+
+    def owns(self, queue: MessageQueue) -> bool:
+        """Whether the reader would hand out what it has of a queue."""
+        trusted = self.world.now < self._trusted_until.get(queue.broker_name, 0.0)
+        return self.alive and trusted and queue in self.reads and queue not in self._stands_still
+
+    # ---- faults -----------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        self.alive = False
+        for line in self.lines.values():
+            if line.session is not None:
+                line.session.break_()
+
+    def leave(self) -> None:
+        """End in order, unless it hangs."""
+        self.reads.clear()
+        for line in self.lines.values():
+            if line.session is not None:
+                line.session.up("leave")
+        self.alive = False
+        sessions = [line.session for line in self.lines.values() if line.session is not None]
+        for session in sessions:
+            self.world.after(LEAVE_S, session.break_)
+
+    def cut(self, broker: str, seconds: float) -> None:
+        """Break the connection to a broker, and let none come about for a while."""
+        line = self.lines[broker]
+        line.cut_until = self.world.now + seconds
+        if line.session is not None:
+            line.session.break_()
+
+    # ---- the thread -------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self.alive:
+            # After a hang it is open what comes first: the tick, or what has come meanwhile.
+            if not self._inbox and (not self.hangs or self.world.chance.random() < 0.05):
+                self.post(_nothing)
+            self.world.after(TICK_S, self._tick)
+
+    def post(self, action: Callable[[], None]) -> None:
+        def task() -> None:
+            action()
+            self._keep_time()
+
+        if self.alive:
+            super().post(task)
+
+    def _keep_time(self) -> None:
+        now = self.world.now
+        # First of all: what it tells brokers to hold must be what it still trusts, also after it has slept.
+        self._do(self._state.tick(now))
+        for name, line in self.lines.items():
+            if line.session is None and now >= line.retry_at:
+                line.retry_at = now + RECONNECT_S
+                broker = self.world.brokers[name]
+                if not broker.alive or now < line.cut_until:
+                    continue
+                line.session = Session(self.world, self, broker)
+                line.beats.clear()
+                line.answered_at = now
+                self._tell_all(name)
+                self._beat(line)
+            elif line.session is not None and now >= line.beat_at:
+                self._beat(line)
+        if not self._inbox and self._rounds.is_due(now):
+            self._round()
+        if self._told_changes != self._state.changes and now >= self._tell_holding_at:
+            self._told_changes = self._state.changes
+            self._tell_holding_at = now + GAP_S
+            for line in self.lines.values():
+                if line.session is not None:
+                    line.session.up("holding", tuple(self._state.held()))
+
+    def _beat(self, line: Line) -> None:
+        assert line.session is not None
+        line.session.up("heartbeat")
+        line.beats.append(self.world.now)
+        line.beat_at = self.world.now + self.world.times.heartbeat_s
+
+    def ended(self, session: Session) -> None:
+        line = self.lines[session.broker.name]
+        if line.session is session:
+            line.session = None
+
+    def hear(self, session: Session, words: Sequence[Any]) -> None:
+        name, now = session.broker.name, self.world.now
+        line = self.lines[name]
+        if line.session is not session:
+            return
+        if words[0] == "heartbeat" and line.beats:
+            line.answered_at = line.beats.popleft()
+        self._do(self._state.heard(name, line.answered_at, now))
+        self._trusted_until[name] = self._state.trusted_until(name)
+        match words[0]:
+            case "members":
+                if words[1] != self._lists.get(name):
+                    self._lists[name] = words[1]
+                    self._rounds.want(now)
+            case "granted":
+                self._do(self._state.granted(words[1], words[2], now))
+            case "wanted":
+                if self._state.phase(words[1]) is None:  # granted once, but neither that nor the withdrawal got through
+                    self._tell_of(words[1], "release", 0)
+                self._rounds.want(now)
+
+    def _tell_all(self, name: str) -> None:
+        session = self.lines[name].session
+        if session is not None:
+            session.up("join", tuple(self._state.held()))
+            self._do(self._state.connected(name))
+
+    def _round(self) -> None:
+        if self._rounds.begin(self.world.now):
+            for name in self.lines:
+                self._tell_all(name)
+        members = self._lists.get("broker-a")
+        if members is None or self.name not in members.client_ids:
+            return
+        owners = {queue: client_id for client_id, held in members.held.items() for queue in held}
+        share = allocate_group(
+            self.world.strategy, GROUP, self.name, self.world.queues, sorted(members.client_ids), owners
+        )
+        self._do(self._state.aim(share, self.world.now))
+
+    # ---- what is done -----------------------------------------------------------------------------
+
+    def _do(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            match step:
+                case Begin(queue, grant):
+                    self._begin(queue, grant)
+                case Revoke(queue):
+                    self._leaves.add(queue)
+                    self._finish_later(queue)
+                case Lose(queue):
+                    self.world.note(f"{self.name} loses {queue.broker_name}/{queue.queue_id}")
+                    self._forget(queue)
+                case Ask(queue, epoch):
+                    self._tell_of(queue, "acquire", epoch)
+                case GiveBack(queue, epoch):
+                    self._tell_of(queue, "release", epoch)
+                case Saved(queue, epoch):
+                    self._tell_of(queue, "saved", epoch)
+
+    def _tell_of(self, queue: MessageQueue, word: str, epoch: int) -> None:
+        session = self.lines[queue.broker_name].session
+        if session is not None:
+            session.up(word, queue, epoch)
+
+    def _begin(self, queue: MessageQueue, grant: Grant) -> None:
+        if grant.epoch < self._begun.get(queue, 0):
+            raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, later than a later one")
+        self.world.note(f"{self.name} begins {queue.broker_name}/{queue.queue_id} {short(grant.epoch)}")
+        self._begun[queue] = self.reads[queue] = grant.epoch
+        self._stands_still.discard(queue)
+        self._leaves.discard(queue)
+
+    def _forget(self, queue: MessageQueue) -> None:
+        self.reads.pop(queue, None)
+        self._stands_still.discard(queue)
+        self._leaves.discard(queue)
+
+    def _finish_later(self, queue: MessageQueue) -> None:
+        """The reader works on what is in hand, which may take too long, and gives the queue back."""
+        epoch = self.reads.get(queue)
+        long = self.world.chance.random() < 0.05
+        seconds = self.world.chance.uniform(0.0, 2 * self.world.times.drain_s if long else 0.1)
+
+        def finish() -> None:
+            if self.hangs:
+                self.world.after(0.1, finish)
+            elif self.alive and queue in self._leaves and self.reads.get(queue) == epoch:
+                self._forget(queue)
+                if self.world.times.hold_s and self.world.chance.random() < 0.7:
+                    self.post(lambda: self._do(self._state.saved([queue])))
+                self.post(lambda: self._do(self._state.released([queue])))
+
+        self.world.after(seconds, finish)
+
+    def _pull(self) -> None:
+        """Now and then the reader asks a broker for more, and may hear that its lease is over."""
+        if not self.alive:
+            return
+        reachable = [
+            queue
+            for queue in self.reads
+            if self.world.brokers[queue.broker_name].alive and self.world.now >= self.lines[queue.broker_name].cut_until
+        ]
+        if reachable and not self.hangs:
+            queue = self.world.chance.choice(reachable)
+            broker, epoch = self.world.brokers[queue.broker_name], self.reads[queue]
+            self.world.after(self.world.delay(), lambda: broker.post(lambda: self._pulled(broker, queue, epoch)))
+        self.world.after(self.world.chance.uniform(0.05, 0.5), self._pull)
+
+    def _pulled(self, broker: SimulatedBroker, queue: MessageQueue, epoch: int) -> None:
+        if not broker.alive:
+            return
+        try:
+            broker.leases.check(key_of(queue), self.name, epoch)
+        except Fenced:
+            self.world.after(self.world.delay(), lambda: self._refused(queue, epoch))
+
+    def _refused(self, queue: MessageQueue, epoch: int) -> None:
+        if self.reads.get(queue) == epoch:
+            self._stands_still.add(queue)
+            self.post(lambda: self._do(self._state.lease_over(queue, epoch, self.world.now)))
+
+
+def _nothing() -> None:
+    """The thread only looks at the time."""
