@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 
 
@@ -87,5 +88,10 @@ def encode_fact(fact: Fact) -> bytes:
 
 
 def decode_fact(data: bytes | memoryview) -> Fact:
-    """Return the fact that `encode_fact` wrote."""
-    return _decoder.decode(data)
+    """Return the fact that `encode_fact` wrote. Raises `StoreError` when it is of a kind that this release lacks."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.ValidationError as error:  # the bytes are those that were written: the entry has a checksum
+        raise StoreError(
+            f"the fact is not known ({error}): it was written by a newer release, which can open it"
+        ) from None

@@ -9,7 +9,7 @@ writer thread calls `apply`; other threads look single values up, which is safe.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ from minimq_broker.core.facts import (
     TopicSet,
 )
 from minimq_broker.core.producers import Place, ProducerTable
-from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
+from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
 
 
@@ -188,39 +188,50 @@ class State:
         """Forget which rows were changed: they are saved."""
         self.changed.clear()
 
-    def _value(self, row: tuple[Any, ...]) -> Any:  # noqa: PLR0911 - one for each kind
+    def _value(self, row: tuple[Any, ...]) -> Any:
         kind, *key = row
-        match kind:
-            case "end":
-                return self.ends.get(QueueKey(*key))
-            case "offset":
-                return self.committed.get((key[0], key[1], key[2]))
-            case "started":
-                return self.started.get((key[0], key[1]))
-            case "topic":
-                return self.topics.get(key[0])
-            case "producer":
-                return self.producers.row(key[0])
-            case "permission":
-                return self.permission
-            case _:
-                return self.term
+        return _ROWS[kind].get(self, *key)
 
     def load(self, row: list[Any], value: Any) -> None:
-        """Take a row of a checkpoint in, as `changes` gave it."""
+        """Take a row of a checkpoint in, as `changes` gave it. Raises `StoreError` when its kind is not known."""
         kind, *key = row
-        match kind:
-            case "end":
-                self.ends[QueueKey(*key)] = msgspec.convert(value, QueueEnd)
-            case "offset":
-                self.committed[(key[0], key[1], key[2])] = value
-            case "started":
-                self.started[(key[0], key[1])] = value
-            case "topic":
-                self.topics[key[0]] = msgspec.convert(value, Topic)
-            case "producer":
-                self.producers.load(key[0], value)
-            case "permission":
-                self.permission = value
-            case _:
-                self.term = value
+        if kind not in _ROWS:
+            raise StoreError(
+                f"a row of kind {kind!r} is not known: it was written by a newer release, which can open it"
+            )
+        _ROWS[kind].set(self, value, *key)
+
+
+class _Row(NamedTuple):
+    """One kind of row: how its value is read from a state and put into one; the key follows."""
+
+    get: Callable[..., Any]
+    set: Callable[..., None]
+
+
+def _row_of(table: Callable[[State], dict[Any, Any]], key: Callable[..., Any], kind: Any = None) -> _Row:
+    """Return the rows of one table, whose values are as they were decoded unless they have a type to convert to."""
+
+    def put(state: State, value: Any, *parts: Any) -> None:
+        table(state)[key(*parts)] = msgspec.convert(value, kind) if kind else value
+
+    return _Row(lambda state, *parts: table(state).get(key(*parts)), put)
+
+
+def _row_of_attribute(name: str) -> _Row:
+    return _Row(lambda state: getattr(state, name), lambda state, value: setattr(state, name, value))
+
+
+#: Every kind of row. What `apply` marks as changed has to be here: saving and loading follow from it.
+_ROWS: dict[str, _Row] = {
+    "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
+    "offset": _row_of(lambda state: state.committed, lambda group, topic_id, queue_id: (group, topic_id, queue_id)),
+    "started": _row_of(lambda state: state.started, lambda group, topic_id: (group, topic_id)),
+    "topic": _row_of(lambda state: state.topics, lambda name: name, Topic),
+    "producer": _Row(
+        lambda state, producer_id: state.producers.row(producer_id),
+        lambda state, row, producer_id: state.producers.load(producer_id, row),
+    ),
+    "permission": _row_of_attribute("permission"),
+    "term": _row_of_attribute("term"),
+}

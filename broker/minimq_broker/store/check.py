@@ -16,7 +16,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.entry import HEADER_BYTES, EntryHeader, Kind, read_header
+from minimq_broker.store.entry import HEADER_BYTES, EntryHeader, Kind, read_fact, read_header
 from minimq_broker.store.segment import Row, Segment
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
@@ -130,6 +130,8 @@ class _Walk:
                     rows.append(self._row(position, header, data))
                     self._verify(header, data)
                     self._verify_number(header, data)
+                else:
+                    read_fact(entry[HEADER_BYTES:], position)
             except MiniMQError as error:
                 self._find(segment, position, error.message)
         return rows

@@ -34,7 +34,11 @@ class Checkpoint:
         self._env.close()
 
     def load(self) -> State:
-        """Return the saved state, an empty one when nothing was saved yet. Raises `StoreError` when it is damaged."""
+        """Return the saved state, an empty one when nothing was saved yet.
+
+        Raises:
+            StoreError: it is damaged, or a newer release wrote it.
+        """
         state = State()
         try:
             with self._env.begin() as txn, txn.cursor() as cursor:
@@ -44,6 +48,8 @@ class Checkpoint:
                         state.position = msgspec.msgpack.decode(value)
                     else:
                         state.load(msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
+        except StoreError as error:
+            raise StoreError(f"{self._path}: {error.message}") from None
         except (lmdb.Error, ValueError) as error:
             raise StoreError(
                 f"{self._path} is damaged: {error}: restore the data directory from a copy of it; "

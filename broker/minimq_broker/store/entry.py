@@ -16,7 +16,7 @@ from minimq_broker.core.facts import Fact, decode_fact, encode_fact
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey
 from minimq_common import batch
-from minimq_common.errors import CorruptEntry
+from minimq_common.errors import CorruptEntry, StoreError
 
 #: crc, kind, one spare byte, two spare bytes, queue id, topic id, base offset, store time in ms.
 _HEADER = struct.Struct("<IBxHIqqq")
@@ -64,12 +64,20 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
     return EntryHeader(Kind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)
 
 
+def read_fact(payload: memoryview, position: int) -> Fact:
+    """Return the fact in the entry at a log position. Raises `StoreError` when this release does not know it."""
+    try:
+        return decode_fact(payload)
+    except StoreError as error:
+        raise StoreError(f"the entry at position {position} cannot be read: {error.message}") from None
+
+
 def effect(entry: memoryview, position: int) -> Fact | BatchApplied:
-    """Return what the entry at a log position does to the state. Raises `CorruptEntry`."""
+    """Return what the entry at a log position does to the state. Raises `CorruptEntry`, and as `read_fact`."""
     header = read_header(entry, position)
     payload = entry[HEADER_BYTES:]
     if header.kind == Kind.FACT:
-        return decode_fact(payload)
+        return read_fact(payload, position)
     about = batch.read_header(payload)
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = Place(*header.queue, header.base_offset, header.stored_ms)

@@ -12,12 +12,11 @@ from typing import Any
 import lmdb
 import msgspec
 
-from minimq_broker.core.facts import decode_fact
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header
+from minimq_broker.store.entry import HEADER_BYTES, Kind, read_fact, read_header
 from minimq_broker.store.message_store import recover
 from minimq_common import batch
 from minimq_common.errors import StoreError
@@ -108,7 +107,7 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
         about: dict[str, Any] = {"position": position, "stored_at": stored_at}
         payload = entry[HEADER_BYTES:]
         if header.kind == Kind.FACT:
-            about["fact"] = msgspec.to_builtins(decode_fact(payload))
+            about["fact"] = msgspec.to_builtins(read_fact(payload, position))
         else:
             about["topic_id"], about["queue"] = header.queue
             sent = batch.read_header(payload)

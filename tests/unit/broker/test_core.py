@@ -2,13 +2,64 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
+from minimq_broker.core.facts import (
+    CommittedOffset,
+    Fact,
+    GroupStarted,
+    OffsetsCommitted,
+    PermissionSet,
+    TermBegun,
+    Topic,
+    TopicSet,
+)
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.long_poll import LongPoll
-from minimq_broker.core.state import QueueKey
+from minimq_broker.core.producers import Place
+from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_common.errors import StoreError
 
 KEY = LeaseKey("g", QueueKey(1, 0))
 OTHER = LeaseKey("g", QueueKey(1, 1))
 FIRST = 7 << 32
+
+
+# ---- rows of the state -----------------------------------------------------------------------------
+
+
+def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
+    state, queue = State(), QueueKey(1, 0)
+    facts: list[Fact] = [
+        TopicSet(Topic("t", 1, 4, 4)),
+        GroupStarted("g", 1, (CommittedOffset(1, 0, 3),)),
+        OffsetsCommitted("g", (CommittedOffset(1, 1, 5),)),
+        PermissionSet(4),
+        TermBegun(9),
+    ]
+    state.apply(BatchApplied(queue, QueueEnd(2, 17), Place(1, 0, 0, 17), 77, 5, 5), 100)
+    for position, fact in enumerate(facts, 101):
+        state.apply(fact, position)
+    kinds = {row[0] for row, _ in state.changes()}
+    assert kinds == {"topic", "end", "offset", "started", "producer", "permission", "term"}
+    again = State()
+    for row, value in state.changes():
+        again.load(*(msgspec.msgpack.decode(msgspec.msgpack.encode(part)) for part in (row, value)))
+    assert (again.topics, again.ends, again.committed) == (state.topics, state.ends, state.committed)
+    assert (again.started, again.permission, again.term) == (state.started, 4, 9)
+    assert again.producers.find(77, 5) == Place(1, 0, 0, 17)
+
+
+def test_a_row_of_an_unknown_kind_is_refused_and_changes_nothing() -> None:
+    state = State()
+    state.apply(TermBegun(5), 1)
+    with pytest.raises(StoreError, match="'calendar'"):
+        state.load(["calendar", "orders", 7], {"days": 3})
+    assert state.term == 5
+    state.changed.add(("calendar", "orders"))
+    with pytest.raises(KeyError):
+        state.changes()
 
 
 # ---- waiters ------------------------------------------------------------------------------------

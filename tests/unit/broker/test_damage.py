@@ -9,13 +9,18 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import lmdb
+import msgspec
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted
+from minimq_broker.core.state import State
 from minimq_broker.store.check import check_directory
+from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.inspect import inspect_directory
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import (
@@ -105,6 +110,38 @@ def test_a_damaged_fact_that_recovery_needs_is_a_named_error(stores: Stores, fil
     (filled / "state.mdb").unlink()  # as if there never was a checkpoint
     flip(filled / "commitlog" / SEGMENT, b"some-group")
     with pytest.raises(CorruptEntry, match=r"position \d+ does not match its CRC-32C"):
+        stores.open()
+
+
+class OfTomorrow(msgspec.Struct, frozen=True, tag="of-tomorrow"):
+    """A fact of a release that does not exist yet."""
+
+    number: int
+
+
+def test_a_fact_of_a_newer_release_is_a_named_error(stores: Stores) -> None:
+    store = stores.open()
+    store.create_topic("t", 1)
+    store.record(cast("Fact", OfTomorrow(7)))
+    store.close()
+    stores.damaged.add(store.path)
+    (store.path / "state.mdb").unlink()
+    text = r"entry at position \d+ cannot be read: .*of-tomorrow.*newer release"
+    finding, *_ = check_directory(store.path).findings
+    assert re.search(text, finding)
+    for read in (stores.open, lambda: list(inspect_directory(store.path, entries=True))):
+        with pytest.raises(StoreError, match=text):
+            read()
+
+
+def test_a_checkpoint_of_a_newer_release_is_a_named_error(stores: Stores, filled: Path) -> None:
+    class StateOfTomorrow(State):
+        def changes(self) -> list[tuple[tuple[Any, ...], Any]]:
+            return [(("calendar", "orders", 7), {"days": 3})]
+
+    with closing(Checkpoint(filled / "state.mdb")) as checkpoint:
+        checkpoint.save(StateOfTomorrow())
+    with pytest.raises(StoreError, match=r"state\.mdb: a row of kind 'calendar'.*newer release"):
         stores.open()
 
 
