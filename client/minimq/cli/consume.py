@@ -56,6 +56,12 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
 @option("--exit-at-end", is_flag=True, help="End when the group has read all that was stored at the beginning.")
 @option("--tags", default="*", show_default=True, metavar="EXPRESSION", help='Only these tags: "paid || refunded".')
 @option(
+    "--where",
+    envvar="MINIMQ_CONSUME_WHERE",
+    metavar="EXPRESSION",
+    help="Only messages with such properties: \"region = 'eu' AND amount > 10\".",
+)
+@option(
     "--format",
     "shape",
     envvar="MINIMQ_CONSUME_FORMAT",
@@ -67,7 +73,15 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
 @click.option("--output", hidden=True, is_eager=True, expose_value=False, callback=_no_output, help="Other commands'.")
 @click.pass_obj
 def consume(  # noqa: PLR0913, PLR0917 - click passes each option
-    nameserver: str, topic: str, group: str, start: str, limit: int | None, exit_at_end: bool, tags: str, shape: str
+    nameserver: str,
+    topic: str,
+    group: str,
+    start: str,
+    limit: int | None,
+    exit_at_end: bool,
+    tags: str,
+    where: str | None,
+    shape: str,
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
@@ -78,13 +92,14 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
     Examples:
       minimq consume orders --group audit --exit-at-end
       minimq consume orders --group debug --from latest --format json | jq .body
+      minimq consume orders --group eu --tags paid --where "region = 'eu' AND amount > 10"
     """  # noqa: D301 - click's mark for lines that stay as they are
     from minimq.receiving.pull_consumer import PullConsumer
 
     with stop_on_signal() as told, PullConsumer(nameserver, group=group, start=start) as consumer:
         check_allowed(nameserver, topic, Permission.READ)
         ends = _Ends(nameserver, topic, group, consumer) if exit_at_end else None
-        consumer.subscribe(topic, tags)
+        consumer.subscribe(topic, tags, where)
         writer = _Writer(sys.stdout.buffer, _as_json if shape == "json" else _as_body)
         is_open = True
         while is_open and not told.is_set() and (limit is None or writer.count < limit):

@@ -35,7 +35,7 @@ class _Broker:
     answered_at: float = 0.0
     #: When the heartbeats were sent that are not answered.
     beats: deque[float] = field(default_factory=deque)
-    #: Whether the session has brought something.
+    #: Whether any session has brought something.
     greeted: bool = False
 
 
@@ -47,7 +47,7 @@ class BrokerSessions:
         address_of: where the master of a broker name is; None when it is not known.
         post: has a function called on the member's thread.
         on_event: called there with the broker's name and what it has told.
-        on_end: called there with the broker's name and the error when a session has ended before it brought anything.
+        on_end: called there with the broker's name and the error when a session has ended before any brought something.
         heartbeat_s: seconds between two signs of life.
     """
 
@@ -114,7 +114,6 @@ class BrokerSessions:
             return False
         broker.number += 1
         number = broker.number
-        broker.greeted = False
         broker.beats.clear()
         broker.answered_at = now  # counts when there is an answer
         broker.session = Duplex(
@@ -142,5 +141,6 @@ class BrokerSessions:
         if broker.number != number:
             return
         broker.session = None
+        # Later a broker may take this client for another one: it has not noticed yet that the last session broke.
         if error is not None and not broker.greeted:
             self._on_end(broker.name, error)

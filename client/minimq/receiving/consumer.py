@@ -86,6 +86,7 @@ class Consumer:
         self._filters: dict[str, MessageFilter] = {}
         self._member: GroupMember | BroadcastReader | None = None
         self._closed = False
+        self._all_revoked = False
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -152,8 +153,10 @@ class Consumer:
             self._member.release(offsets)
 
     def _revoke_all(self) -> None:
-        """Tell the user that all queues leave. To be called when closing, before the last commit."""
-        self._revoke(self._core.queues)
+        """Tell the user that all queues leave. To be called when closing, before the last commit. Idempotent."""
+        if not self._all_revoked:
+            self._all_revoked = True
+            self._revoke(self._core.queues)
 
     def _revoke(self, queues: Sequence[MessageQueue]) -> None:
         """Call `on_revoked`; tell the group if the state of the queues is saved by that."""
@@ -186,7 +189,6 @@ class Consumer:
         """Leave the group and end all connections."""
         if self._member is not None:
             self._revoke_all()
-            self._member.release(self._core.queues)
             self._member.close()
         self._core.close()
         self._links.close()

@@ -149,7 +149,7 @@ class GroupMember:
         self._to_do.put(partial(self._lease_over, queue, epoch))
 
     def close(self) -> None:
-        """Leave the group; its brokers give the queues to others at once. Idempotent."""
+        """Give all queues back, which are committed, and leave the group. Idempotent."""
         if self._thread.is_alive():
             self._to_do.put(None)
             self._thread.join()
@@ -163,6 +163,7 @@ class GroupMember:
             except queue.Empty:
                 task = _nothing
             if task is None:
+                self._do(self._state.retire())
                 leave = broker_pb2.LeaveGroup(group=self._about.group)
                 self._sessions.close(broker_pb2.SessionRequest(leave=leave))
                 return
@@ -219,6 +220,7 @@ class GroupMember:
                 self._do(self._state.granted(MessageQueue(granted.topic, name, granted.queue_id), grant, now))
             case "wanted":
                 # Another member counts on a queue of this one, so it may know of more members, or of fewer queues.
+                self._do(self._state.wanted(MessageQueue(told.wanted.topic, name, told.wanted.queue_id)))
                 self._rounds.want(now)
             case "refused":
                 self._refused(name, from_failure(told.refused.failure))

@@ -166,7 +166,12 @@ class MemberState:
             claim = self._claims.get(queue)
             if claim is not None and claim.phase is not Phase.ASKED:
                 steps += self._give_back(queue, claim)
-        return steps
+        return _together(steps)
+
+    def retire(self) -> list[Step]:
+        """The member is about to leave its group, and the reader has finished with all queues."""
+        self._target = frozenset()
+        return self.released(list(self._claims))
 
     def saved(self, queues: Iterable[MessageQueue]) -> list[Step]:
         """The user has saved the state of these queues. Those that are still held are told of when they are not."""
@@ -192,7 +197,7 @@ class MemberState:
         for queue in sorted(self._claims):
             if queue.broker_name == broker:
                 steps.append(Ask(queue, self._epochs.get(queue, 0)))
-        return steps
+        return _together(steps)
 
     def heard(self, broker: str, sent_at: float, now: float) -> list[Step]:
         """A broker has answered what it was sent at `sent_at`. So it has known since then that this member is alive."""
@@ -225,6 +230,11 @@ class MemberState:
         begin = Begin(queue, grant)
         return [begin, Revoke(queue)] if leaves else [begin]
 
+    def wanted(self, queue: MessageQueue) -> list[Step]:
+        """Another member waits for a queue that, as its broker has it, is this member's."""
+        # That the broker was told otherwise may have got lost with a session.
+        return [] if queue in self._claims else [GiveBack(queue, self._epochs.get(queue, 0))]
+
     def lease_over(self, queue: MessageQueue, epoch: int, now: float) -> list[Step]:
         """The broker of a queue does not know the lease: it was restarted, or another member has the queue by now."""
         claim = self._claims.get(queue)
@@ -255,7 +265,7 @@ class MemberState:
                 steps += self._lose(queue, claim)
             elif claim.phase is Phase.LEAVING and now >= claim.leaving_since + self._drain_s:
                 steps += [Lose(queue), *self._give_back(queue, claim)]
-        return steps
+        return _together(steps)
 
     # ---- transitions ----------------------------------------------------------------------------
 
@@ -287,3 +297,11 @@ class MemberState:
 
     def _doubted_too_long(self, claim: _Claim, now: float) -> bool:
         return claim.doubted_at is not None and now >= claim.doubted_at + self._trust_s
+
+
+_ORDER = (Lose, GiveBack, Saved, Ask)
+
+
+def _together(steps: list[Step]) -> list[Step]:
+    """Put steps of a kind next to each other, so that they make one word to a broker; each queue's keep their order."""
+    return sorted(steps, key=lambda step: _ORDER.index(type(step)))

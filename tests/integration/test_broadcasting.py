@@ -1,0 +1,206 @@
+"""Broadcasting: each consumer reads everything, and keeps its offsets in a file of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer
+from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError
+from support.group_listener import QueueLog
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+@pytest.fixture
+def new_consumer(cluster: LocalCluster, group: str, tmp_path: Path) -> Callable[..., PullConsumer]:
+    """Make a consumer that broadcasts, by client id."""
+
+    def make(client_id: str, **options: Any) -> PullConsumer:  # noqa: ANN401
+        return PullConsumer(
+            cluster.nameserver,
+            group=group,
+            client_id=client_id,
+            model="broadcasting",
+            offsets_dir=str(tmp_path),
+            **options,
+        )
+
+    return make
+
+
+def send(cluster: LocalCluster, topic: str, first: int, count: int) -> set[bytes]:
+    bodies = [b"%d" % number for number in range(first, first + count)]
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many(Message(topic, body) for body in bodies)
+    return set(bodies)
+
+
+def read(consumer: PullConsumer, count: int) -> list[bytes]:
+    """Return the bodies of so many messages."""
+    found: list[bytes] = []
+
+    def enough() -> bool:
+        found.extend(message.body for message in consumer.poll(0.1))
+        return len(found) >= count
+
+    wait_until(enough, PATIENCE_S)
+    return found
+
+
+def saved(path: Path) -> int:
+    """Return the sum of the offsets in a file."""
+    return sum(item["offset"] for item in json.loads(path.read_text())["offsets"])
+
+
+def test_each_consumer_gets_every_message_and_goes_on_after_a_restart(
+    cluster: LocalCluster, topic: str, group: str, new_consumer: Callable[..., PullConsumer], tmp_path: Path
+) -> None:
+    sent = send(cluster, topic, 0, 300)
+    for client_id in ("one", "two"):
+        with new_consumer(client_id) as consumer:
+            consumer.subscribe(topic)
+            found = read(consumer, 300)
+            wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, PATIENCE_S)
+        assert (len(found), set(found)) == (300, sent)
+        assert saved(tmp_path / group / f"{client_id}.json") == 300
+
+    more = send(cluster, topic, 300, 50)
+    for client_id in ("one", "two"):
+        with new_consumer(client_id) as consumer:
+            consumer.subscribe(topic)
+            assert set(read(consumer, 50)) == more
+    with Admin(cluster.nameserver) as admin:
+        assert admin.committed_offsets(group, topic) == {}, "brokers know nothing of it"
+
+
+def test_where_a_new_consumer_begins_holds_once(
+    cluster: LocalCluster, topic: str, new_consumer: Callable[..., PullConsumer]
+) -> None:
+    send(cluster, topic, 0, 20)
+    with new_consumer("late", start="latest") as consumer:
+        consumer.subscribe(topic)
+        wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8 and consumer.at_end(), PATIENCE_S)
+    later = send(cluster, topic, 20, 20)
+    with new_consumer("late", start="latest") as consumer:
+        consumer.subscribe(topic)
+        assert set(read(consumer, 20)) == later
+
+
+def test_queues_that_are_added_are_read_from_their_first_message(
+    cluster: LocalCluster, admin: Admin, topic: str, new_consumer: Callable[..., PullConsumer]
+) -> None:
+    told = QueueLog()
+    with new_consumer("one", start="latest", **told.options) as consumer:
+        consumer.subscribe(topic)
+        wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, PATIENCE_S)
+        admin.resize_topic(topic, 5)
+        wait_until(lambda: len(admin.route(topic).write_queues()) == 10, PATIENCE_S)
+        added = [queue for queue in admin.route(topic).write_queues() if queue.queue_id == 4]
+        with Producer(cluster.nameserver) as producer:
+            for queue in added:
+                producer.send(Message(topic, str(queue).encode()), queue=queue)
+        assert sorted(read(consumer, 2)) == sorted(str(queue).encode() for queue in added)
+        assert set(added) <= set(told.queues("assigned"))
+    assert len(told.queues("revoked")) == 10
+
+
+def test_a_listener_gets_every_message_too(cluster: LocalCluster, topic: str, group: str, tmp_path: Path) -> None:
+    sent = send(cluster, topic, 0, 200)
+    found: list[bytes] = []
+
+    def listen(messages: Any) -> ConsumeResult:  # noqa: ANN401
+        found.extend(message.body for message in messages)
+        return ConsumeResult.SUCCESS
+
+    with PushConsumer(
+        cluster.nameserver, group=group, client_id="push", model="broadcasting", offsets_dir=str(tmp_path)
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listen)
+        wait_until(lambda: len(found) >= 200, PATIENCE_S)
+    assert (len(found), set(found)) == (200, sent)
+    assert saved(tmp_path / group / "push.json") == 200
+
+
+READER = """
+import sys
+from minimq import PullConsumer
+consumer = PullConsumer(
+    sys.argv[1], group=sys.argv[2], client_id="killed", model="broadcasting", offsets_dir=sys.argv[4],
+    commit_interval_s=0.01,
+)
+consumer.subscribe(sys.argv[3])
+while True:
+    for message in consumer.poll(0.1, max_messages=10):
+        print(message.body.decode(), flush=True)
+"""
+
+
+@pytest.mark.fault
+def test_a_consumer_that_is_killed_loses_nothing(
+    cluster: LocalCluster, topic: str, group: str, new_consumer: Callable[..., PullConsumer], tmp_path: Path
+) -> None:
+    sent = send(cluster, topic, 0, 2000)
+    process = subprocess.Popen(
+        [sys.executable, "-c", READER, cluster.nameserver, group, topic, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    before: set[bytes] = set()
+    for line in process.stdout:
+        if not line.endswith("\n"):
+            break
+        before.add(line.strip().encode())
+        if len(before) == 1000:
+            process.send_signal(signal.SIGKILL)
+    process.wait(PATIENCE_S)
+    process.stdout.close()
+    assert 0 < saved(tmp_path / group / "killed.json") <= len(before)
+    with new_consumer("killed") as consumer:
+        consumer.subscribe(topic)
+        after: set[bytes] = set()
+
+        def all_read() -> bool:
+            after.update(message.body for message in consumer.poll(0.1))
+            return before | after == sent
+
+        wait_until(all_read, PATIENCE_S)
+
+
+def test_wrong_usage_is_named(
+    cluster: LocalCluster, topic: str, group: str, new_consumer: Callable[..., PullConsumer], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidArgument, match="needs a client_id"):
+        PullConsumer(cluster.nameserver, group=group, model="broadcasting")
+    with pytest.raises(InvalidArgument, match="must be one of clustering, broadcasting"):
+        PullConsumer(cluster.nameserver, group=group, model="anycast")
+    with new_consumer("one") as consumer, new_consumer("one") as second:
+        with pytest.raises(InvalidArgument, match="reads all queues"):
+            consumer.assign([])
+        consumer.subscribe(topic)
+        consumer.poll(0)
+        second.subscribe(topic)
+        with pytest.raises(DataDirectoryInUse, match="give each its own client_id"):
+            second.poll(0)
+    (tmp_path / group / "one.json").write_text('{"version": 1')
+    with new_consumer("one") as third:
+        third.subscribe(topic)
+        with pytest.raises(StoreError, match="is no file of offsets"):
+            third.poll(0)

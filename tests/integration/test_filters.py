@@ -1,0 +1,132 @@
+"""Subscriptions by tag and by property: what is handed out, how far the offsets go, what members must agree on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq_common.errors import GroupConflict, InvalidArgument
+from support.command import Minimq
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+def orders(topic: str, count: int) -> list[Message]:
+    """Return orders: every third one paid, every second one from the EU, amounts that grow."""
+    return [
+        Message(
+            topic,
+            b"%d" % number,
+            "paid" if number % 3 == 0 else "open",
+            properties={"region": "eu" if number % 2 == 0 else "us", "amount": str(number)},
+        )
+        for number in range(count)
+    ]
+
+
+def read_to_the_end(consumer: PullConsumer) -> list[int]:
+    """Return the numbers of all messages that the consumer gets, sorted."""
+    found: list[int] = []
+
+    def ended() -> bool:
+        messages = consumer.poll(0.05)
+        found.extend(int(message.body) for message in messages)
+        return not messages and len(consumer.assignment) == 8 and consumer.at_end()
+
+    wait_until(ended, PATIENCE_S)
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("expression", "where", "wanted"),
+    [
+        ("paid", None, lambda number: number % 3 == 0),
+        ("*", "region = 'eu' AND amount > 50", lambda number: number % 2 == 0 and number > 50),
+        ("paid", "region = 'eu'", lambda number: number % 6 == 0),
+        ("paid || open", "TAGS = 'open' OR amount < 10", lambda number: number % 3 != 0 or number < 10),
+        ("refunded", None, lambda number: False),
+    ],
+)
+def test_what_is_wanted_is_handed_out_and_all_of_it_counts_as_read(
+    cluster: LocalCluster,
+    topic: str,
+    group: str,
+    expression: str,
+    where: str | None,
+    wanted: Callable[[int], bool],
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many(orders(topic, 300))
+    with PullConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic, expression, where)
+        assert read_to_the_end(consumer) == [number for number in range(300) if wanted(number)]
+    with Admin(cluster.nameserver) as admin:
+        assert sum(admin.committed_offsets(group, topic).values()) == 300
+
+
+def test_offsets_go_past_batches_that_the_broker_passed_over(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str
+) -> None:
+    """Wanted batches lie between others, and others come last."""
+    queue = MessageQueue(topic, "broker-a", 0)
+    with Producer(cluster.nameserver) as producer, PullConsumer(cluster.nameserver, group=group) as consumer:
+        for number in range(20):
+            tag = "rare" if number in {7, 12} else "common"
+            producer.send_many([Message(topic, b"%d" % number, tag)] * 10, queue=queue)
+        consumer.subscribe(topic, "rare")
+        assert read_to_the_end(consumer) == [7] * 10 + [12] * 10
+        assert consumer.position(queue) == 200
+        consumer.commit()
+        assert admin.committed_offsets(group, topic)[queue] == 200
+
+        producer.send_many([Message(topic, b"20", "common")] * 10, queue=queue)
+        wait_until(lambda: not consumer.poll(0.05) and consumer.position(queue) == 210, PATIENCE_S)
+        producer.send_many([Message(topic, b"21", "rare")] * 3, queue=queue)
+        messages = wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+        assert [message.queue_offset for message in messages] == [210, 211, 212]
+
+
+def test_members_that_write_the_same_filter_differently_agree_and_others_do_not(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    with PullConsumer(cluster.nameserver, group=group) as first, PullConsumer(cluster.nameserver, group=group) as same:
+        first.subscribe(topic, "paid||refunded", "region='eu' and amount>10")
+        same.subscribe(topic, " refunded || paid", "region = 'eu'  AND amount > 10")
+
+        def shared() -> bool:
+            first.poll(0.05)
+            same.poll(0.05)
+            return len(first.assignment) == len(same.assignment) == 4
+
+        wait_until(shared, PATIENCE_S)
+        with PullConsumer(cluster.nameserver, group=group) as other:
+            other.subscribe(topic, "paid||refunded", "region='eu' and amount>11")
+            with pytest.raises(GroupConflict, match="filter"):
+                wait_until(lambda: other.poll(0.1), PATIENCE_S)
+
+
+@pytest.mark.parametrize(("expression", "where"), [("", None), ("*", ""), ("*", "region ="), ("a ||", "region = 'eu'")])
+def test_what_is_no_expression_is_refused_at_once(
+    cluster: LocalCluster, topic: str, group: str, expression: str, where: str | None
+) -> None:
+    with PullConsumer(cluster.nameserver, group=group) as consumer, pytest.raises(InvalidArgument):
+        consumer.subscribe(topic, expression, where)
+
+
+def test_the_command_filters_by_tag_and_property(cluster: LocalCluster, topic: str, group: str) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many(orders(topic, 60))
+    args = ["--group", group, "--exit-at-end", "--format", "json", "--tags", "paid", "--where", "region = 'eu'"]
+    result = Minimq(cluster.nameserver)("consume", topic, *args)
+    found = [json.loads(line) for line in result.splitlines()]
+    assert sorted(int(item["body"]) for item in found) == list(range(0, 60, 6))
+    assert {item["properties"]["region"] for item in found} == {"eu"}
