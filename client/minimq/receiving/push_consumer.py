@@ -197,10 +197,11 @@ class PushConsumer(Consumer):
 
     def _join(self) -> None:
         if self._retry_topic is not None:
+            self._routes.watch(self._retry_topic)
             try:
                 self._routes.route(self._retry_topic)
             except TopicNotFound:
-                log.debug("consumer: no message was tried again yet group=%s", self.group)  # it is watched from now on
+                log.debug("consumer: no message was tried again yet group=%s", self.group)
             self._filters[self._retry_topic] = MessageFilter()
         super()._join()
 
@@ -225,6 +226,9 @@ class PushConsumer(Consumer):
             except MiniMQError as error:
                 log.error("consumer: group=%s error=%s", self.group, error)
                 self._stop.wait(_WAIT_S)
+            except Exception:  # the thread serves all queues: it must outlive a fault with one
+                log.exception("consumer: failed, will try again group=%s", self.group)
+                self._stop.wait(_WAIT_S)
 
     def _take(self, *, draining: bool) -> None:
         """Take messages and give them to the threads; wait for a moment when there is nothing to do."""
@@ -235,13 +239,19 @@ class PushConsumer(Consumer):
         wait_s = min(max(self._in_hand.next_due() - time.monotonic(), 0.0), _WAIT_S)
         messages = self._core.take(self._batch_size, wait_s, but=blocked)
         if messages:
-            queue = messages[0].queue
-            for call in self._in_hand.take(
-                messages, self._parts(messages), lambda offset: self._core.seek(queue, offset)
-            ):
+            for call in self._calls(messages):
                 self._submit(call)
         elif draining:
             self._in_hand.wait(_DRAIN_WAIT_S)
+
+    def _calls(self, messages: list[ReceivedMessage]) -> list[Call]:
+        queue = messages[0].queue
+        try:
+            parts = self._parts(messages)
+        except Exception:
+            self._core.seek(queue, messages[0].queue_offset)  # none was looked at, so none may count as passed over
+            raise
+        return self._in_hand.take(messages, parts, lambda offset: self._core.seek(queue, offset))
 
     def _parts(self, messages: list[ReceivedMessage]) -> list[list[ReceivedMessage]]:
         """Return the messages that are wanted, those of one topic in each part."""

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 #: A broker that did not take a copy comes last for so long.
 _AVOID_S = 10.0
-#: What has been received has passed the limit of its broker.
-_NO_LIMIT = 1 << 30
+#: The most that any broker takes: what was received has passed the limit of its own.
+_MOST_BYTES = 32 << 20
 
 
 class Failed(NamedTuple):
@@ -125,7 +125,7 @@ class RetrySender:
 
     def _send_copies(self, copies: Sequence[Message], queue: MessageQueue) -> list[tuple[int, MiniMQError | None]]:
         if self._producer is None:
-            self._producer = Producer(self._nameservers, send_timeout_s=self._timeout_s, max_body_bytes=_NO_LIMIT)
+            self._producer = Producer(self._nameservers, send_timeout_s=self._timeout_s, max_body_bytes=_MOST_BYTES)
         under_way: list[Future[SendReceipt] | MiniMQError] = []
         for copy in copies:
             try:
