@@ -20,6 +20,8 @@ Options = TypeVar("Options", bound="DataclassInstance")
 
 def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
     """Return the addresses in "HOST:PORT[,HOST:PORT]" or in a sequence. Raises `InvalidArgument`."""
+    if not isinstance(nameserver, str | Sequence):
+        raise InvalidArgument(f"nameserver is {nameserver!r}: write HOST:PORT")
     parts = nameserver.split(",") if isinstance(nameserver, str) else nameserver
     addresses = tuple(check_address(part.strip()) for part in parts if part.strip())
     if not addresses:
@@ -41,10 +43,16 @@ def check_above_zero(options: DataclassInstance, *, but: Sequence[str] = ()) -> 
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         # A switch is no number, though Python thinks so.
-        if isinstance(field.default, bool) or not isinstance(field.default, int | float):
+        if isinstance(field.default, bool):
+            if not isinstance(value, bool):
+                raise InvalidArgument(f"{field.name} is {value!r}: it must be True or False")
             continue
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise InvalidArgument(f"{field.name} is {value!r}: it must be a number")
+        if not isinstance(field.default, int | float):
+            continue
+        wanted = int if isinstance(field.default, int) else int | float
+        if not isinstance(value, wanted) or isinstance(value, bool) or value == float("inf"):
+            kind = "a whole number" if wanted is int else "a finite number"
+            raise InvalidArgument(f"{field.name} is {value!r}: it must be {kind}")
         if value > 0 or (value == 0 and field.name in but):
             continue
         raise InvalidArgument(f"{field.name} is {value}: it must be {'0 or above' if field.name in but else 'above 0'}")

@@ -17,7 +17,7 @@
     └── StoreError              a data directory cannot be used
         ├── DataDirectoryInUse      ├── DataDirectoryVersion  └── CorruptEntry
 
-What a client does after an error stands on its class, in three marks; the retry loop reads them and never lists
+What a client does after an error stands on its class, in marks; the retry loop reads them and never lists
 classes. No mark at all: the call fails at once.
 
     mark            what a producer does                                       on
@@ -46,6 +46,8 @@ class MiniMQError(Exception):
     refresh_route: ClassVar[bool] = False
     #: Something is wrong with the broker itself, so that others are the better choice for a while.
     avoid_broker: ClassVar[bool] = False
+    #: Whether the server said something; if not, it is worth asking whether it is there again.
+    answered: ClassVar[bool] = True
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -197,6 +199,7 @@ class TransportError(MiniMQError):
     retriable = True
     refresh_route = True
     avoid_broker = True
+    answered = False
 
 
 class Unavailable(TransportError):

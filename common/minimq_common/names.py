@@ -65,7 +65,7 @@ def check_cluster(name: str) -> str:
 def check_address(address: str) -> str:
     """Return the HOST:PORT. Raises `InvalidArgument` when it is not one."""
     host, colon, port = address.rpartition(":")
-    if not host or not colon or not port.isdecimal() or int(port) > 65_535:
+    if not host or "/" in host or not colon or not port.isdecimal() or int(port) > 65_535:
         raise InvalidArgument(f"{address!r} is not an address: write HOST:PORT, for example 127.0.0.1:9876")
     return address
 

@@ -79,6 +79,8 @@ _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MiniMQError]] = {
     grpc.StatusCode.CANCELLED: errors.Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
     grpc.StatusCode.UNIMPLEMENTED: errors.InvalidArgument,
+    # gRPC's own word for a frame over its limit; a server of ours that is busy says so by its code.
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.MessageTooLarge,
 }
 
 

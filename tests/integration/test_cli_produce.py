@@ -94,7 +94,7 @@ def test_the_counters_of_the_producer_are_printed(minimq: Minimq, topic: str) ->
 def test_a_line_that_is_wrong_is_named(minimq: Minimq, topic: str, line: bytes, text: str) -> None:
     said = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": 1}\n' + line + b"\n", status=1)
     assert text in said
-    assert said.endswith("\nno message was acknowledged\n")
+    assert said.endswith("\nno whole part of the lines is stored: go on with line 1\n")
 
 
 def test_a_topic_that_is_not_there_or_a_file(minimq: Minimq, topic: str) -> None:
@@ -133,7 +133,7 @@ def test_ctrl_c_says_what_was_acknowledged_and_ends_with_130(minimq: Minimq, top
         producing.send_signal(signal.SIGINT)
         output, said = producing.communicate(timeout=20)
     assert (output, producing.returncode) == (b"", 130)
-    assert said == b"interrupted: 1 message of the lines before was acknowledged\n"
+    assert said == b"interrupted: lines 1 to 1 are stored: go on with line 2\n"
 
 
 def test_what_is_not_allowed_is_said_at_once(minimq: Minimq, topic: str, admin: Admin) -> None:

@@ -15,9 +15,9 @@ import msgspec
 
 from minimq_common.errors import StaleSequence
 
-#: Batches remembered of one producer. Its windows hold some ten; thousands pile up only while one of them is tried for
-#: seconds at another broker. It is also the bound of a row of the checkpoint: some 100 KiB.
-MAX_BATCHES = 4096
+#: Batches remembered of one producer. Its windows hold some ten; more pile up only while one of them is tried elsewhere
+#: for seconds, during which a producer makes thousands. It is also the bound of a row of the checkpoint: some 2 MiB.
+MAX_BATCHES = 1 << 16
 #: A repeat comes seconds after the first try: so many producers do not begin to write to one broker within that time.
 MAX_PRODUCERS = 10_000
 #: Batches remembered of all producers: at most 100 MB of memory, and 15 MB of the checkpoint.

@@ -7,20 +7,22 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from minimq.aio.outcomes import LoopOutcomes
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.sending.interceptor import SendInterceptor
+from minimq.sending.outgoing import Outcome
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selection import Selector
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.sender import Prepared, Sender
+from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
-from minimq_common.errors import BufferFull, Closed, SendFailed
+from minimq_common.errors import Closed, SendFailed
 from minimq_common.model import Message, MessageQueue
 
-T = TypeVar("T")
+#: A message of that size costs the loop too much time, in copies and in compression.
+_LARGE_BYTES = 1 << 17
 
 
 class Producer:
@@ -50,6 +52,8 @@ class Producer:
         self._sender = Sender(nameserver, self._options, interceptors)
         # One thread, so that what waits is handed in in its order.
         self._waiting = ThreadPoolExecutor(1, "minimq-aio-producer")
+        #: How many messages are with it.
+        self._with_thread = 0
         self._outcomes: LoopOutcomes[SendReceipt] | None = None
 
     async def __aenter__(self) -> Self:
@@ -80,19 +84,18 @@ class Producer:
         Returns:
             A future of the receipt, which raises what `send` would. Cancelling it takes nothing back.
         """
-        prepared = await self._prepare(message, queue, selector)
         loop = asyncio.get_running_loop()
         if self._outcomes is None or self._outcomes.loop is not loop:
             self._outcomes = LoopOutcomes(loop)
         outcome = self._outcomes.new()
-        await self._hand_in(prepared, outcome)
+        await self._hand_in(message, queue, selector, outcome)
         return outcome.future
 
     async def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
         """Send a message of whose outcome nobody wants to hear; see `minimq.Producer.send_one_way`."""
-        await self._hand_in(await self._prepare(message, queue, selector), None)
+        await self._hand_in(message, queue, selector, None)
 
     async def send_many(
         self,
@@ -130,24 +133,41 @@ class Producer:
 
     # ---- without blocking the loop --------------------------------------------------------------
 
-    async def _prepare(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> Prepared:
-        if self._sender.knows(message.topic):
-            return self._sender.prepare(message, queue, selector)
-        return await self._in_thread(partial(self._sender.prepare, message, queue, selector))
+    async def _hand_in(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
+    ) -> None:
+        """Hand a message in; at once if that takes no time, by the thread otherwise.
 
-    async def _hand_in(self, prepared: Prepared, outcome: Any) -> None:  # noqa: ANN401 - see `outgoing.Outcome`
-        if self._sender.try_hand_in(prepared, outcome):
-            return
-        if not self._options.block_when_full:
-            raise BufferFull("the buffer is full: send more slowly, raise buffer_bytes, or set block_when_full")
-        await self._in_thread(partial(self._sender.hand_in, prepared, outcome))
+        What comes while others are with the thread goes there as well, or it would overtake them.
+        """
+        if not self._with_thread and len(message.body) < _LARGE_BYTES and self._sender.knows(message.topic):
+            prepared = self._sender.prepare(message, queue, selector)
+            if self._sender.try_hand_in(prepared, outcome):
+                return
+            call = partial(self._sender.hand_in, prepared, outcome)
+        else:
+            call = partial(self._prepare_and_hand_in, message, queue, selector, outcome)
+        await self._in_thread(call)
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
+    def _prepare_and_hand_in(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
+    ) -> None:
+        self._sender.hand_in(self._sender.prepare(message, queue, selector), outcome)
+
+    async def _in_thread(self, call: Callable[[], None]) -> None:
         try:
             answer = asyncio.get_running_loop().run_in_executor(self._waiting, call)
         except RuntimeError:  # the thread is gone
             raise Closed("the producer is closed") from None
-        return await answer
+        self._with_thread += 1
+        answer.add_done_callback(self._thread_is_done)
+        # What the thread has been given it does, whatever becomes of this task: others wait behind it.
+        await asyncio.shield(answer)
+
+    def _thread_is_done(self, answer: asyncio.Future[None]) -> None:
+        self._with_thread -= 1
+        if not answer.cancelled():
+            answer.exception()  # whose task was cancelled does not hear of it
 
     async def _send_stream(
         self, messages: AsyncIterable[Message], queue: MessageQueue | None, selector: Selector | None

@@ -105,7 +105,6 @@ def check_allowed(nameserver: str, topic: str, wanted: Permission) -> None:
     A topic that is not there to be written is no matter: brokers may be allowed to make it.
     """
     from minimq.administration.admin import Admin
-    from minimq.administration.descriptions import name_of
 
     with Admin(nameserver) as admin:
         try:
@@ -116,9 +115,11 @@ def check_allowed(nameserver: str, topic: str, wanted: Permission) -> None:
             raise
     if queues and not any(data.permission & wanted for data in queues):
         what = "readable" if wanted == Permission.READ else "writable"
+        names = ", ".join(data.broker_name for data in queues)
         raise NoPermission(
-            f"topic {topic} is not {what}, its permission is {name_of(queues[0].permission)}: change it with "
-            f"`minimq topic update {topic} --permission read-write`"
+            f"topic {topic} is not {what} on {names}: the topic does not allow it, or the broker does not allow it of "
+            f"any topic; see `minimq topic describe {topic}` and `minimq cluster status`, then `minimq topic update "
+            f"{topic} --permission read-write` or `minimq cluster permission {queues[0].broker_name} read-write`"
         )
 
 
@@ -159,3 +160,22 @@ def stop_on_signal() -> Iterator[threading.Event]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interrupt_later() -> Iterator[None]:
+    """Within the block, Ctrl-C waits for its end; a second one does not."""
+    told: list[int] = []
+
+    def on_interrupt(number: int, _frame: FrameType | None) -> None:
+        if told:
+            raise KeyboardInterrupt
+        told.append(number)
+
+    former = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
+    if told:
+        raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
-from minimq.cli.base import check_allowed, count_of, option, size_of
+from minimq.cli.base import check_allowed, count_of, interrupt_later, option, size_of
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
@@ -21,6 +21,7 @@ from minimq_common.names import check_topic
 if TYPE_CHECKING:
     from minimq.sending.producer import Producer
     from minimq.sending.queue_selection import Selector
+    from minimq.sending.statistics import ProducerStatistics
 
 #: Bytes that are read before they are sent. All that waits in memory is this, and one line.
 _BLOCK_BYTES = 4 << 20
@@ -55,12 +56,20 @@ Advance = Callable[[int], None]
     help="How batches are compressed.",
 )
 @option(
+    "--send-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for all tries of a batch: give more to outlast the restart of a broker.",
+)
+@option(
     "--statistics",
     type=click.Choice(("table", "json")),
-    help="In the end, print counters, latencies and the brokers that were left out.",
+    help="In the end, also when it fails, print counters, latencies and the brokers that are left out then.",
 )
 @click.pass_obj
-def produce(  # noqa: PLR0913 - the flags of the command
+def produce(  # noqa: PLR0913, PLR0915 - the flags of the command, and how it can end
     nameserver: str,
     topic: str,
     file: BinaryIO,
@@ -71,15 +80,15 @@ def produce(  # noqa: PLR0913 - the flags of the command
     limit: int,
     by_key: bool,
     compression: str,
+    send_timeout: float,
     statistics: str | None,
 ) -> None:
     """Send each line of FILE, or of stdin, as a message; empty lines are left out.
 
     The end of a line, LF or CRLF, is not sent.
 
-    What has arrived is sent at once, so that a slow pipe is no slower than it has to be. When it fails, it says how
-    many messages were acknowledged: all up to there are stored, and of the part that failed some may be. So does
-    Ctrl-C, with exit status 130.
+    What has arrived is sent at once, so that a slow pipe is no slower than it has to be. When it fails, it says which
+    lines are stored and with which one to go on. So does Ctrl-C, with exit status 130.
 
     \b
     Examples:
@@ -99,41 +108,44 @@ def produce(  # noqa: PLR0913 - the flags of the command
     parse = _Parser(check_topic(topic), key_field, tag_field, tag, limit, needs_key=by_key)
     began = time.monotonic()
     sent = size = 0
+    counted: ProducerStatistics | None = None
     try:
         check_allowed(nameserver, topic, Permission.WRITE)
         with (
-            Producer(nameserver, max_body_bytes=limit, compression=compression) as producer,
+            Producer(
+                nameserver, max_body_bytes=limit, compression=compression, send_timeout_s=send_timeout
+            ) as producer,
             _progress(file) as advance,
         ):
-            for block in _blocks(file.fileno(), limit):
-                messages = parse.messages(block)
-                try:
-                    _send(producer, messages, selector)
-                except MessageTooLarge as error:
-                    raise parse.refused(block, error) from None
-                sent += len(messages)
-                size += sum(len(message.body) for message in messages)
-                advance(len(block))
-            counted = producer.statistics()
+            try:
+                for block in _blocks(file.fileno(), limit):
+                    messages = parse.messages(block)
+                    try:
+                        with interrupt_later():
+                            _send(producer, messages, selector)
+                            parse.stored()
+                    except MessageTooLarge as error:
+                        raise parse.refused(block, error) from None
+                    sent += len(messages)
+                    size += sum(len(message.body) for message in messages)
+                    advance(len(block))
+            finally:
+                counted = producer.statistics()
     except MiniMQError as error:
         # Of the base class: whatever it was, it lies in the lines or in the cluster and not in the usage.
-        raise MiniMQError(f"{error.message}\n{_acknowledged(sent)}") from None
+        raise MiniMQError(f"{error.message}\n{parse.say_stored(sent, counted)}") from None
     except KeyboardInterrupt:
-        click.echo(f"interrupted: {_acknowledged(sent)}", err=True)
+        click.echo(f"interrupted: {parse.say_stored(sent, counted)}", err=True)
         raise
-    seconds = max(time.monotonic() - began, 1e-9)
-    click.echo(
-        f"sent {count_of(sent, 'message')} ({size_of(size)}) to {topic} in {seconds:.2f} s: "
-        f"{sent / seconds:,.0f} messages/s, {size_of(size / seconds)}/s"
-    )
-    if statistics:
-        show_statistics(statistics, counted)
-
-
-def _acknowledged(sent: int) -> str:
-    if not sent:
-        return "no message was acknowledged"
-    return f"{count_of(sent, 'message')} of the lines before {'was' if sent == 1 else 'were'} acknowledged"
+    else:
+        seconds = max(time.monotonic() - began, 1e-9)
+        click.echo(
+            f"sent {count_of(sent, 'message')} ({size_of(size)}) to {topic} in {seconds:.2f} s: "
+            f"{sent / seconds:,.0f} messages/s, {size_of(size / seconds)}/s"
+        )
+    finally:
+        if statistics and counted is not None:
+            show_statistics(statistics, counted)
 
 
 def _send(producer: Producer, messages: list[Message], selector: Selector | None) -> None:
@@ -156,6 +168,7 @@ class _Parser:
         self._limit = limit
         self._needs_key = needs_key
         self._line = 0
+        self._stored = 0
 
     def messages(self, block: bytes) -> list[Message]:
         """Return the messages of whole lines. Raises `InvalidArgument` with the number of the line."""
@@ -168,6 +181,18 @@ class _Parser:
         if self._key_field is None and self._tag_field is None:
             return [Message(self._topic, body, self._tag) for body in bodies if body]
         return [self._from_json(body, number) for number, body in enumerate(bodies, first) if body]
+
+    def stored(self) -> None:
+        """Note that all lines so far are stored."""
+        self._stored = self._line
+
+    def say_stored(self, sent: int, counted: ProducerStatistics | None) -> str:
+        """Return what is stored of the lines when it ends early, and where to go on."""
+        said = f"lines 1 to {self._stored:,} are stored" if self._stored else "no whole part of the lines is stored"
+        more = counted.acknowledged - sent if counted is not None else 0
+        if more:
+            said += f", and {count_of(more, 'message')} of the lines behind them, which come twice when sent again"
+        return f"{said}: go on with line {self._stored + 1:,}"
 
     def refused(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
         """Return what a broker said of the block that `messages` took last, with the number of the longest line."""

@@ -41,19 +41,18 @@ class AppendStream:
         """Whether the stream is over, so that a new one is needed."""
         return self._end is not None
 
-    def append(self, queue: MessageQueue, data: bytes, answer: Answer) -> None:
-        """Send a batch; `answer` is called exactly once."""
+    def append(self, queue: MessageQueue, data: bytes, answer: Answer) -> MiniMQError | None:
+        """Send a batch; `answer` is called once. Returns the reason when the stream has ended: then it never is."""
         with self._lock:
             request_id = next(self._ids)
             end = self._end
             if end is None:
                 self._waiting[request_id] = answer
-        if end is not None:
-            answer(None, end)
-        else:
+        if end is None:
             self._stream.send(
                 broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id, batch=data)
             )
+        return end
 
     def give_up(self, reason: MiniMQError) -> None:
         """End at once: what is under way fails with this reason, and what was not sent yet never will be."""

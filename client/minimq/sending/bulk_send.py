@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from typing import Any
 
 from minimq.sending.dispatcher import Dispatcher
-from minimq.sending.outgoing import Completion
+from minimq.sending.outgoing import Completion, InBuffer
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.send_buffer import SendBuffer
@@ -32,17 +32,18 @@ Slots = Sequence[int]
 Destination = tuple[str, MessageQueue | None]
 
 
+#: Told the outcome of a message, see `SendInterceptor.after_send`.
+Watcher = Callable[[Message, SendReceipt | None, MiniMQError | None], None]
+
+
 class _OpenBatch:
-    """Messages for one destination that will leave together."""
+    """Messages for one destination that will leave together, and what they take of the buffer."""
 
     def __init__(self, options: ProducerOptions) -> None:
         self.records = BatchBuilder(options.max_body_bytes, options.batch_compression)
         self.slots: list[Slots] = []
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes of the buffer."""
-        return self.records.size + OVERHEAD_BYTES * len(self.records)
+        self.tickets: list[int] = []
+        self.size = 0
 
 
 class BulkSend:
@@ -66,28 +67,49 @@ class BulkSend:
     ) -> None:
         self._dispatcher = dispatcher
         self._buffer = buffer
+        self._options = options
         self._find = find
         self._choose = choose
-        self._options = options
         self._open: dict[Destination, _OpenBatch] = {}
         self._count = 0
-        self._size = 0
+        self._watcher: Watcher | None = None
+        #: Messages by place whose outcome the watcher has not been told.
+        self._watched: dict[int, Message] = {}
         #: Protects the two fields below.
         self._changed = threading.Condition()
         self._under_way = 0
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MiniMQError]] = []
 
+    def watched(
+        self, messages: Iterable[Message], make: Callable[[Message], Message], watcher: Watcher
+    ) -> Iterator[Message]:
+        """Yield what `make` makes of each message, and have the watcher told what becomes of it."""
+        self._watcher = watcher
+        for place, message in enumerate(messages):
+            made = self._watched[place] = make(message)
+            yield made
+
     def send(self, messages: Iterator[Message]) -> None:
         """Send all messages. Raises where it stops, as `Producer.send_many` tells."""
+        try:
+            self._send_all(messages)
+        except BaseException as error:
+            for batch in self._open.values():
+                self._buffer.release(batch.tickets, batch.size)
+            self._open.clear()
+            self._tell([*self._watched], None, error if isinstance(error, MiniMQError) else _not_sent(error))
+            raise
+
+    def _send_all(self, messages: Iterator[Message]) -> None:
         wanted = _FIRST_PART
         while part := list(islice(messages, wanted)):
-            before = self._size
-            for piece in self._pieces(part, bytes_of_bodies(part)):
+            size = bytes_of_bodies(part)
+            for piece in self._pieces(part, size):
                 self._add(piece)
-            average = max((self._size - before) // len(part), 1)
-            wanted = max(1, min(_PART, self._options.batch_bytes // average, self._options.batch_messages))
-        for destination, batch in self._open.items():
-            self._send(destination, batch)
+            wanted = max(
+                1, min(_PART, self._options.batch_bytes * len(part) // max(size, 1), self._options.batch_messages)
+            )
+        self._send_open()
 
     def wait(self) -> None:
         """Wait for the outcome of every batch that was sent."""
@@ -106,15 +128,6 @@ class BulkSend:
         if failures:
             raise self._failed(failures)
         return receipts
-
-    def outcomes(self) -> Iterator[tuple[int, SendReceipt | None, MiniMQError | None]]:
-        """Yield the place of each message that was sent, with its receipt or the reason why there is none."""
-        for slots, outcome in self._outcomes:
-            places = chain.from_iterable(slots)
-            if isinstance(outcome, BatchReceipt):
-                yield from ((place, SendReceipt(outcome, index), None) for index, place in enumerate(places))
-            else:
-                yield from ((place, None, outcome) for place in places)
 
     def _pieces(self, part: list[Message], size: int) -> Iterator[list[Message]]:
         """Cut a part in which the messages are suddenly much larger than before."""
@@ -137,33 +150,50 @@ class BulkSend:
             self._add_to(destination, [messages[index] for index in group], [start + index for index in group])
 
     def _add_to(self, destination: Destination, messages: list[Message], slots: Slots) -> None:
+        topic = destination[0]
+        size = bytes_of_bodies(messages) + OVERHEAD_BYTES * len(messages)
         batch = self._open.get(destination)
         if batch is None:
-            self._find(destination[0])
+            self._find(topic)
+        ticket = self._buffer.try_reserve(topic, len(messages), size)
+        if ticket is None:
+            self._send_open()  # what is open holds room that it gives back only once it is on its way
+            ticket, batch = self._buffer.reserve(topic, len(messages), size), None
+        if batch is None:
             batch = self._open[destination] = _OpenBatch(self._options)
+        batch.tickets.append(ticket)
+        batch.size += size
         before = batch.records.size
         batch.records.add(messages)
         batch.slots.append(slots)
-        self._size += batch.records.size - before
+        grown = batch.records.size - before
+        self._buffer.grow(grown + OVERHEAD_BYTES * len(messages) - size)  # by keys and properties
+        batch.size += grown + OVERHEAD_BYTES * len(messages) - size
         # Full when another part like this one would not fit.
-        size = 2 * batch.records.size - before
-        if size > self._options.batch_bytes or len(batch.records) + len(messages) > self._options.batch_messages:
+        full = batch.records.size + grown > self._options.batch_bytes
+        if full or len(batch.records) + len(messages) > self._options.batch_messages:
+            self._send(destination, self._open.pop(destination))
+
+    def _send_open(self) -> None:
+        while self._open:
+            destination = next(iter(self._open))
             self._send(destination, self._open.pop(destination))
 
     def _send(self, destination: Destination, batch: _OpenBatch) -> None:
-        size = batch.size
-        self._buffer.reserve(len(batch.records), size)
         with self._changed:
             self._under_way += 1
+        room = InBuffer(batch.tickets, batch.size)
         complete = self._completion(batch.slots)
         try:
-            self._dispatcher.send_batch(*destination, batch.records, size, complete)
-        except Exception:  # it was not handed in
-            complete(None, None)
+            self._dispatcher.send_batch(*destination, batch.records, room, complete)
+        except BaseException:  # it was not handed in
+            with self._changed:
+                self._under_way -= 1
             raise
 
     def _completion(self, slots: list[Slots]) -> Completion:
         def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+            self._tell(chain.from_iterable(slots), receipt, error)
             outcome = receipt or error
             with self._changed:
                 self._under_way -= 1
@@ -172,6 +202,15 @@ class BulkSend:
                 self._changed.notify_all()
 
         return complete
+
+    def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        """Tell the watcher, if there is one, the outcome of messages."""
+        if self._watcher is None:
+            return
+        for index, place in enumerate(places):
+            message = self._watched.pop(place, None)
+            if message is not None:
+                self._watcher(message, SendReceipt(receipt, index) if receipt else None, error)
 
     def _failed(self, failures: list[MiniMQError]) -> SendFailed:
         first = failures[0]
@@ -194,3 +233,7 @@ def _fill(receipts: list[Any], slots: list[Slots], receipt: BatchReceipt) -> Non
             for slot, single in zip(part, made, strict=True):
                 receipts[slot] = single
         index += len(part)
+
+
+def _not_sent(error: BaseException) -> SendFailed:
+    return SendFailed(f"the call that was to send the message ended before it was handed in: {error!r}")

@@ -11,7 +11,6 @@ import logging
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,17 +18,26 @@ from functools import partial
 from minimq.routes.routing import RouteCache
 from minimq.sending.append_stream import AppendStream
 from minimq.sending.batch_numbers import BatchNumbers
-from minimq.sending.outgoing import Completion, Lane, Outcome, OutgoingBatch, PendingMessage
-from minimq.sending.placement import Place, Placement
+from minimq.sending.outgoing import Completion, InBuffer, Lane, Outcome, OutgoingBatch, PendingMessage
+from minimq.sending.placement import Placement
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendStatus
-from minimq.sending.retry import GiveUp, next_step, patience_s
+from minimq.sending.retry import GiveUp, TryAgain, next_step, patience_s
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics, SendCounters
-from minimq.sending.waiting_lines import WaitingLines
+from minimq.sending.waiting_lines import Departure, WaitingLines
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.batch_builder import BatchBuilder
-from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError, SendFailed, Unavailable
+from minimq_common.errors import (
+    Closed,
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    MiniMQError,
+    SendFailed,
+    TopicNotFound,
+    Unavailable,
+)
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -37,6 +45,7 @@ log = logging.getLogger(__name__)
 
 #: How often late tries are looked for.
 _TICK_S = 0.1
+_STATUS = {status.value: status for status in SendStatus}
 
 
 @dataclass(slots=True, eq=False)
@@ -71,9 +80,11 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._numbers = BatchNumbers()
         self._counters = SendCounters()
-        self._placement = Placement(routes, options)
+        self._placement = Placement(routes, options, random.Random())
         self._waiting = WaitingLines(self._placement, options.batch_messages, options.batch_bytes)
         self._flights: set[_Flight] = set()
+        #: When something was last acknowledged, by destination.
+        self._progress: dict[tuple[str, MessageQueue | None], float] = {}
         self._streams: dict[str, AppendStream] = {}
         self._closed = False
         self._stop = threading.Event()
@@ -82,49 +93,65 @@ class Dispatcher:
 
     # ---- handing in -----------------------------------------------------------------------------
 
-    def send_message(self, message: Message, queue: MessageQueue | None, size: int, outcome: Outcome | None) -> None:
+    def send_message(
+        self, message: Message, queue: MessageQueue | None, room: InBuffer, outcome: Outcome | None
+    ) -> None:
         """Send one checked message that has room in the buffer."""
-        item = PendingMessage(message, outcome, time.time_ns() // 1_000_000, time.monotonic(), size)
+        [ticket] = room.tickets
+        item = PendingMessage(message, outcome, time.time_ns() // 1_000_000, time.monotonic(), room.size, ticket)
         with self._lock:
-            self._waiting.add_message(message.topic, queue, item)
+            closed = self._closed
+            if not closed:
+                self._waiting.add_message(message.topic, queue, item)
+        if closed:
+            lane = Lane(message.topic, queue)
+            lane.pending.append(item)
+            self._complete(lane.unsealed(), None, _closed())
         self._pump()
 
     def send_batch(
-        self, topic: str, queue: MessageQueue | None, records: BatchBuilder, size: int, complete: Completion
+        self, topic: str, queue: MessageQueue | None, records: BatchBuilder, room: InBuffer, complete: Completion
     ) -> None:
         """Send the records of one topic, which have room in the buffer, as one batch. Raises `InvalidArgument`."""
         try:
             data, sequence = self._encode(records, time.time_ns() // 1_000_000)
-        except Exception:
-            self._buffer.release(len(records), size)
+        except BaseException:
+            self._buffer.release(*room)
             raise
         outgoing = OutgoingBatch(
             topic,
             queue,
             data=data,
             count=len(records),
-            size=size,
+            in_buffer=room,
             sequence=sequence,
             handed_in=time.monotonic(),
             complete=complete,
         )
         with self._lock:
-            self._waiting.add_batch(outgoing)
+            closed = self._closed
+            if not closed:
+                self._waiting.add_batch(outgoing)
+        if closed:
+            self._complete(outgoing, None, _closed())
         self._pump()
 
-    def close(self) -> Counter[str]:
-        """End all threads and streams, fail what is left; return how many messages that were, by topic."""
+    def close(self) -> None:
+        """End all threads and streams, and fail what is left. May be called by any thread, once."""
         with self._lock:
             self._closed = True
+            left = self._waiting.clear() + [flight.batch for flight in self._flights]
+            self._flights.clear()
             streams = list(self._streams.values())
         self._stop.set()
-        self._timer.join()
-        left = self._abandon(Closed("the producer was closed before the message was acknowledged"))
+        if threading.current_thread() is not self._timer:
+            self._timer.join()
+        for what in left:
+            self._complete(_unsent(what), None, _closed())
         for stream in streams:
             if left:
                 stream.cancel()
             stream.close(1.0)
-        return left
 
     # ---- brokers to avoid -----------------------------------------------------------------------
 
@@ -152,23 +179,49 @@ class Dispatcher:
         """Send whatever has somewhere to go."""
         while True:
             with self._lock:
-                work = self._waiting.next(time.monotonic())
-            if work is None:
+                departure = self._waiting.next(time.monotonic())
+            if departure is None:
                 return
-            what, place = work
-            if isinstance(what, OutgoingBatch):
-                outgoing = what
-            else:
-                try:
-                    outgoing = self._seal(what)
-                except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
-                    self._spoiled(what, place, error)
-                    continue
-            if place is None:
-                outgoing.last_broker = outgoing.queue.broker_name if outgoing.queue else None
-                self._try_later(outgoing, self._placement.why_nowhere(outgoing.topic, outgoing.queue))
-            else:
-                self._launch(outgoing, *place)
+            outgoing: OutgoingBatch | None = None
+            try:
+                outgoing = self._sealed(departure)
+                if outgoing is not None:
+                    self._depart(outgoing, departure)
+            except BaseException as interrupt:
+                self._lost(outgoing or _unsent(departure.what), interrupt)
+                raise
+
+    def _depart(self, outgoing: OutgoingBatch, departure: Departure) -> None:
+        if outgoing.deadline is None:
+            outgoing.deadline = time.monotonic() + self._options.send_timeout_s
+        if departure.place is not None:
+            self._launch(outgoing, *departure.place)
+        elif departure.reason is not None:
+            self._try_later(outgoing, departure.reason, tried=False)
+
+    def _lost(self, outgoing: OutgoingBatch, interrupt: BaseException) -> None:
+        """Fail what had left its line when Ctrl-C came, unless it is on its way: nobody else knows of it."""
+        with self._lock:
+            under_way = any(flight.batch is outgoing for flight in self._flights)
+        if not under_way:
+            self._complete(outgoing, None, SendFailed(f"the send was interrupted: {interrupt!r}"))
+
+    def _sealed(self, departure: Departure) -> OutgoingBatch | None:
+        """Return what departs as a batch; None when it makes none, which those who wait for it have been told then."""
+        what = departure.what
+        if isinstance(what, OutgoingBatch):
+            return what
+        try:
+            return self._seal(what)
+        except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
+            # Each was checked when it was handed in, so one was changed since.
+            if departure.place is not None:
+                with self._lock:
+                    self._placement.landed(departure.place.queue)
+            text = error.message if isinstance(error, MiniMQError) else repr(error)
+            reason = f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
+            self._complete(what.unsealed(), None, InvalidArgument(reason))
+            return None
 
     def _encode(self, records: BatchBuilder, born_ms: int | list[int]) -> tuple[bytes, int]:
         """Return records as a batch, and its sequence number."""
@@ -176,7 +229,7 @@ class Dispatcher:
             number = self._numbers.begin()
         try:
             return records.build(born_ms, self.producer_id, *number), number.sequence
-        except Exception:
+        except BaseException:
             with self._lock:
                 self._numbers.settle(number.sequence)
             raise
@@ -187,33 +240,23 @@ class Dispatcher:
         records.add([item.message for item in lane.pending])
         return lane.sealed(*self._encode(records, [item.born_ms for item in lane.pending]))
 
-    def _spoiled(self, lane: Lane, place: Place | None, error: Exception) -> None:
-        """Fail messages that make no batch: each was checked when it was handed in, so one was changed since."""
-        if place is not None:
-            with self._lock:
-                self._placement.landed(place.queue)
-        text = error.message if isinstance(error, MiniMQError) else repr(error)
-        reason = f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
-        self._complete(lane.sealed(b"", -1), None, InvalidArgument(reason))
-
     def _launch(self, outgoing: OutgoingBatch, queue: MessageQueue, address: str) -> None:
+        assert outgoing.deadline is not None
         now = time.monotonic()
-        if outgoing.deadline is None:
-            outgoing.deadline = now + self._options.send_timeout_s
-        outgoing.last_broker = queue.broker_name
-        late_at = now + patience_s(now, outgoing.deadline, len(outgoing.tries))
-        flight = _Flight(outgoing, queue, address, now, late_at)
+        outgoing.avoid = queue.broker_name
+        flight = _Flight(outgoing, queue, address, now, now + patience_s(now, outgoing.deadline, len(outgoing.tries)))
+        reason: MiniMQError | None
         try:
             with self._lock:
                 self._flights.add(flight)
                 stream = flight.stream = self._stream_to(address)
+            reason = stream.append(queue, outgoing.data, partial(self._answered, flight))
         except MiniMQError as error:
-            self._failed(flight, error)
-            return
+            reason = error
         except (ValueError, RuntimeError) as error:  # the channel was closed just now, or there is no thread to be had
-            self._failed(flight, Unavailable(f"no stream to broker {address}: {error}"))
-            return
-        stream.append(queue, outgoing.data, partial(self._answered, flight))
+            reason = Unavailable(f"no stream to broker {address}: {error}")
+        if reason is not None:
+            self._failed(flight, reason)
 
     def _stream_to(self, address: str) -> AppendStream:
         stream = self._streams.get(address)
@@ -232,19 +275,25 @@ class Dispatcher:
         return True
 
     def _answered(self, flight: _Flight, result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
-        if result is not None:
-            self._acknowledged(flight, result)
-        elif error is not None:
-            self._failed(flight, error)
+        try:
+            if result is not None:
+                self._acknowledged(flight, result)
+            elif error is not None:
+                self._failed(flight, error)
+        except Exception as fault:  # a fault of ours: whoever waits for this batch must hear of it all the same
+            log.exception("producer: an answer was not taken in broker=%s", flight.address)
+            self._complete(flight.batch, None, InternalError(f"the producer failed over an answer: {fault!r}"))
+        self._pump()
 
     def _acknowledged(self, flight: _Flight, result: broker_pb2.AppendResult) -> None:
         now = time.monotonic()
         outgoing, queue = flight.batch, flight.queue
-        status = SendStatus(result.status)
+        status = _STATUS.get(result.status, SendStatus.SEND_OK)  # whatever a newer broker says of it, it is stored
         with self._lock:
             if not self._landed(flight):
                 return
             self._placement.answered(queue.broker_name, now - flight.began, now)
+            self._progress[outgoing.topic, outgoing.queue] = now
             self._counters.acknowledged(
                 outgoing.count,
                 len(outgoing.data),
@@ -263,7 +312,6 @@ class Dispatcher:
             status,
         )
         self._complete(outgoing, receipt, None)
-        self._pump()
 
     def _failed(self, flight: _Flight, error: MiniMQError) -> None:
         now = time.monotonic()
@@ -276,36 +324,53 @@ class Dispatcher:
         outgoing.tries.append(
             f"try {len(outgoing.tries) + 1}: {where}, failed after {now - flight.began:.3f} s: {error.message}"
         )
+        if isinstance(error, TopicNotFound):
+            self._routes.forget(outgoing.topic)  # the next send asks anew, and so finds or makes it
         self._try_later(outgoing, error)
-        self._pump()
 
-    def _try_later(self, outgoing: OutgoingBatch, error: MiniMQError) -> None:
-        """Put a batch in line again, or fail it: when trying again cannot help, or time is used up."""
+    def _try_later(self, outgoing: OutgoingBatch, error: MiniMQError, *, tried: bool = True) -> None:
+        """Let a batch wait for its next try, or fail it: when trying again cannot help, or time is used up.
+
+        Args:
+            outgoing: the batch, which is not in any line.
+            error: why it is not stored.
+            tried: whether a broker was asked; otherwise there was none to ask.
+        """
+        assert outgoing.deadline is not None
         now = time.monotonic()
-        if outgoing.deadline is None:  # it was never tried: no broker takes it
-            outgoing.deadline = now + self._options.send_timeout_s
         with self._lock:
-            elsewhere = self._placement.has_other(outgoing.topic, outgoing.last_broker, now)
+            step = next_step(
+                error,
+                tries=len(outgoing.tries) if tried else 0,
+                now=now,
+                deadline=outgoing.deadline,
+                bound=outgoing.queue is not None,
+                elsewhere=self._placement.has_other(outgoing.topic, outgoing.avoid, now),
+            )
             closed = self._closed
-        step = next_step(
-            error,
-            tries=len(outgoing.tries),
-            now=now,
-            deadline=outgoing.deadline,
-            bound=outgoing.queue is not None,
-            elsewhere=elsewhere,
-        )
-        if closed:  # nobody would bring it back
-            self._complete(outgoing, None, Closed("the producer was closed before the message was acknowledged"))
-        elif isinstance(step, GiveUp):
-            self._complete(outgoing, None, self._final(outgoing, error))
-        else:
-            if step.refresh_route:
-                self._routes.refresh_soon(outgoing.topic)
-            with self._lock:
-                if outgoing.tries:
+            if isinstance(step, TryAgain) and not closed:
+                if tried:
                     self._counters.retried()
                 self._waiting.try_again(outgoing, now + step.delay_s if step.delay_s else None)
+        if closed:  # nobody would bring it back
+            self._complete(outgoing, None, _closed())
+        elif isinstance(step, GiveUp):
+            self._give_up(outgoing, error, hopeless=step.hopeless)
+        elif step.refresh_route:
+            self._routes.refresh_soon(outgoing.topic)
+
+    def _give_up(self, outgoing: OutgoingBatch, error: MiniMQError, *, hopeless: bool) -> None:
+        """Fail a batch, and with it those behind it that have waited as long for a destination that takes nothing."""
+        behind: list[OutgoingBatch | Lane] = []
+        if not hopeless:
+            with self._lock:
+                long_ago = time.monotonic() - self._options.send_timeout_s
+                if self._progress.get((outgoing.topic, outgoing.queue), 0.0) <= long_ago:
+                    behind = self._waiting.take_older(outgoing.topic, outgoing.queue, long_ago)
+        self._complete(outgoing, None, self._final(outgoing, error))
+        for what in behind:
+            late = _unsent(what)
+            self._complete(late, None, self._final(late, error))
 
     def _final(self, outgoing: OutgoingBatch, error: MiniMQError) -> MiniMQError:
         """Return what the sender is told of the last error: itself when there was but one try, and no use in others."""
@@ -318,28 +383,19 @@ class Dispatcher:
 
     def _complete(self, outgoing: OutgoingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         with self._lock:
+            if outgoing.done:
+                return
+            outgoing.done = True
             self._numbers.settle(outgoing.sequence)
+            self._waiting.settled(outgoing)
             if error is not None:
                 self._counters.failed(outgoing.count)
-            if outgoing.queue is not None:
-                self._placement.done(outgoing.queue)
         try:
             outgoing.complete(receipt, error)
         except Exception:
             log.exception("producer: an outcome was not taken in topic=%s", outgoing.topic)
         finally:
-            self._buffer.release(outgoing.count, outgoing.size)
-
-    def _abandon(self, error: MiniMQError) -> Counter[str]:
-        with self._lock:
-            left = self._waiting.clear() + [flight.batch for flight in self._flights]
-            self._flights.clear()
-        counts: Counter[str] = Counter()
-        for what in left:
-            outgoing = what.sealed(b"", -1) if isinstance(what, Lane) else what
-            counts[outgoing.topic] += outgoing.count
-            self._complete(outgoing, None, error)
-        return counts
+            self._buffer.release(*outgoing.in_buffer)
 
     def _keep_time(self) -> None:
         while not self._stop.wait(_TICK_S):
@@ -364,3 +420,11 @@ class Dispatcher:
         for stream in silent:
             stream.give_up(Unavailable(f"broker {stream.address} left an earlier request without an answer"))
         self._pump()
+
+
+def _closed() -> Closed:
+    return Closed("the producer was closed before the message was acknowledged")
+
+
+def _unsent(what: OutgoingBatch | Lane) -> OutgoingBatch:
+    return what.unsealed() if isinstance(what, Lane) else what

@@ -88,10 +88,13 @@ class FaultTable:
             self._version += 1
 
     def unreached(self, broker_name: str, now: float) -> None:
-        """A probe was not answered: the broker stays out as long as after an error, from now on."""
+        """A probe was not answered: the broker stays out as long as after an error, from now on.
+
+        A probe that took longer than the news that the broker is back says nothing any more.
+        """
         known = self._unreachable.get(broker_name)
-        reason = known.reason if known else "a probe was not answered"
-        self._extend(self._unreachable, broker_name, reason, now, now + self._table.isolation_s)
+        if known is not None:
+            self._extend(self._unreachable, broker_name, known.reason, now, now + self._table.isolation_s)
 
     # ---- what follows ---------------------------------------------------------------------------
 

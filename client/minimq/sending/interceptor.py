@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from minimq.sending.outgoing import Outcome
 from minimq.sending.receipt import SendReceipt
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Message
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,9 @@ class Interceptors:
 
     def __init__(self, interceptors: Sequence[SendInterceptor]) -> None:
         self._interceptors = tuple(interceptors)
+        for interceptor in self._interceptors:
+            if not isinstance(interceptor, SendInterceptor):
+                raise InvalidArgument(f"interceptor {interceptor!r} is not an instance of SendInterceptor")
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)
@@ -39,7 +42,10 @@ class Interceptors:
     def before_send(self, message: Message) -> Message:
         """Return the message that all of them make of this one."""
         for interceptor in self._interceptors:
-            message = interceptor.before_send(message)
+            made = interceptor.before_send(message)
+            if not isinstance(made, Message):
+                raise InvalidArgument(f"{type(interceptor).__name__}.before_send returned {made!r}: return the message")
+            message = made
         return message
 
     def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:

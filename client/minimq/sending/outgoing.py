@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue
 
+log = logging.getLogger(__name__)
+
 #: Called once with the receipt of a batch, or with the reason why there is none.
 Completion = Callable[[BatchReceipt | None, MiniMQError | None], None]
 
 
+class InBuffer(NamedTuple):
+    """What something takes of the producer's buffer.
+
+    Attributes:
+        tickets: of its reservations.
+        size: bytes of all of them.
+    """
+
+    tickets: Sequence[int]
+    size: int
+
+
 class OutgoingBatch:
-    """A batch that is to be sent, and what has been tried. Belongs to whoever took it from the dispatcher's queue."""
+    """A batch that is to be sent, and what has been tried. Belongs to whoever took it from the waiting lines."""
 
     __slots__ = (
+        "avoid",
         "complete",
         "count",
         "data",
         "deadline",
+        "done",
         "handed_in",
-        "last_broker",
+        "in_buffer",
         "queue",
         "sequence",
-        "size",
         "topic",
         "tries",
     )
@@ -37,7 +54,7 @@ class OutgoingBatch:
         *,
         data: bytes,
         count: int,
-        size: int,
+        in_buffer: InBuffer,
         sequence: int,
         handed_in: float,
         complete: Completion,
@@ -47,16 +64,18 @@ class OutgoingBatch:
         self.queue = queue
         self.data = data
         self.count = count
-        #: Bytes that it holds of the producer's buffer.
-        self.size = size
+        self.in_buffer = in_buffer
         self.sequence = sequence
         #: When its oldest message was, by the monotonic clock.
         self.handed_in = handed_in
         self.complete = complete
-        #: Set when it is first tried.
+        #: Set when it is first taken out of its line.
         self.deadline: float | None = None
         self.tries: list[str] = []
-        self.last_broker: str | None = None
+        #: Name of the broker at which it was tried last.
+        self.avoid: str | None = None
+        #: Whether its outcome has been told.
+        self.done = False
 
 
 class Outcome(Protocol):
@@ -80,6 +99,7 @@ class PendingMessage(NamedTuple):
     born_ms: int
     handed_in: float
     size: int
+    ticket: int
 
 
 class Lane:
@@ -90,45 +110,53 @@ class Lane:
     def __init__(self, topic: str, queue: MessageQueue | None) -> None:
         self.topic = topic
         self.queue = queue
-        self.pending: list[PendingMessage] = []
-
-    @property
-    def size(self) -> int:
-        """Bytes that its messages hold of the producer's buffer."""
-        return sum([item.size for item in self.pending])
+        self.pending: deque[PendingMessage] = deque()
 
     def take(self, max_messages: int, max_bytes: int) -> Lane:
         """Remove the first messages, up to the size of a batch, and return them as a lane of their own."""
-        number = size = 0
-        for item in self.pending[:max_messages]:
-            size += item.size
-            if size > max_bytes and number:
-                break
-            number += 1
         taken = Lane(self.topic, self.queue)
-        taken.pending, self.pending = self.pending[:number], self.pending[number:]
+        size = 0
+        while self.pending and len(taken.pending) < max_messages:
+            size += self.pending[0].size
+            if size > max_bytes and taken.pending:
+                break
+            taken.pending.append(self.pending.popleft())
         return taken
 
     def sealed(self, data: bytes, sequence: int) -> OutgoingBatch:
         """Return its messages as the batch that was made of them."""
+        pending = self.pending
         return OutgoingBatch(
             self.topic,
             self.queue,
             data=data,
-            count=len(self.pending),
-            size=self.size,
+            count=len(pending),
+            in_buffer=InBuffer([item.ticket for item in pending], sum([item.size for item in pending])),
             sequence=sequence,
-            handed_in=self.pending[0].handed_in,
+            handed_in=pending[0].handed_in,
             complete=self.complete,
         )
+
+    def unsealed(self) -> OutgoingBatch:
+        """Return its messages as a batch that will never be sent, to be failed."""
+        return self.sealed(b"", -1)
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         """Tell the outcome of all messages."""
         for index, item in enumerate(self.pending):
             outcome = item.outcome
-            if outcome is None or not outcome.set_running_or_notify_cancel():
+            if outcome is None:
                 continue
-            if receipt is not None:
-                outcome.set_result(SendReceipt(receipt, index))
-            else:
-                outcome.set_exception(error)
+            try:
+                _tell(outcome, SendReceipt(receipt, index) if receipt is not None else error)
+            except BaseException:  # even of a callback that ends its thread: the others must hear of theirs
+                log.exception("producer: an outcome was not taken in topic=%s", self.topic)
+
+
+def _tell(outcome: Outcome, what: SendReceipt | MiniMQError | None) -> None:
+    if not outcome.set_running_or_notify_cancel():
+        return
+    if isinstance(what, SendReceipt):
+        outcome.set_result(what)
+    else:
+        outcome.set_exception(what)

@@ -11,8 +11,8 @@ from minimq.sending.fault_table import Exclusion, FaultTable, choose_brokers
 from minimq.sending.latency_table import latency_table
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selection import RoundRobin
-from minimq_common.errors import MiniMQError, QueueNotFound, TopicNotFound, TransportError, Unavailable
-from minimq_common.model import MessageQueue, TopicRoute
+from minimq_common.errors import MiniMQError, NoPermission, QueueNotFound, TopicNotFound, Unavailable
+from minimq_common.model import MessageQueue, Permission, TopicRoute
 from minimq_common.names import machine_room_of
 
 
@@ -21,10 +21,6 @@ class Place(NamedTuple):
 
     queue: MessageQueue
     address: str
-
-
-#: There are brokers that take the batch, but none of them just now.
-BUSY = Place(MessageQueue("", "", -1), "")
 
 
 class KnownRoutes(Protocol):
@@ -64,17 +60,17 @@ class Placement:
     Args:
         routes: where the queues are.
         options: of the producer.
+        chance: where the turns of a topic begin, so that many producers spread evenly.
     """
 
-    def __init__(self, routes: KnownRoutes, options: ProducerOptions) -> None:
+    def __init__(self, routes: KnownRoutes, options: ProducerOptions, chance: random.Random) -> None:
         self._routes = routes
+        self._chance = chance
         self._window = options.window
         self._machine_rooms = frozenset(options.machine_rooms)
         self._avoids_faults = options.fault_avoidance
         self._faults = FaultTable(latency_table(options.latency_table))
         self._under_way: Counter[str] = Counter()  # requests by broker name
-        #: Queues that were chosen by the caller and have a batch on its way: the next one must not overtake it.
-        self._ordered: set[MessageQueue] = set()
         self._round_robin: dict[str, RoundRobin] = {}
         self._writable: dict[str, _Writable] = {}
         self._chosen: dict[tuple[str, str | None], _Chosen] = {}
@@ -91,24 +87,30 @@ class Placement:
             now: the time.
 
         Returns:
-            A place, `BUSY`, or None when no broker takes the batch.
+            A place; None when there are brokers that take the batch, but none of them has room just now.
+
+        Raises:
+            TopicNotFound, QueueNotFound, NoPermission, Unavailable: no broker takes it.
         """
         writable = self._writable_of(topic)
         if writable is None:
-            return None
-        if queue is not None:
-            chosen = self._chosen_by_caller(queue, writable, first_try=avoid is None)
+            raise TopicNotFound(f"topic {topic!r} is not known to any name server now")
+        if queue is None:
+            chosen = self._in_turn(writable, avoid, now)
+        elif queue in writable.known:
+            chosen = queue if self.has_room(queue.broker_name) else None
         else:
-            chosen = self._in_turn(topic, writable, avoid, now)
+            raise _why_not(writable.route, queue)
         if chosen is None:
             return None
-        if chosen is BUSY.queue:
-            return BUSY
         address = writable.route.master_of(chosen.broker_name)
-        if address is None:
-            return None
+        assert address is not None  # or it would not be writable
         self._under_way[chosen.broker_name] += 1
         return Place(chosen, address)
+
+    def has_room(self, broker: str) -> bool:
+        """Tell whether the window to a broker has room."""
+        return self._under_way[broker] < self._window
 
     def has_other(self, topic: str, broker: str | None, now: float) -> bool:
         """Tell whether a broker other than this one, and well, takes messages for a topic."""
@@ -117,33 +119,17 @@ class Placement:
             name != broker and self._faults.available(name, now) for name in writable.brokers
         )
 
-    def why_nowhere(self, topic: str, queue: MessageQueue | None) -> MiniMQError:
-        """Return why there is no place for a batch."""
-        if queue is None:
-            return TopicNotFound(f"no broker takes messages for topic {topic!r} now")
-        writable = self._writable_of(topic)
-        if writable is None or writable.route.master_of(queue.broker_name) is None or queue in writable.known:
-            return Unavailable(f"broker {queue.broker_name} of queue {queue} was not registered just now")
-        return QueueNotFound(f"queue {queue} takes no messages: it does not exist, or is not writable now")
-
-    def _chosen_by_caller(self, queue: MessageQueue, writable: _Writable, *, first_try: bool) -> MessageQueue | None:
-        if first_try and queue in self._ordered:  # a later try is by the batch that is on its way itself
-            return BUSY.queue
-        known = queue in writable.known
-        if known and not self._has_room(queue):
-            return BUSY.queue
-        self._ordered.add(queue)
-        return queue if known else None
-
-    def _in_turn(self, topic: str, writable: _Writable, avoid: str | None, now: float) -> MessageQueue | None:
+    def _in_turn(self, writable: _Writable, avoid: str | None, now: float) -> MessageQueue | None:
+        topic = writable.route.topic
         if not writable.queues:
+            raise _why_nowhere(writable.route)
+        brokers = {name for name in self._usable(writable, avoid, now) if self.has_room(name)}
+        if not brokers:
             return None
         turn = self._round_robin.get(topic)
         if turn is None:
-            turn = self._round_robin[topic] = RoundRobin(random.randrange(len(writable.queues)))
-        brokers = self._usable(writable, avoid, now)
-        chosen = turn.select(writable.queues, lambda queue: queue.broker_name in brokers and self._has_room(queue))
-        return chosen or BUSY.queue
+            turn = self._round_robin[topic] = RoundRobin(self._chance.randrange(len(writable.queues)))
+        return turn.select(writable.queues, lambda queue: queue.broker_name in brokers)
 
     def _usable(self, writable: _Writable, avoid: str | None, now: float) -> Sequence[str]:
         """Return the brokers to which a batch may go; chosen once until something changes."""
@@ -156,9 +142,6 @@ class Placement:
         brokers = choose_brokers(writable.near if near_ones_do else writable.brokers, self._faults, avoid, now)
         self._chosen[key] = _Chosen(writable, self._faults.version, self._faults.next_end(now), brokers)
         return brokers
-
-    def _has_room(self, queue: MessageQueue) -> bool:
-        return self._under_way[queue.broker_name] < self._window
 
     def _writable_of(self, topic: str) -> _Writable | None:
         route = self._routes.known(topic)
@@ -178,10 +161,6 @@ class Placement:
         """A request to this queue is no longer under way."""
         self._under_way[queue.broker_name] -= 1
 
-    def done(self, queue: MessageQueue) -> None:
-        """The batch for a queue chosen by the caller is stored or given up; the next one may go."""
-        self._ordered.discard(queue)
-
     def answered(self, broker: str, latency_s: float, now: float) -> None:
         """A broker has stored a batch in that time."""
         if self._avoids_faults:
@@ -195,7 +174,7 @@ class Placement:
                 broker,
                 error.message,
                 now,
-                unreachable=isinstance(error, TransportError),
+                unreachable=not error.answered,
                 at_least_s=error.retry_after_s,
             )
 
@@ -216,3 +195,25 @@ class Placement:
     def avoided(self, now: float) -> Sequence[Exclusion]:
         """Return the brokers that are left out now."""
         return self._faults.excluded(now)
+
+
+def _why_nowhere(route: TopicRoute) -> MiniMQError:
+    """Return why nothing can be sent to a topic."""
+    closed = sorted(data.broker_name for data in route.queues if not data.permission & Permission.WRITE)
+    if closed:
+        return NoPermission(
+            f"topic {route.topic!r} is not writable now on {', '.join(closed)}: see the permission of the topic "
+            f"(`minimq topic describe {route.topic}`) and of the broker (`minimq cluster status`)"
+        )
+    return TopicNotFound(f"no broker takes messages for topic {route.topic!r} now")
+
+
+def _why_not(route: TopicRoute, queue: MessageQueue) -> MiniMQError:
+    """Return why nothing can be sent to a queue."""
+    if route.master_of(queue.broker_name) is None:
+        return Unavailable(f"broker {queue.broker_name} of queue {queue} was not registered just now")
+    data = next((data for data in route.queues if data.broker_name == queue.broker_name), None)
+    if data is not None and not data.permission & Permission.WRITE:
+        return NoPermission(f"queue {queue} is not writable now: its topic or its broker is read-only")
+    count = data.write_queues if data is not None else 0
+    return QueueNotFound(f"there is no queue {queue} to write to: its broker has {count} of that topic")

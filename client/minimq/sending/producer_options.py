@@ -11,6 +11,9 @@ from minimq.sending.latency_table import DEFAULT_LATENCY_TABLE, latency_table
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument
 
+#: What a broker can take at most, whatever it is told: a batch is one frame on the wire.
+_MOST_BYTES = 32 << 20
+
 #: How batches are compressed, by name.
 CompressionName = Literal["none", "zstd"]
 
@@ -22,9 +25,9 @@ class ProducerOptions:
     Attributes:
         send_timeout_s: seconds for all tries of a message together, from the first try on; each goes to another broker
             where there is one.
-        max_body_bytes: largest body in bytes; brokers have a limit of their own.
+        max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.
-        batch_bytes: size in bytes of bodies at which a batch is full.
+        batch_bytes: size in bytes of bodies at which a batch is full, at most 32 MiB.
         buffer_bytes: bytes of bodies that may be on their way.
         block_when_full: wait for room in the buffer, or raise BufferFull.
         window: requests that may be under way to one broker.
@@ -34,8 +37,8 @@ class ProducerOptions:
         fault_avoidance: leave brokers out for a while that fail or are slow, as long as there are others. Messages
             that must go to one queue go there all the same.
         latency_table: for how long, by latency: "5.1.4" or "4.x", the tables of these releases of RocketMQ.
-        probe_interval_s: seconds between two questions to a broker that is left out because it was not reached; an
-            answer ends that.
+        probe_interval_s: seconds between two probes of a broker that is left out because it was not reached; an answer
+            ends that.
         machine_rooms: rooms that are near; brokers are named ROOM@NAME. Others are used when no broker there is.
     """
 
@@ -56,6 +59,9 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         check_above_zero(self)
+        for name, most in (("max_body_bytes", _MOST_BYTES), ("batch_bytes", _MOST_BYTES), ("batch_messages", 1 << 20)):
+            if getattr(self, name) > most:
+                raise InvalidArgument(f"{name} is {getattr(self, name)}: it must be at most {most}")
         choices = get_args(CompressionName)
         if self.compression not in choices:
             raise InvalidArgument(f"compression is {self.compression!r}: it must be one of {', '.join(choices)}")

@@ -1,14 +1,18 @@
-"""The bounded buffer of a producer: how much was handed in and is neither acknowledged nor failed."""
+"""The bounded buffer of a producer: all that was handed in and has no outcome yet."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Iterable
 
 from minimq_common.errors import BufferFull, Closed
 
 
 class SendBuffer:
-    """Counts messages and bytes on their way. Thread-safe.
+    """Counts messages and bytes from their reservation to their outcome. Thread-safe.
+
+    Each reservation has a ticket, one more than that of the one before.
 
     Args:
         limit_bytes: what may be on its way; a single message larger than that still goes when the buffer is empty.
@@ -22,11 +26,14 @@ class SendBuffer:
         self._changed = threading.Condition()
         self._waiting = 0
         self._closed = False
+        self._next = 0
+        #: Topic and number of messages by ticket, the oldest first.
+        self._alive: dict[int, tuple[str, int]] = {}
         self.bytes = 0
         self.messages = 0
 
-    def reserve(self, count: int, size: int) -> None:
-        """Take room for `count` messages of together `size` bytes.
+    def reserve(self, topic: str, count: int, size: int) -> int:
+        """Take room for `count` messages of together `size` bytes; return the ticket.
 
         Raises:
             BufferFull: there is none, and the buffer does not block.
@@ -44,33 +51,40 @@ class SendBuffer:
                     self._changed.wait()
             finally:
                 self._waiting -= 1
-            self._take(count, size)
+            return self._take(topic, count, size)
 
-    def try_reserve(self, count: int, size: int) -> bool:
-        """Take room if there is room at once. Returns whether there was. Raises `Closed`."""
+    def try_reserve(self, topic: str, count: int, size: int) -> int | None:
+        """Take room if there is room at once; return the ticket, or None. Raises `Closed`."""
         with self._changed:
             if not self._has_room(size) and not self._closed:
-                return False
-            self._take(count, size)
-            return True
+                return None
+            return self._take(topic, count, size)
 
-    def release(self, count: int, size: int) -> None:
-        """Give room back."""
+    def grow(self, size: int) -> None:
+        """Note that what has a ticket takes more room than was thought; it is given back with the rest."""
+        with self._changed:
+            self.bytes += size
+
+    def release(self, tickets: Iterable[int], size: int) -> None:
+        """Give back the room of these tickets, `size` bytes together."""
         with self._changed:
             self.bytes -= size
-            self.messages -= count
+            for ticket in tickets:
+                _, count = self._alive.pop(ticket)
+                self.messages -= count
             if self._waiting:
                 self._changed.notify_all()
 
-    def wait_until_empty(self, timeout_s: float | None) -> int:
-        """Wait until nothing is on its way, at most so long; return how many messages still are."""
+    def wait(self, timeout_s: float | None) -> int:
+        """Wait for the outcomes of all that is in the buffer now, at most so long; return how many messages lack it."""
         with self._changed:
+            end = self._next
             self._waiting += 1
             try:
-                self._changed.wait_for(lambda: self.messages == 0, timeout_s)
+                self._changed.wait_for(lambda: next(iter(self._alive), end) >= end, timeout_s)
             finally:
                 self._waiting -= 1
-            return self.messages
+            return sum(count for ticket, (_, count) in self._alive.items() if ticket < end)
 
     def close(self) -> None:
         """Let nothing in any more. Idempotent."""
@@ -78,11 +92,23 @@ class SendBuffer:
             self._closed = True
             self._changed.notify_all()
 
+    def left(self) -> Counter[str]:
+        """Return how many messages have no outcome yet, by topic."""
+        with self._changed:
+            left: Counter[str] = Counter()
+            for topic, count in self._alive.values():
+                left[topic] += count
+            return left
+
     def _has_room(self, size: int) -> bool:
         return not self.bytes or self.bytes + size <= self._limit_bytes
 
-    def _take(self, count: int, size: int) -> None:
+    def _take(self, topic: str, count: int, size: int) -> int:
         if self._closed:
             raise Closed("the producer is closed")
+        ticket = self._next
+        self._next += 1
+        self._alive[ticket] = topic, count
         self.bytes += size
         self.messages += count
+        return ticket

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from minimq.administration.fan_out import FanOut
@@ -15,7 +17,7 @@ from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
 from minimq.sending.dispatcher import Dispatcher
 from minimq.sending.fault_probe import FaultProbe
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
-from minimq.sending.outgoing import Outcome
+from minimq.sending.outgoing import InBuffer, Outcome
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selection import Selector
 from minimq.sending.receipt import SendReceipt
@@ -23,7 +25,7 @@ from minimq.sending.selector_queues import SelectorQueues
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
+from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound
 from minimq_common.message_check import check_message
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
@@ -65,13 +67,12 @@ class Sender:
         self._buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
         self._dispatcher = Dispatcher(self._routes, self._links, self._buffer, options)
         self._probe = FaultProbe(
-            self._links,
-            self._dispatcher.to_probe,
-            self._dispatcher.probed,
-            interval_s=options.probe_interval_s,
-            timeout_s=options.probe_interval_s,
+            self._links, self._dispatcher.to_probe, self._dispatcher.probed, options.probe_interval_s
         )
+        #: Held while the producer closes, so that nobody thinks it is closed before it is.
+        self._closing = threading.RLock()
         self._closed = False
+        self._process = os.getpid()
 
     # ---- one by one -----------------------------------------------------------------------------
 
@@ -87,28 +88,47 @@ class Sender:
             TopicNotFound: no broker carries the topic, and none makes topics by itself.
             Unavailable: no name server answers.
         """
-        if self._interceptors:
-            message = self._interceptors.before_send(message)
+        self._check_process()
+        if not self._interceptors:
+            return self._prepared(message, queue, selector)
+        message = self._interceptors.before_send(message)
+        with self._told(message):
+            return self._prepared(message, queue, selector)
+
+    def _prepared(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> Prepared:
         size = check_message(message, self._options.max_body_bytes) + OVERHEAD_BYTES
         self._find(message.topic)
         return Prepared(message, self._destination(message, queue, selector), size)
 
     def hand_in(self, prepared: Prepared, outcome: Outcome | None) -> None:
         """Send it, after waiting for room in the buffer. Raises `BufferFull` and `Closed`."""
-        self._buffer.reserve(1, prepared.size)
-        self._send(prepared, outcome)
+        with self._told(prepared.message):
+            ticket = self._buffer.reserve(prepared.message.topic, 1, prepared.size)
+        self._send(prepared, ticket, outcome)
 
     def try_hand_in(self, prepared: Prepared, outcome: Outcome | None) -> bool:
         """Send it if there is room in the buffer at once; return whether there was. Raises `Closed`."""
-        if not self._buffer.try_reserve(1, prepared.size):
+        with self._told(prepared.message):
+            ticket = self._buffer.try_reserve(prepared.message.topic, 1, prepared.size)
+        if ticket is None:
             return False
-        self._send(prepared, outcome)
+        self._send(prepared, ticket, outcome)
         return True
 
-    def _send(self, prepared: Prepared, outcome: Outcome | None) -> None:
+    def _send(self, prepared: Prepared, ticket: int, outcome: Outcome | None) -> None:
         if self._interceptors:
             outcome = WatchedOutcome(self._interceptors, prepared.message, outcome)
-        self._dispatcher.send_message(prepared.message, prepared.queue, prepared.size, outcome)
+        room = InBuffer((ticket,), prepared.size)
+        self._dispatcher.send_message(prepared.message, prepared.queue, room, outcome)
+
+    @contextmanager
+    def _told(self, message: Message) -> Iterator[None]:
+        """Tell the interceptors when a message that they have seen is not even handed in."""
+        try:
+            yield
+        except MiniMQError as error:
+            self._interceptors.after_send(message, None, error)
+            raise
 
     # ---- many at once ---------------------------------------------------------------------------
 
@@ -122,22 +142,16 @@ class Sender:
             def choose(message: Message) -> MessageQueue | None:
                 return self._destination(message, queue, selector)
 
+        self._check_process()
         bulk = BulkSend(self._dispatcher, self._buffer, self._options, self._find, choose)
-        sent: list[Message] = []
+        given = iter(messages)
+        if self._interceptors:
+            given = bulk.watched(given, self._interceptors.before_send, self._interceptors.after_send)
         try:
-            bulk.send(self._intercepted(messages, sent) if self._interceptors else iter(messages))
+            bulk.send(given)
         finally:
             bulk.wait()
-            if self._interceptors:
-                for place, receipt, error in bulk.outcomes():
-                    self._interceptors.after_send(sent[place], receipt, error)
         return bulk.receipts()
-
-    def _intercepted(self, messages: Iterable[Message], sent: list[Message]) -> Iterator[Message]:
-        """Yield what the interceptors make of the messages, and keep it for what comes after the send."""
-        for message in messages:
-            sent.append(self._interceptors.before_send(message))
-            yield sent[-1]
 
     # ---- where to -------------------------------------------------------------------------------
 
@@ -158,6 +172,8 @@ class Sender:
     ) -> MessageQueue | None:
         if selector is not None:
             queue = selector(self._selector_queues.of(self._find(message.topic)), message)
+            if not isinstance(queue, MessageQueue) or type(queue.queue_id) is not int:
+                raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
         if queue is not None and queue.topic != message.topic:
             raise InvalidArgument(f"a message for topic {message.topic!r} cannot go to queue {queue} of another topic")
         return queue
@@ -169,26 +185,36 @@ class Sender:
         return self._dispatcher.statistics()
 
     def flush(self, timeout_s: float | None) -> None:
-        """Wait for all outcomes. Raises `SendFailed` when they are not there in time."""
-        left = self._buffer.wait_until_empty(timeout_s)
+        """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""
+        left = self._buffer.wait(timeout_s)
         if left:
             raise SendFailed(f"{left} messages were still on their way after {timeout_s} s")
 
     def close(self, timeout_s: float | None) -> None:
-        """Flush and end; raises `SendFailed`, which names what was not acknowledged. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        timeout_s = self._options.close_timeout_s if timeout_s is None else timeout_s
-        self._buffer.wait_until_empty(timeout_s)
-        self._buffer.close()
-        self._probe.close()
-        left = self._dispatcher.close()
-        self._links.close()
-        self._routes.close()
+        """Take nothing in any more, flush and end; raises `SendFailed`, which names what has no receipt. Idempotent."""
+        with self._closing:
+            if self._closed:
+                return
+            timeout_s = self._options.close_timeout_s if timeout_s is None else timeout_s
+            self._buffer.close()
+            self._buffer.wait(timeout_s)
+            left = self._buffer.left()
+            self._probe.close()
+            self._dispatcher.close()
+            self._links.close()
+            self._routes.close()
+            self._closed = True  # only now: a call that was interrupted can be made again
         if left:
             topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))
             raise SendFailed(
                 f"{left.total()} messages were not acknowledged within {timeout_s} s before the producer closed: "
                 f"{topics}"
+            )
+
+    def _check_process(self) -> None:
+        """Raise where nothing could work: gRPC and the threads of the producer did not come along into a fork."""
+        if os.getpid() != self._process:
+            raise InvalidArgument(
+                f"the producer was made in process {self._process}, and this is {os.getpid()}: "
+                "make one in each process, after the fork"
             )

@@ -8,8 +8,7 @@ from itertools import accumulate
 
 from minimq.sending.fault_table import Exclusion
 
-#: Upper bounds of the classes of latency in seconds: from 0.1 ms to 74 s, each larger than the one before by a
-#: tenth of an octave's double: 12 % of a latency is all that a class hides.
+#: Upper bounds of the classes of latency in seconds, from 0.1 ms to 74 s, each 12 % above the one before.
 BOUNDS_S = tuple(0.0001 * 2 ** (step / 6) for step in range(118))
 
 

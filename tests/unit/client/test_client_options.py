@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minimq.options import with_changes
+from minimq.options import nameserver_addresses, with_changes
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.range_reader import RangeOptions
 from minimq.sending.producer_options import ProducerOptions
@@ -62,3 +62,26 @@ def test_how_batches_are_compressed() -> None:
 def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compression: Any) -> None:  # noqa: ANN401
     with pytest.raises(InvalidArgument, match=f"compression is {compression!r}: it must be one of none, zstd"):
         ProducerOptions(compression=compression)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"window": 0.5}, "window is 0.5: it must be a whole number"),
+        ({"window": "8"}, "window is '8': it must be a whole number"),
+        ({"probe_interval_s": float("inf")}, "probe_interval_s is inf: it must be a finite number"),
+        ({"block_when_full": "no"}, "block_when_full is 'no': it must be True or False"),
+        ({"max_body_bytes": 1 << 30}, "max_body_bytes is 1073741824: it must be at most 33554432"),
+        ({"batch_bytes": 1 << 30}, "batch_bytes is 1073741824: it must be at most 33554432"),
+    ],
+    ids=str,
+)
+def test_an_option_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        ProducerOptions(**change)
+
+
+@pytest.mark.parametrize("nameserver", [None, 5, "http://127.0.0.1:9876", ""])
+def test_an_address_that_is_none_is_refused(nameserver: Any) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidArgument, match=r"HOST:PORT"):
+        nameserver_addresses(nameserver)

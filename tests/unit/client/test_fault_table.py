@@ -139,8 +139,14 @@ def test_a_probe_that_fails_late_begins_an_exclusion() -> None:
     faults.failed("a", "gone", 0.0, unreachable=True)
     faults.unreached("a", ERROR_S + 1)
     assert faults.to_probe(ERROR_S + 1) == ["a"]
-    faults.unreached("b", 1.0)
-    assert [exclusion.reason for exclusion in faults.excluded(1.0)][1] == "a probe was not answered"
+
+
+def test_a_probe_that_fails_after_the_broker_has_come_back_says_nothing() -> None:
+    faults = table()
+    faults.failed("a", "gone", 0.0, unreachable=True)
+    faults.reached("a", 1.0)
+    faults.unreached("a", 1.1)
+    assert faults.available("a", 1.1)
 
 
 # ---- What a caller keeps ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from minimq_common.model import Message
 
 def lane_of(sizes: list[int]) -> Lane:
     lane = Lane("t", None)
-    lane.pending = [PendingMessage(Message("t", b"x"), Future(), 0, 0.0, size) for size in sizes]
+    lane.pending.extend(PendingMessage(Message("t", b"x"), Future(), 0, 0.0, size, 0) for size in sizes)
     return lane
 
 
@@ -31,8 +31,8 @@ def test_a_batch_takes_four_messages_and_ten_bytes_but_at_least_one(sizes: list[
 @given(st.lists(st.integers(1, 50), min_size=1), st.integers(1, 10), st.integers(1, 100))
 def test_all_leave_in_order_and_no_batch_is_too_large(sizes: list[int], messages: int, size: int) -> None:
     lane = lane_of(sizes)
-    every = lane.pending
-    left = []
+    every = list(lane.pending)
+    left: list[PendingMessage] = []
     while lane.pending:
         taken = lane.take(messages, size).pending
         assert 1 <= len(taken) <= messages

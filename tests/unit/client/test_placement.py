@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.placement import BUSY, Place, Placement
+from minimq.sending.placement import Place, Placement
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import (
     MiniMQError,
@@ -41,7 +42,7 @@ class Routes:
 
 
 def placement(routes: Routes, **options: Any) -> Placement:  # noqa: ANN401 - fields of the options
-    return Placement(routes, ProducerOptions(**options))
+    return Placement(routes, ProducerOptions(**options), random.Random(17))
 
 
 def brokers_taken(place: Placement, count: int, now: float = 0.0, avoid: str | None = None) -> Counter[str]:
@@ -50,7 +51,6 @@ def brokers_taken(place: Placement, count: int, now: float = 0.0, avoid: str | N
     for _ in range(count):
         found = place.take("t", None, avoid, now)
         assert found is not None
-        assert found is not BUSY
         place.landed(found.queue)
         taken[found.queue.broker_name] += 1
     return taken
@@ -67,11 +67,11 @@ def test_queues_take_turns_and_tell_their_address() -> None:
 def test_a_window_holds_back_what_is_too_much_for_a_broker() -> None:
     place = placement(Routes("a", "b"), window=3)
     taken = [place.take("t", None, None, 0.0) for _ in range(6)]
-    assert BUSY not in taken
-    assert place.take("t", None, None, 0.0) is BUSY
+    assert None not in taken
+    assert place.take("t", None, None, 0.0) is None
     assert taken[0] is not None
     place.landed(taken[0].queue)
-    assert place.take("t", None, None, 0.0) not in (None, BUSY)
+    assert place.take("t", None, None, 0.0) is not None
 
 
 @pytest.mark.parametrize(
@@ -145,33 +145,37 @@ def test_a_broker_that_no_route_names_is_not_asked() -> None:
 
 
 def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
-    place = placement(Routes("a", "b"))
+    place = placement(Routes("a", "b"), window=1)
     queue = MessageQueue("t", "a", 0)
     place.failed("a", Unavailable("gone"), 0.0)
     assert place.take("t", queue, None, 1.0) == Place(queue, "a:1")
-    # The next one does not overtake it: not while it is under way, and not between its tries.
-    assert place.take("t", queue, None, 1.0) is BUSY
+    assert place.take("t", queue, None, 1.0) is None  # but for its window
     place.landed(queue)
-    assert place.take("t", queue, None, 1.0) is BUSY
     assert place.take("t", queue, "a", 1.0) == Place(queue, "a:1")
-    place.landed(queue)
-    place.done(queue)
-    assert place.take("t", queue, None, 1.0) == Place(queue, "a:1")
 
 
-def test_where_there_is_no_place_the_reason_is_told() -> None:
-    routes = Routes("a")
-    place = placement(routes)
-    for queue, reason in (
-        (MessageQueue("t", "b", 0), Unavailable),
-        (MessageQueue("t", "a", 2), QueueNotFound),
-    ):
-        assert place.take("t", queue, None, 0.0) is None
-        assert isinstance(place.why_nowhere("t", queue), reason)
-    routes.set("a", permission=Permission.READ)
-    assert place.take("t", None, None, 0.0) is None
-    assert isinstance(place.why_nowhere("t", None), TopicNotFound)
-    assert place.take("unknown", None, None, 0.0) is None
+@pytest.mark.parametrize(
+    ("queue", "permission", "reason"),
+    [
+        (MessageQueue("t", "b", 0), Permission.READ_WRITE, Unavailable),
+        (MessageQueue("t", "a", 2), Permission.READ_WRITE, QueueNotFound),
+        (MessageQueue("t", "a", 0), Permission.READ, NoPermission),
+        (None, Permission.READ, NoPermission),
+    ],
+    ids=str,
+)
+def test_where_there_is_no_place_the_reason_is_told(
+    queue: MessageQueue | None, permission: Permission, reason: type[MiniMQError]
+) -> None:
+    routes = Routes()
+    routes.set("a", permission=permission)
+    with pytest.raises(reason):
+        placement(routes).take("t", queue, None, 0.0)
+
+
+def test_a_topic_without_a_route_has_no_place() -> None:
+    with pytest.raises(TopicNotFound):
+        placement(Routes("a")).take("unknown", None, None, 0.0)
 
 
 def test_brokers_of_near_machine_rooms_are_preferred() -> None:

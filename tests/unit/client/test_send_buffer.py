@@ -8,6 +8,7 @@ import pytest
 
 from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import BufferFull, Closed
+from support.waiting import wait_until
 
 PATIENCE_S = 10.0
 
@@ -18,7 +19,7 @@ def waiting_reserve(buffer: SendBuffer, size: int) -> tuple[threading.Thread, li
 
     def reserve() -> None:
         try:
-            buffer.reserve(1, size)
+            buffer.reserve("t", 1, size)
             said.append("reserved")
         except Closed:
             said.append("closed")
@@ -30,55 +31,82 @@ def waiting_reserve(buffer: SendBuffer, size: int) -> tuple[threading.Thread, li
 
 def test_room_is_taken_up_to_the_limit_and_given_back() -> None:
     buffer = SendBuffer(100, block_when_full=False)
-    buffer.reserve(2, 60)
-    buffer.reserve(1, 40)
+    buffer.reserve("t", 2, 60)
+    second = buffer.reserve("t", 1, 40)
     with pytest.raises(BufferFull, match="100 bytes wait to be sent, the limit is 100"):
-        buffer.reserve(1, 1)
-    assert not buffer.try_reserve(1, 1)
-    buffer.release(1, 40)
-    assert buffer.try_reserve(1, 40)
+        buffer.reserve("t", 1, 1)
+    assert buffer.try_reserve("t", 1, 1) is None
+    buffer.release([second], 40)
+    assert buffer.try_reserve("t", 1, 40) is not None
     assert (buffer.messages, buffer.bytes) == (3, 100)
 
 
 def test_a_message_larger_than_the_buffer_goes_when_it_is_empty() -> None:
     buffer = SendBuffer(100, block_when_full=False)
-    buffer.reserve(1, 500)
+    ticket = buffer.reserve("t", 1, 500)
     with pytest.raises(BufferFull):
-        buffer.reserve(1, 1)
-    buffer.release(1, 500)
-    buffer.reserve(1, 1)
+        buffer.reserve("t", 1, 1)
+    buffer.release([ticket], 500)
+    buffer.reserve("t", 1, 1)
 
 
 def test_one_that_blocks_waits_for_room() -> None:
     buffer = SendBuffer(100, block_when_full=True)
-    buffer.reserve(1, 100)
+    ticket = buffer.reserve("t", 1, 100)
     thread, said = waiting_reserve(buffer, 50)
     thread.join(0.05)
     assert not said
-    buffer.release(1, 100)
+    buffer.release([ticket], 100)
     thread.join(PATIENCE_S)
     assert said == ["reserved"]
 
 
 def test_closing_ends_the_wait_and_lets_nothing_in() -> None:
     buffer = SendBuffer(100, block_when_full=True)
-    buffer.reserve(1, 100)
+    buffer.reserve("t", 1, 100)
     thread, said = waiting_reserve(buffer, 50)
     buffer.close()
     thread.join(PATIENCE_S)
     assert said == ["closed"]
     with pytest.raises(Closed):
-        buffer.reserve(1, 1)
+        buffer.reserve("t", 1, 1)
     with pytest.raises(Closed):
-        buffer.try_reserve(1, 1)
+        buffer.try_reserve("t", 1, 1)
 
 
-def test_waiting_until_it_is_empty_tells_what_is_left() -> None:
+def test_waiting_tells_how_many_have_no_outcome_in_time() -> None:
     buffer = SendBuffer(100, block_when_full=True)
-    assert buffer.wait_until_empty(0.0) == 0
-    buffer.reserve(3, 30)
-    assert buffer.wait_until_empty(0.01) == 3
-    releasing = threading.Timer(0.02, buffer.release, (3, 30))
+    assert buffer.wait(0.0) == 0
+    ticket = buffer.reserve("t", 3, 30)
+    assert buffer.wait(0.01) == 3
+    releasing = threading.Timer(0.02, buffer.release, ([ticket], 30))
     releasing.start()
-    assert buffer.wait_until_empty(PATIENCE_S) == 0
+    assert buffer.wait(PATIENCE_S) == 0
     releasing.join()
+
+
+def test_what_comes_later_is_not_waited_for() -> None:
+    buffer = SendBuffer(100, block_when_full=True)
+    first = buffer.reserve("t", 1, 10)
+    waiting = threading.Thread(target=buffer.wait, args=(PATIENCE_S,))
+    waiting.start()
+    wait_until(lambda: buffer._waiting == 1)
+    buffer.reserve("t", 1, 10)
+    buffer.release([first], 10)
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    assert buffer.messages == 1
+
+
+def test_it_knows_what_is_left_by_topic_and_how_much_it_has_grown() -> None:
+    buffer = SendBuffer(100, block_when_full=False)
+    first = buffer.reserve("a", 2, 10)
+    buffer.reserve("b", 5, 10)
+    second = buffer.reserve("a", 1, 10)
+    assert buffer.left() == {"a": 3, "b": 5}
+    buffer.grow(70)
+    with pytest.raises(BufferFull):
+        buffer.reserve("a", 1, 1)
+    buffer.release([first, second], 90)
+    assert buffer.left() == {"b": 5}
+    assert (buffer.messages, buffer.bytes) == (5, 10)
