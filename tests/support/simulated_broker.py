@@ -160,6 +160,13 @@ class SimulatedBroker(Process):
 
     # ---- leases -----------------------------------------------------------------------------------
 
+    def pulled(self, name: str, queue: MessageQueue, epoch: int) -> None:
+        """A member asks for more under a lease. Raises `Fenced`."""
+        self.leases.check(key_of(queue), name, epoch)
+        latest = self._last_epochs.get(key_of(queue), 0)
+        if epoch != latest:
+            raise Violation(f"{name} may pull {queue} under {short(epoch)} after {short(latest)} was granted")
+
     def _note_hold(self, key: LeaseKey, name: str) -> None:
         owner = self.leases.owner(key)
         if owner is not None and owner[0] == name:

@@ -13,7 +13,7 @@ from minimq_broker.core.groups import Members
 from minimq_common.errors import Fenced
 from minimq_common.model import MessageQueue
 from support.simulated_broker import SimulatedBroker
-from support.simulation import GROUP, Process, Session, Violation, key_of, short
+from support.simulation import GROUP, Process, Session, Violation, short
 
 if TYPE_CHECKING:
     from support.group_world import World
@@ -75,6 +75,7 @@ class SimulatedMember(Process):
     def leave(self) -> None:
         """End in order, unless it hangs."""
         self.reads.clear()
+        self._do(self._state.retire())
         for line in self.lines.values():
             if line.session is not None:
                 line.session.up("leave")
@@ -161,8 +162,7 @@ class SimulatedMember(Process):
             case "granted":
                 self._do(self._state.granted(words[1], words[2], now))
             case "wanted":
-                if self._state.phase(words[1]) is None:  # granted once, but neither that nor the withdrawal got through
-                    self._tell_of(words[1], "release", 0)
+                self._do(self._state.wanted(words[1]))
                 self._rounds.want(now)
 
     def _tell_all(self, name: str) -> None:
@@ -212,6 +212,8 @@ class SimulatedMember(Process):
     def _begin(self, queue: MessageQueue, grant: Grant) -> None:
         if grant.epoch < self._begun.get(queue, 0):
             raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, later than a later one")
+        if self.reads.get(queue) == grant.epoch:
+            raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, which it reads already")
         self.world.note(f"{self.name} begins {queue.broker_name}/{queue.queue_id} {short(grant.epoch)}")
         self._begun[queue] = self.reads[queue] = grant.epoch
         self._stands_still.discard(queue)
@@ -225,8 +227,10 @@ class SimulatedMember(Process):
     def _finish_later(self, queue: MessageQueue) -> None:
         """The reader works on what is in hand, which may take too long, and gives the queue back."""
         epoch = self.reads.get(queue)
-        long = self.world.chance.random() < 0.05
-        seconds = self.world.chance.uniform(0.0, 2 * self.world.times.drain_s if long else 0.1)
+        chance, drain_s = self.world.chance, self.world.times.drain_s
+        seconds = chance.uniform(0.0, 0.1 if chance.random() < 0.9 else 2 * drain_s)
+        if chance.random() < 0.03:
+            return  # it never comes to an end
 
         def finish() -> None:
             if self.hangs:
@@ -258,7 +262,7 @@ class SimulatedMember(Process):
         if not broker.alive:
             return
         try:
-            broker.leases.check(key_of(queue), self.name, epoch)
+            broker.pulled(self.name, queue, epoch)
         except Fenced:
             self.world.after(self.world.delay(), lambda: self._refused(queue, epoch))
 
