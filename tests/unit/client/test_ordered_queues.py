@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from minimq.sending.ordered_queues import OrderedQueues
 from minimq.sending.queue_selection import by_hash
+from minimq.sending.selector_queues import SelectorQueues
 from minimq_common.model import BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
 
 #: Write queues and permission of a broker, and whether it has a master.
@@ -117,3 +118,20 @@ def test_what_a_master_says_last_counts(routes: list[dict[str, Told]]) -> None:
                 expected[name] = count if Permission.WRITE in permission else 0
     queues = [MessageQueue("t", name, number) for name, count in expected.items() for number in range(count)]
     assert list(memory.queues()) == sorted(queues)
+
+
+def test_a_change_is_remembered_though_nothing_is_sent_meanwhile() -> None:
+    memory = SelectorQueues()
+    both, alone = route_of("a", "b"), route_of("a")
+    before = memory.of(both)
+    memory.changed(route_of("a", "b", closed="b"))
+    memory.changed(alone)  # the broker was emptied, and then it left
+    assert len(memory.of(alone)) == len(before) // 2
+
+
+def route_of(*brokers: str, closed: str = "") -> TopicRoute:
+    return TopicRoute(
+        "t",
+        tuple(QueueData(name, 2, 2, Permission.READ if name == closed else Permission.READ_WRITE) for name in brokers),
+        {name: BrokerData("default", name, {0: f"{name}:1"}) for name in brokers},
+    )

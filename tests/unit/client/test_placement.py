@@ -93,6 +93,22 @@ def test_a_broker_is_left_out_after_an_error_that_speaks_against_it(error: MiniM
     assert brokers_taken(place, 20, now=10.1) == {"a": 10, "b": 10}
 
 
+def test_a_broker_that_says_when_to_come_back_is_left_out_until_then() -> None:
+    place = placement(Routes("a", "b"))
+    place.failed("a", SystemBusy("busy", retry_after_s=30.0), 0.0)
+    assert brokers_taken(place, 20, now=29.9) == {"b": 20}
+    assert brokers_taken(place, 20, now=30.1) == {"a": 10, "b": 10}
+
+
+def test_many_producers_begin_at_different_queues() -> None:
+    firsts = set()
+    for seed in range(40):
+        found = Placement(Routes("a", "b"), ProducerOptions(), random.Random(seed)).take("t", None, None, 0.0)
+        assert found is not None
+        firsts.add(found.queue)
+    assert len(firsts) == 4
+
+
 def test_a_slow_broker_is_left_out_as_the_table_says() -> None:
     for name, until in (("5.1.4", 2.0), ("4.x", 30.0)):
         place = placement(Routes("a", "b"), latency_table=name)
