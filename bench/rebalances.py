@@ -15,15 +15,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
-from group_journals import Verdict, Waits, deliveries, judge, waits
+from group_journals import JournalReader, Verdict, Waits, deliveries, judge, waits
 from group_process import member, member_without_leases
-from group_run import QUEUES_PER_BROKER, Group, Plan, Run, running
+from group_run import GROUP, QUEUES_PER_BROKER, TOPIC, Group, Plan, Run, running
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 import minimq
+from minimq import Admin
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.transport.broker_link import BrokerLink
+from minimq_common.errors import Fenced
+from minimq_proto.v1 import broker_pb2
 
 FEWEST, MOST = 1, 8
 #: Time after each jump of a clock: longer than a session lives without a sign.
@@ -156,15 +160,41 @@ def stop(plan: Plan) -> Line:
             group.join()
         group.wait_settled()
         group.measure_from_now()
+        accepted = 0
         for number in range(plan.rounds):
             plan.tell(number / plan.rounds)
             time.sleep(plan.chance.uniform(0.2, 0.7))
             one = plan.chance.choice(sorted(group.live))
             group.halt(one)
             group.wait_settled(set(group.live) - {one})
+            accepted += sum(commit_of(run, journal) for journal in group.journals if journal.client_id == one)
             group.resume(one)
             group.wait_settled()
+        run.notes["accepted"] = accepted
     return line("stop", run, plan.rounds)
+
+
+def commit_of(run: Run, journal: JournalReader) -> bool:
+    """Commit in the name of a member whose queues others have by now. Returns whether that was accepted."""
+    latest = journal.polls[-1]
+    with Admin(run.cluster.nameserver) as admin:
+        address = admin.route(TOPIC).master_of(latest.place[0])
+    assert address is not None
+    link = BrokerLink(address)
+    item = broker_pb2.QueueOffset(
+        topic=TOPIC,
+        queue_id=latest.place[1],
+        offset=latest.last + 1,
+        epoch=max(poll.epoch for poll in journal.polls if poll.place == latest.place),
+    )
+    request = broker_pb2.CommitOffsetsRequest(group=GROUP, client_id=journal.client_id, offsets=[item])
+    try:
+        link.call(link.stub.CommitOffsets, request, 5.0)
+    except Fenced:
+        return False
+    finally:
+        link.close()
+    return True
 
 
 def clocks(plan: Plan) -> Line:
