@@ -12,7 +12,7 @@ from support.group_world import World
 from support.simulation import Times, Violation
 
 #: How many schedules of each kind; MINIMQ_TEST_SCHEDULES=5000 for a long run.
-SCHEDULES = int(os.environ.get("MINIMQ_TEST_SCHEDULES", "150"))
+SCHEDULES = int(os.environ.get("MINIMQ_TEST_SCHEDULES", "40"))
 #: Repeats the schedules of an earlier run, which printed it.
 SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 LASTS_S, SETTLES_S = 25.0, 40.0
