@@ -33,8 +33,8 @@ _LEAVE_S = 1.0
 class Registration:
     """Keeps a broker registered with each of its name servers, independently of the others.
 
-    The whole table is sent when a stream opens and after `changed`, a heartbeat otherwise. The end of the stream, even
-    that of a killed process, takes the broker out of the routes at once.
+    The whole table is sent when a stream opens and when its version has grown, a heartbeat otherwise. The end of the
+    stream, even that of a killed process, takes the broker out of the routes at once.
 
     Not thread-safe: it lives on the event loop on which `start` was called.
     """
@@ -43,6 +43,7 @@ class Registration:
         self,
         nameservers: Sequence[str],
         describe: Callable[[], nameserver_pb2.RegisterRequest],
+        version: Callable[[], int],
         *,
         heartbeat_s: float = 30.0,
         timeout_s: float = 5.0,
@@ -52,10 +53,11 @@ class Registration:
         Args:
             nameservers: HOST:PORT of each.
             describe: returns the whole table of the broker as it is now, with its data version.
+            version: returns the data version alone; it has to be cheap.
             heartbeat_s: seconds between two heartbeats, or less: a third of the silence that the name server bears.
             timeout_s: seconds after which a name server that does not answer counts as lost.
         """
-        self._links = [_Link(address, describe, heartbeat_s, timeout_s) for address in nameservers]
+        self._links = [_Link(address, describe, version, heartbeat_s, timeout_s) for address in nameservers]
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -73,9 +75,9 @@ class Registration:
         self._tasks = [asyncio.create_task(link.run(), name=f"register-{link.address}") for link in self._links]
 
     def changed(self) -> None:
-        """Send the whole table to every name server; many calls in a row are sent as one."""
+        """Send the whole table to every name server if its version has grown; many calls in a row are sent as one."""
         for link in self._links:
-            link.send_all()
+            link.send()
 
     async def stop(self) -> None:
         """Leave every name server and end the streams; takes about a second at most. May be called twice."""
@@ -97,6 +99,7 @@ class _Link:
         self,
         address: str,
         describe: Callable[[], nameserver_pb2.RegisterRequest],
+        version: Callable[[], int],
         heartbeat_s: float,
         timeout_s: float,
     ) -> None:
@@ -104,15 +107,14 @@ class _Link:
         self.master_address: str | None = None
         self.connected = False
         self._describe = describe
+        self._version = version
         self._heartbeat_s = heartbeat_s
         self._timeout_s = timeout_s
         self._leaving = asyncio.Event()
         self._wake = asyncio.Event()  # there is something to send, or the link is leaving
-        self._change = 0  # counts the calls of `send_all`
         self._complaint: str | None = None
 
-    def send_all(self) -> None:
-        self._change += 1
+    def send(self) -> None:
         self._wake.set()
 
     def leave(self) -> None:
@@ -159,15 +161,16 @@ class _Link:
             raise Unavailable(f"name server {self.address} ended the registration")
 
     async def _talk(self, stream: _Stream, answers: asyncio.Queue[nameserver_pb2.RegisterResponse]) -> None:
-        sent_version: int | None = None
-        sent_change = -1
+        name, sent_version = "", -1
         while not self._leaving.is_set():
             self._wake.clear()
-            change, request = self._change, self._describe()
-            if change == sent_change and request.data_version == sent_version:
+            # The table of many topics is made only when it is sent: a heartbeat takes the loop no time.
+            if self._version() == sent_version:
                 request = nameserver_pb2.RegisterRequest(
-                    broker_name=request.broker_name, data_version=request.data_version, heartbeat_only=True
+                    broker_name=name, data_version=sent_version, heartbeat_only=True
                 )
+            else:
+                request = self._describe()
             try:
                 async with asyncio.timeout(self._timeout_s):
                     await stream.write(request)
@@ -176,7 +179,7 @@ class _Link:
                 raise DeadlineExceeded(f"no answer within {self._timeout_s} s") from None
             except (grpc.RpcError, asyncio.InvalidStateError):
                 break  # the stream is over, and the reader knows why
-            sent_change, sent_version = change, request.data_version
+            name, sent_version = request.broker_name, request.data_version
             self._found(answer.master_address)
             await _wait(self._wake, min(self._heartbeat_s, answer.expire_after_ms / 3000))
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):

@@ -15,7 +15,6 @@ from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
 from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
-from minimq_common.model import Permission
 from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2
 
 log = logging.getLogger(__name__)
@@ -34,7 +33,6 @@ class Broker:
         self._server: grpc.aio.Server | None = None
         self._registration: Registration | None = None
         self._routes: RouteLookup | None = None
-        self._data_version = 0
 
     @property
     def address(self) -> str:
@@ -49,15 +47,13 @@ class Broker:
             CannotListen: the port is taken, or the host is not this machine's.
         """
         options = self._options
-        self._engine = Engine(
+        engine = self._engine = Engine(
             options.data_dir,
             StoreOptions(options.segment_bytes, options.flush == "sync", options.checkpoint_interval_s),
             Limits(options.max_body_bytes, options.max_batch_bytes, options.max_pending_bytes, options.busy_after_s),
             self._topics_changed,
             recovery_s=options.session_grace_s,
         )
-        # Larger than in any run before: a name server that still holds one of those takes this one in its place.
-        self._data_version = self._engine.store.term << 32
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
@@ -66,7 +62,7 @@ class Broker:
         broker_pb2_grpc.add_BrokerServicer_to_server(service, self._server)
         self._address = await rpc.bind(self._server, options.listen)
         await self._server.start()
-        self._registration = Registration(options.nameservers, self._describe)
+        self._registration = Registration(options.nameservers, self._describe, lambda: engine.data_version)
         self._registration.start()
 
     async def stop(self) -> None:
@@ -87,19 +83,19 @@ class Broker:
             engine.close()
 
     def _topics_changed(self) -> None:
-        self._data_version += 1
         if self._registration is not None:
             self._registration.changed()
 
     def _describe(self) -> nameserver_pb2.RegisterRequest:
-        topics = self._engine.state.topics.copy() if self._engine else {}
+        assert self._engine is not None  # it is closed after the registration has ended
+        data_version, state = self._engine.data_version, self._engine.state
         return nameserver_pb2.RegisterRequest(
             cluster=self._options.cluster,
             broker_name=self._options.name,
             broker_id=self._options.broker_id,
             address=self._options.advertise or self._address,
-            data_version=self._data_version,
-            permission=self._engine.state.permission if self._engine else Permission.READ_WRITE,
+            data_version=data_version,
+            permission=state.permission,
             topics=[
                 nameserver_pb2.TopicConfig(
                     topic=topic.name,
@@ -107,6 +103,6 @@ class Broker:
                     write_queues=topic.write_queues,
                     permission=topic.permission,
                 )
-                for topic in topics.values()
+                for topic in state.topics.copy().values()
             ],
         )

@@ -39,7 +39,13 @@ class FakeBroker:
     def join(self, *nameservers: str) -> None:
         """Begin to register; to be called again only when it was made without name servers."""
         self.registration = self._loop.call(
-            lambda: Registration(nameservers, self.describe, heartbeat_s=0.1, timeout_s=self._timeout_s)
+            lambda: Registration(
+                nameservers,
+                self.describe,
+                lambda: self.request.data_version,
+                heartbeat_s=0.1,
+                timeout_s=self._timeout_s,
+            )
         )
         self._loop.call(self.registration.start)
 

@@ -76,6 +76,9 @@ class TermBegun(msgspec.Struct, frozen=True, tag="term"):
     term: int
 
 
+#: Facts that change what name servers are told.
+Told = TopicSet | TopicDeleted | PermissionSet
+
 Fact = TopicSet | TopicDeleted | OffsetsCommitted | GroupStarted | PermissionSet | TermBegun
 
 _encoder = msgspec.msgpack.Encoder()

@@ -21,6 +21,7 @@ from minimq_broker.core.facts import (
     OffsetsCommitted,
     PermissionSet,
     TermBegun,
+    Told,
     Topic,
     TopicDeleted,
     TopicSet,
@@ -65,6 +66,8 @@ class State:
         position: the log position up to which entries are applied.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
         producers: which numbered batches are stored where.
+        begun, made: count the changes of topics and of the permission, before and after each. A thread that reads
+            `made` and then topics has at least those changes; one that reads topics and then `begun` has at most those.
         changed: the rows that were changed since the last checkpoint.
     """
 
@@ -77,6 +80,7 @@ class State:
         self.committed: dict[tuple[str, int, int], int] = {}
         self.started: dict[tuple[str, int], bool] = {}
         self.producers = ProducerTable()
+        self.begun = self.made = 0
         self.changed: set[tuple[Any, ...]] = set()
 
     # ---- looking up --------------------------------------------------------------------------------
@@ -123,6 +127,8 @@ class State:
 
     def apply(self, entry: Fact | BatchApplied, position: int) -> None:
         """Take the effect of an entry in. `position` is where the next one begins."""
+        is_told = isinstance(entry, Told)
+        self.begun += is_told
         match entry:
             case BatchApplied(queue, end):
                 self._set(("end", *queue), self.ends, queue, end)
@@ -143,6 +149,7 @@ class State:
             case TermBegun(term):
                 self.term = term
                 self.changed.add(("term",))
+        self.made += is_told
         self.position = position
 
     def _move(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimq_broker.core.facts import Fact, PermissionSet, TopicDeleted, TopicSet
+from minimq_broker.core.facts import Fact, Told, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.long_poll import LongPoll
@@ -93,6 +93,18 @@ class Engine:
     def state(self) -> State:
         """Topics, ends and offsets; only to look at."""
         return self.store.state
+
+    # Versions of a later run are larger: a name server that holds one of an earlier run takes this broker in its place.
+
+    @property
+    def data_version(self) -> int:
+        """What is registered from `state` after this was read is of this version, or a later one."""
+        return (self.store.term << 32) + self.state.made
+
+    @property
+    def answered_version(self) -> int:
+        """What was read from `state` before this is shown by a registration of this version, or a later one."""
+        return (self.store.term << 32) + self.state.begun
 
     def close(self) -> None:
         """Write what was handed in and close the store."""
@@ -187,7 +199,7 @@ class Engine:
         if isinstance(fact, TopicDeleted):  # rare, so everybody may look for their topic again
             self._wake(self._long_poll.all())
             self.leases.retain_topics({topic.topic_id for topic in self.state.topics.copy().values()})
-        if isinstance(fact, TopicSet | TopicDeleted | PermissionSet):
+        if isinstance(fact, Told):
             self._topics_changed()
 
     # ---- waiting --------------------------------------------------------------------------------

@@ -37,6 +37,34 @@ def test_a_broker_that_stops_is_gone_when_stop_returns(
     assert registered(nameserver.address) == []
 
 
+def test_a_heartbeat_does_not_make_the_table(
+    start_nameserver: StartNameServer, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, asked = [0], [0]
+    describe = FakeBroker.describe
+
+    def count(broker: FakeBroker) -> nameserver_pb2.RegisterRequest:
+        made[0] += 1
+        return describe(broker)
+
+    monkeypatch.setattr(FakeBroker, "describe", count)
+    nameserver = start_nameserver()
+    broker = start_broker(nameserver.address)
+    link = broker.registration._links[0]
+    version = link._version
+
+    def count_version() -> int:
+        asked[0] += 1
+        return version()
+
+    link._version = count_version
+    before = made[0]
+    wait_until(lambda: asked[0] >= 5)  # heartbeats, every 0.1 s
+    assert made[0] == before
+    broker.carry("orders", "more")
+    assert made[0] == before + 1
+
+
 @pytest.mark.fault
 @pytest.mark.system
 def test_a_killed_broker_is_removed_at_once(start_nameserver: StartNameServer) -> None:
