@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.errors import MiniMQError, NotDrained, Unavailable
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 
 Key = TypeVar("Key", bound=Hashable)
@@ -93,21 +93,46 @@ class FanOut:
         self._links.close()
 
 
-def raise_failures(what: str, failures: Mapping[str, MiniMQError], asked: Mapping[str, str], remedy: str) -> None:
-    """Raise one error for all failures, if there are any; its class is that of the first one.
+def lasting_first(error: MiniMQError) -> tuple[bool, bool]:
+    """Order errors: those that will not go away by themselves come first, then queues that have to be read."""
+    return error.retriable, not isinstance(error, NotDrained)
+
+
+def merge_failures(
+    failures: Mapping[str, MiniMQError], order: Callable[[MiniMQError], Any] = lasting_first
+) -> MiniMQError:
+    """Return one error for all failures, by broker; class and time to wait are those of the first in order."""
+    ordered = sorted(failures.items(), key=lambda item: order(item[1]))
+    first = ordered[0][1]
+    if len({error.message for error in failures.values()}) == 1:
+        text = f"{', '.join(broker for broker, _ in ordered)}: {first.message}"
+    else:
+        text = "; ".join(f"{broker}: {error.message}" for broker, error in ordered)
+    return type(first)(text, retry_after_s=first.retry_after_s)
+
+
+def raise_failures(
+    what: str,
+    failures: Mapping[str, MiniMQError],
+    asked: Mapping[str, str],
+    remedy: str,
+    order: Callable[[MiniMQError], Any] = lasting_first,
+) -> None:
+    """Raise one error for all failures, if there are any, merged as `merge_failures` does.
 
     Args:
         what: the task that failed: "topic orders was not created".
         failures: by broker name.
         asked: addresses of all that were asked, by broker name.
         remedy: what to do about it.
+        order: key by which they are listed.
     """
     if not failures:
         return
-    first = next(iter(failures.values()))
-    if len(failures) == len(asked) and len({failure.message for failure in failures.values()}) == 1:
-        raise type(first)(f"{what}: {first.message}", retry_after_s=first.retry_after_s)
-    reasons = "; ".join(f"{broker} ({asked[broker]}): {error.message}" for broker, error in failures.items())
-    raise type(first)(
-        f"{what} on {len(failures)} of {len(asked)} brokers: {reasons}; {remedy}", retry_after_s=first.retry_after_s
-    )
+    merged = merge_failures({f"{broker} ({asked[broker]})": error for broker, error in failures.items()}, order)
+    texts = {error.message for error in failures.values()}
+    if len(failures) == len(asked) and len(texts) == 1:
+        text = f"{what}: {texts.pop()}"
+    else:
+        text = f"{what} on {len(failures)} of {len(asked)} brokers: {merged.message}; {remedy}"
+    raise type(merged)(text, retry_after_s=merged.retry_after_s)
