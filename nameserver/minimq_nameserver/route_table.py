@@ -157,6 +157,14 @@ class RouteTable:
         """Return all brokers, sorted by name."""
         return [self._told[name].broker for name in sorted(self._told)]
 
+    def versions(self) -> dict[tuple[str, int], int]:
+        """Return the data version of every broker by its name and id, sorted."""
+        return {
+            (name, broker_id): self._brokers[name][broker_id].state.data_version
+            for name in sorted(self._brokers)
+            for broker_id in sorted(self._brokers[name])
+        }
+
     def conflicts(self, now: float) -> list[Conflict]:
         """Return the brokers that were refused or replaced lately and have no place, the latest at the end."""
         return self._conflicts.recent(now)

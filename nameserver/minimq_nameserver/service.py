@@ -175,7 +175,9 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         request: nameserver_pb2.ListTopicsRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
     ) -> nameserver_pb2.ListTopicsResponse:
-        """Answer the routes of all topics, sorted by topic; each is as it was at some moment of the call."""
+        """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
+        if request.names_only:
+            return nameserver_pb2.ListTopicsResponse(names=sorted(self._table.topics()))
         answer = nameserver_pb2.ListTopicsResponse()
         for number, topic in enumerate(sorted(self._table.topics())):
             route = self._table.route(topic)
@@ -190,11 +192,16 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         request: nameserver_pb2.GetClusterRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
     ) -> nameserver_pb2.GetClusterResponse:
-        """Answer all brokers, sorted by name, and those that have no place because another one has it."""
+        """Answer all brokers and their versions, sorted by name, and those whose place another one has."""
         now = self._clock()
         return nameserver_pb2.GetClusterResponse(
             brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
             conflicts=[_conflict_to_wire(conflict, now) for conflict in self._table.conflicts(now)],
+            versions=[
+                nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
+                for (name, broker_id), version in self._table.versions().items()
+            ],
+            settled=self._settled,
         )
 
     async def WatchRoutes(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minimq_broker.core.facts import PermissionSet, Topic
+from minimq_broker.core.facts import PermissionSet
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.topics import check_permission, topic_message
+from minimq_broker.services.topics import check_permission
 from minimq_proto.v1 import broker_pb2
 
 
@@ -56,10 +56,4 @@ class StatusService:
         """Set what may be done with all topics. Durable when this returns. Raises `InvalidArgument`."""
         fact = PermissionSet(check_permission(request.permission))
         await self._engine.record(lambda _: fact)
-        topic = self._telling_topic()
-        return broker_pb2.SetPermissionResponse(topic=topic_message(topic, self._engine.state) if topic else None)
-
-    def _telling_topic(self) -> Topic | None:
-        """Return a topic whose permission hides nothing of the broker's, if there is one, or any."""
-        topics = self._engine.state.topics.copy().values()
-        return max(topics, key=lambda topic: topic.permission.bit_count(), default=None)
+        return broker_pb2.SetPermissionResponse(data_version=self._engine.answered_version)

@@ -48,27 +48,32 @@ class TopicService:
         check_topic(request.topic.topic)
         decide = self._decide_automatic(request.topic.topic) if request.automatic else _decide_creation(request)
         created = await self._engine.record(decide) is not None
-        return broker_pb2.CreateTopicResponse(topic=self._message(request.topic.topic), created=created)
+        return broker_pb2.CreateTopicResponse(
+            topic=self._message(request.topic.topic), created=created, data_version=self._engine.answered_version
+        )
 
     def _decide_automatic(self, name: str) -> _Decide:
         """Make a topic that a producer needs, unless it is there already with whatever settings."""
+        if name not in self._engine.state.topics:
+            self._check_automatic(name)  # what is refused is no work for the writer: producers ask again and again
         queues, created_ms = self._auto_create_queues, now_ms()
 
         def decide(state: State) -> Fact | None:
             if name in state.topics:
                 return None
-            if name.startswith(_SYSTEM_PREFIX):
-                raise TopicNotFound(
-                    f"topic {name!r} does not exist: names that begin with % are never made by themselves"
-                )
-            if not queues:
-                raise TopicNotFound(
-                    f"topic {name!r} does not exist, and this broker makes none by itself: create it with "
-                    f"`minimq topic create {name}`, or start brokers with --auto-create-queues 8"
-                )
+            self._check_automatic(name)  # it may have been deleted a moment ago
             return TopicSet(Topic(name, state.position, queues, queues, Permission.READ_WRITE, created_ms))
 
         return decide
+
+    def _check_automatic(self, name: str) -> None:
+        if name.startswith(_SYSTEM_PREFIX):
+            raise TopicNotFound(f"topic {name!r} does not exist: names that begin with % are never made by themselves")
+        if not self._auto_create_queues:
+            raise TopicNotFound(
+                f"topic {name!r} does not exist, and this broker makes none by itself: create it with "
+                f"`minimq topic create {name}`, or start brokers with --auto-create-queues 8"
+            )
 
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:
         """Change queue counts or permission.
@@ -93,7 +98,9 @@ class TopicService:
             return TopicSet(new) if new != old else None
 
         await self._engine.record(decide)
-        return broker_pb2.UpdateTopicResponse(topic=self._message(request.topic))
+        return broker_pb2.UpdateTopicResponse(
+            topic=self._message(request.topic), data_version=self._engine.answered_version
+        )
 
     def _check_drained(self, state: State, topic: Topic, read: int, ignored: frozenset[str]) -> None:
         """Raise `NotDrained` when fewer read queues would hide what a group has not read."""
@@ -105,7 +112,7 @@ class TopicService:
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic; its messages are gone at once, their disk when their segments go. Raises `TopicNotFound`."""
         await self._engine.record(lambda state: TopicDeleted(state.topic(request.topic).name))
-        return broker_pb2.DeleteTopicResponse()
+        return broker_pb2.DeleteTopicResponse(data_version=self._engine.answered_version)
 
     async def describe(self, request: broker_pb2.DescribeTopicRequest) -> broker_pb2.DescribeTopicResponse:
         """Tell the settings of a topic and where its queues begin and end. Raises `TopicNotFound`."""
@@ -121,22 +128,21 @@ class TopicService:
                     last_store_timestamp_ms=self._engine.state.end(key).stored_ms,
                 )
             )
-        return broker_pb2.DescribeTopicResponse(topic=topic_message(topic, self._engine.state), queues=queues)
+        return broker_pb2.DescribeTopicResponse(
+            topic=_message(topic), queues=queues, data_version=self._engine.answered_version
+        )
 
     def _message(self, name: str) -> broker_pb2.Topic:
-        state = self._engine.state
-        return topic_message(state.topic(name), state)
+        return _message(self._engine.state.topic(name))
 
 
-def topic_message(topic: Topic, state: State) -> broker_pb2.Topic:
-    """Return a topic as it travels."""
+def _message(topic: Topic) -> broker_pb2.Topic:
     return broker_pb2.Topic(
         topic=topic.name,
         read_queues=topic.read_queues,
         write_queues=topic.write_queues,
         permission=topic.permission,
         created_ms=topic.created_ms,
-        allowed=int(state.allowed(topic)),
     )
 
 

@@ -103,12 +103,11 @@ class Admin(TopicAdmin, GroupAdmin):
             DeadlineExceeded: a name server did not show it in time. It has been set.
             MiniMQError: the broker failed.
         """
-        masters = self._masters.find(names=[broker_name])
+        masters = self._masters.find(names=[broker_name], to_change=True)
         request = broker_pb2.SetPermissionRequest(permission=int(permission))
         answer = self._masters.calls.call(masters[broker_name], lambda stub: stub.SetPermission, request)
-        # Name servers take the whole table of a broker at once, so one topic tells of all.
-        if wait and answer.HasField("topic"):
-            self._masters.wait_until_shown(answer.topic.topic, {broker_name: answer.topic})
+        if wait:
+            self._masters.wait_until_shown({broker_name: answer.data_version})
 
     # ---- Offsets --------------------------------------------------------------------------------
 

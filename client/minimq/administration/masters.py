@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minimq.administration.fan_out import FanOut
+from minimq.routes.cluster_view import ClusterView
 from minimq.routes.nameserver_link import NameServerLinks
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.model import MASTER_ID, BrokerData, Permission, TopicRoute
-from minimq_proto.v1 import broker_pb2
-
-#: A topic by the name of the broker that has it so; None where it is gone.
-TopicByBroker = Mapping[str, broker_pb2.Topic | None]
+from minimq_common.model import MASTER_ID, BrokerData
 
 
 class Masters:
@@ -33,23 +30,29 @@ class Masters:
         self.nameservers.close()
         self.calls.close()
 
-    def brokers(self) -> list[BrokerData]:
-        """Return the brokers that the name servers know together, sorted. Raises `Unavailable` when none answers."""
-        known = self.nameservers.cluster()  # which has the words for it when nobody answers
-        return self.nameservers.brokers_of_all() or known
+    def brokers(self, *, settled: bool = False) -> list[BrokerData]:
+        """Return the brokers that the name servers know together, sorted. Raises `Unavailable` when none answers.
 
-    def find(self, cluster: str | None = None, names: Sequence[str] = ()) -> dict[str, str]:
+        With `settled` it waits for a name server that has just started, and may raise `SystemBusy`.
+        """
+        known = self.nameservers.cluster()  # which has the words for it when nobody answers
+        return self.nameservers.brokers_of_all(settled=settled) or known
+
+    def find(self, cluster: str | None = None, names: Sequence[str] = (), *, to_change: bool = False) -> dict[str, str]:
         """Return the addresses of masters by broker name.
 
         Args:
             cluster: only those of this cluster.
             names: only these; all when empty.
+            to_change: something is about to be changed on them, so none that runs may be missing: name servers that
+                have just started are waited for until the brokers had time to come back.
 
         Raises:
+            SystemBusy: there was not enough time for that.
             Unavailable: there is none.
             InvalidArgument: there is no such cluster, or a name is not that of a master.
         """
-        brokers = self.brokers()
+        brokers = self.brokers(settled=to_change)
         if not brokers:
             raise Unavailable(
                 "no broker is registered with the name server: start one with "
@@ -71,26 +74,27 @@ class Masters:
             )
         return {name: masters[name] for name in names} if names else masters
 
-    def wait_until_shown(self, topic: str, wanted: TopicByBroker) -> None:
-        """Wait until every name server that answers shows a topic as wanted on these brokers.
+    def wait_until_shown(self, versions: Mapping[str, int], *, gone: bool = False) -> None:
+        """Wait until every name server that answers shows what brokers have done.
+
+        Versions grow with every change and over restarts of a broker, so it does not matter what others have changed
+        since. A broker that has left is waited for, as routes do not lead to it: it shows the change when it is back.
+
+        Args:
+            versions: the data version that each broker answered with, by broker name.
+            gone: something was taken away, and a broker that is not registered does not show it any more.
 
         Raises:
-            DeadlineExceeded: the text names the name server and what it does not show.
+            DeadlineExceeded: the text names the name server and the broker that it does not show, or only as it was.
         """
 
-        def missing(route: TopicRoute) -> str | None:
-            shown = {data.broker_name: data for data in route.queues}
-            for broker, settings in wanted.items():
-                data = shown.get(broker)
-                if settings is None:
-                    if data is not None:
-                        return f"it still shows topic {topic} on {broker}"
-                elif data is None or (data.read_queues, data.write_queues, data.permission) != _as_shown(settings):
-                    return f"it does not show topic {topic} on {broker} as it is now"
+        def lack(view: ClusterView) -> str | None:
+            for broker, version in versions.items():
+                shown = view.versions.get((broker, MASTER_ID))
+                if shown is None and not (gone and view.settled):
+                    return f"broker {broker} is not registered there, and is shown as soon as it is"
+                if shown is not None and shown < version:
+                    return f"it shows broker {broker} as it was before"
             return None
 
-        self.nameservers.wait_for_route(topic, missing, self._timeout_s)
-
-
-def _as_shown(topic: broker_pb2.Topic) -> tuple[int, int, int]:
-    return topic.read_queues, topic.write_queues, topic.allowed & Permission.READ_WRITE
+        self.nameservers.wait_until_shown(lack, self._timeout_s)

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from minimq.administration.fan_out import merge_failures
 from minimq.administration.masters import Masters
 from minimq.administration.resizing import Counts, next_counts, say_step, say_undo
 from minimq_common.errors import MiniMQError, NotDrained, SystemBusy, TransportError
@@ -72,11 +73,11 @@ class Resize:
 
     def _round(self) -> bool:
         """Make the next step of every broker. Returns True when none is left."""
-        topics = self._look()
-        self._now = {broker: Counts(topic.read_queues, topic.write_queues) for broker, topic in topics.items()}
+        seen = self._look()
+        self._now = {broker: Counts(it.topic.read_queues, it.topic.write_queues) for broker, it in seen.items()}
         self._before = self._before or dict(self._now)
         steps = {broker: step for broker, now in self._now.items() if (step := next_counts(now, self._queues))}
-        self._masters.wait_until_shown(self._topic, topics)
+        self._masters.wait_until_shown({broker: it.data_version for broker, it in seen.items()})
         if not steps:
             return True
         new = {broker: step for broker, step in steps.items() if self._steps.get(broker) != step}
@@ -86,11 +87,12 @@ class Resize:
         self._make(steps)
         return False
 
-    def _look(self) -> dict[str, broker_pb2.Topic]:
+    def _look(self) -> dict[str, broker_pb2.DescribeTopicResponse]:
         request = broker_pb2.DescribeTopicRequest(topic=self._topic)
         answers, failures = self._masters.calls.call_all(self._carriers, lambda stub: stub.DescribeTopic, request)
-        _raise(failures)
-        return {broker: answer.topic for broker, answer in answers.items()}
+        if failures:
+            raise merge_failures(failures)
+        return answers
 
     def _make(self, steps: Mapping[str, Counts]) -> None:
         requests = {
@@ -106,7 +108,8 @@ class Resize:
         answers, failures = self._masters.calls.call_each(self._carriers, lambda stub: stub.UpdateTopic, requests)
         for broker, answer in answers.items():
             self._now[broker] = Counts(answer.topic.read_queues, answer.topic.write_queues)
-        _raise(failures)
+        if failures:
+            raise merge_failures(failures)
 
     def _find_again(self) -> None:
         """Learn the addresses of masters that have moved; one that is not registered now may come back."""
@@ -130,14 +133,4 @@ class Resize:
             text += ", with --ignore-group to leave a dead group out, with --force to hide the messages all the same"
         if self._before:
             text += f"; or go back with {say_undo(self._topic, self._before)}"
-        return type(error)(text)
-
-
-def _raise(failures: Mapping[str, MiniMQError]) -> None:
-    """Raise one error for all failures, if there are any: one that will not go away by itself before the others."""
-    if not failures:
-        return
-    first = min(failures.values(), key=lambda error: (error.retriable, not isinstance(error, NotDrained)))
-    if len({failure.message for failure in failures.values()}) == 1:
-        raise type(first)(f"{', '.join(failures)}: {first.message}")
-    raise type(first)("; ".join(f"{broker}: {error.message}" for broker, error in failures.items()))
+        return type(error)(text, retry_after_s=error.retry_after_s)

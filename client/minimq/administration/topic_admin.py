@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings, moment, name_of
 from minimq.administration.fan_out import raise_failures
@@ -13,6 +14,13 @@ from minimq_common.model import MessageQueue, Permission, TopicRoute
 from minimq_common.names import check_group, check_topic
 from minimq_common.wire import permission_from_wire
 from minimq_proto.v1 import broker_pb2
+
+
+class _Versioned(Protocol):
+    """What brokers answer when something was changed, or might have been."""
+
+    @property
+    def data_version(self) -> int: ...
 
 
 class TopicAdmin:
@@ -60,7 +68,7 @@ class TopicAdmin:
             InvalidArgument: a name or number breaks a rule, or there is no such cluster or broker.
             Unavailable: no name server or no master is reached.
             DeadlineExceeded: a name server did not show the topic in time. It has been created.
-            MiniMQError: a master failed; the text says which, and the class is that of the first failure.
+            MiniMQError: a master failed; the text says which, and the class is that of one that will last.
         """
         check_topic(name)
         if not permission:
@@ -71,8 +79,9 @@ class TopicAdmin:
             write_queues=queues if write_queues is None else write_queues,
             permission=int(permission),
         )
-        masters = self._masters.find(cluster, brokers)
-        present = self._present(name, masters)
+        masters = self._masters.find(cluster, brokers, to_change=True)
+        described = self._describe(name, masters)
+        present = {broker: answer.topic for broker, answer in described.items()}
         others = {broker: topic for broker, topic in present.items() if _settings(topic) != _settings(wanted)}
         if others or (len(present) == len(masters) and not if_not_exists):
             raise TopicExists(_say_exists(name, others or present))
@@ -81,7 +90,7 @@ class TopicAdmin:
         answers, failures = self._masters.calls.call_all(absent, lambda stub: stub.CreateTopic, request)
         raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
         if wait:
-            self._masters.wait_until_shown(name, present | {broker: answer.topic for broker, answer in answers.items()})
+            self._masters.wait_until_shown(_versions(described) | _versions(answers))
         return bool(absent)
 
     def update_topic(  # noqa: PLR0913 - by name, as the flags of the command
@@ -136,7 +145,7 @@ class TopicAdmin:
         remedy = "the others were changed; repeat the call to complete it"
         raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
         if wait:
-            self._masters.wait_until_shown(name, {broker: answer.topic for broker, answer in answers.items()})
+            self._masters.wait_until_shown(_versions(answers))
 
     def resize_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,
@@ -212,15 +221,15 @@ class TopicAdmin:
                 return
             raise
         request = broker_pb2.DeleteTopicRequest(topic=name)
-        _, failures = self._masters.calls.call_all(carriers, lambda stub: stub.DeleteTopic, request)
+        answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.DeleteTopic, request)
         failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
         raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
         if wait:
-            self._masters.wait_until_shown(name, dict.fromkeys(carriers))
+            self._masters.wait_until_shown(_versions(answers), gone=True)
 
     def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
-        return [route.topic for route in self.routes()]
+        return self._masters.nameservers.topic_names()
 
     def routes(self) -> list[TopicRoute]:
         """Return the routes of all topics, sorted. Raises `Unavailable` when no name server answers."""
@@ -267,8 +276,8 @@ class TopicAdmin:
 
     def _carriers(self, topic: str, cluster: str | None, brokers: Sequence[str]) -> dict[str, str]:
         """Return the masters that carry a topic. Raises `TopicNotFound` when there is none, or one of `brokers` not."""
-        masters = self._masters.find(cluster, brokers)
-        present = self._present(topic, masters)
+        masters = self._masters.find(cluster, brokers, to_change=True)
+        present = self._describe(topic, masters)
         if not present:
             raise TopicNotFound(f"topic {topic} is on no broker: `minimq topic list` shows those there are")
         absent = [broker for broker in brokers if broker not in present]
@@ -276,9 +285,6 @@ class TopicAdmin:
             create = " --broker ".join((f"minimq topic create {topic}", *absent))
             raise TopicNotFound(f"topic {topic} is not on {', '.join(absent)}: create it there with `{create}`")
         return {broker: masters[broker] for broker in present}
-
-    def _present(self, topic: str, masters: dict[str, str]) -> dict[str, broker_pb2.Topic]:
-        return {broker: answer.topic for broker, answer in self._describe(topic, masters).items()}
 
     def _describe(self, topic: str, masters: dict[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
         """Return what each master that carries the topic says; raises when one cannot be asked."""
@@ -289,6 +295,10 @@ class TopicAdmin:
             f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
         )
         return answers
+
+
+def _versions(answers: Mapping[str, _Versioned]) -> dict[str, int]:
+    return {broker: answer.data_version for broker, answer in answers.items()}
 
 
 def _settings(topic: broker_pb2.Topic) -> tuple[int, int, int]:

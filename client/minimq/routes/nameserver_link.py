@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import grpc
 
+from minimq.routes.cluster_view import ClusterView, merge, view_from_wire
 from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
 from minimq_common import rpc
 from minimq_common.errors import (
@@ -19,25 +20,24 @@ from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
     SystemBusy,
-    TopicNotFound,
     TransportError,
     Unavailable,
 )
 from minimq_common.model import BrokerData, TopicRoute
 from minimq_common.names import check_address
-from minimq_common.wire import broker_from_wire, route_from_wire
+from minimq_common.wire import route_from_wire
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 T = TypeVar("T")
 
-_NO_QUEUES = TopicRoute("", (), {})
-
 _CLOSED = "the client was closed"
 
 #: Time between two looks at a name server that does not show yet what is waited for.
 _LOOK_AGAIN_S = 0.01
+#: Time between two looks at one that has just started and waits for its brokers.
+_BUSY_RETRY_S = 0.05
 #: One that does not answer within this time is not waited for.
 _ANSWER_S = 1.0
 
@@ -79,8 +79,11 @@ class NameServerLink:
 
     def brokers(self, timeout_s: float) -> list[BrokerData]:
         """Return the brokers that are registered with this name server. Raises `TransportError`."""
-        answer = self._call(self.stub.GetCluster, nameserver_pb2.GetClusterRequest(), timeout_s)
-        return [broker_from_wire(broker) for broker in answer.brokers]
+        return list(self.view(timeout_s).brokers)
+
+    def view(self, timeout_s: float) -> ClusterView:
+        """Return what this name server knows of the brokers. Raises `TransportError`."""
+        return view_from_wire(self._call(self.stub.GetCluster, nameserver_pb2.GetClusterRequest(), timeout_s))
 
     def conflicts(self, timeout_s: float) -> list[ConflictReport]:
         """Return the brokers that this name server refused or replaced lately. Raises `TransportError`."""
@@ -136,11 +139,16 @@ class NameServerLinks:
         answer = self.ask(lambda stub, timeout_s: stub.ListTopics(request, timeout=timeout_s))
         return [route_from_wire(route) for route in answer.routes]
 
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics, sorted. Raises as `ask` does."""
+        request = nameserver_pb2.ListTopicsRequest(names_only=True)
+        return list(self.ask(lambda stub, timeout_s: stub.ListTopics(request, timeout=timeout_s)).names)
+
     def cluster(self) -> list[BrokerData]:
         """Return all brokers, sorted by name. Raises as `ask` does."""
         request = nameserver_pb2.GetClusterRequest()
         answer = self.ask(lambda stub, timeout_s: stub.GetCluster(request, timeout=timeout_s))
-        return [broker_from_wire(broker) for broker in answer.brokers]
+        return list(view_from_wire(answer).brokers)
 
     def ask(self, call: Callable[[nameserver_pb2_grpc.NameServerStub, float], T], timeout_s: float | None = None) -> T:
         """Make a call to one name server after the other, until one answers it.
@@ -188,21 +196,36 @@ class NameServerLinks:
 
     # ---- Questions to each of them --------------------------------------------------------------
 
-    def brokers_of_all(self) -> list[BrokerData]:
-        """Return what the name servers that answer know together, sorted by broker name; empty when none answers."""
-        known: dict[str, BrokerData] = {}
-        for address in self._addresses:
-            try:
-                answer = self.to(address).brokers(_ANSWER_S)
-            except TransportError:
-                continue
-            for broker in answer:
-                other = known.get(broker.broker_name)
-                addresses = {**broker.addresses, **(other.addresses if other else {})}
-                known[broker.broker_name] = BrokerData(
-                    broker.cluster, broker.broker_name, dict(sorted(addresses.items()))
+    def brokers_of_all(self, *, settled: bool = False) -> list[BrokerData]:
+        """Return what the name servers that answer know together, sorted by broker name; empty when none answers.
+
+        Args:
+            settled: wait until one of them has settled: one that has just started knows only the brokers that have come
+                back already, which is not enough for a change that is to reach all of them.
+
+        Raises:
+            SystemBusy: none of those that answer has settled in time.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            views = self._views()
+            if not settled or not views or any(view.settled for view in views.values()):
+                return merge(views.values())
+            if time.monotonic() >= deadline:
+                raise SystemBusy(
+                    f"name server {', '.join(views)} has just started and waits for its brokers: it is not known yet "
+                    "which ones there are; nothing was changed, try again",
+                    retry_after_s=_BUSY_RETRY_S,
                 )
-        return [known[name] for name in sorted(known)]
+            self._pause(_BUSY_RETRY_S)
+
+    def _views(self) -> dict[str, ClusterView]:
+        """Return what each name server that answers knows, by its address."""
+        views: dict[str, ClusterView] = {}
+        for address in self._addresses:
+            with contextlib.suppress(TransportError):
+                views[address] = self.to(address).view(_ANSWER_S)
+        return views
 
     def conflicts(self) -> list[ConflictReport]:
         """Return the brokers that were refused or replaced lately, by each name server that answers.
@@ -215,12 +238,11 @@ class NameServerLinks:
                 reports += self.to(address).conflicts(_ANSWER_S)
         return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
 
-    def wait_for_route(self, topic: str, missing: Callable[[TopicRoute], str | None], timeout_s: float) -> None:
-        """Wait until the route of a topic is as wanted at every name server that answers.
+    def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
+        """Wait until every name server that answers knows what is wanted.
 
         Args:
-            topic: its name.
-            missing: takes a route, one without queues when there is none, and says what is still missing.
+            lack: takes what a name server knows, and says what is still missing.
             timeout_s: seconds for all of them together.
 
         Raises:
@@ -229,13 +251,16 @@ class NameServerLinks:
         deadline = time.monotonic() + timeout_s
         for address in self._addresses:
             link = self.to(address)
-            while (lack := _lack_of(link, topic, missing)) is not None:
+            while (missing := _lack_of(link, lack)) is not None:
                 if time.monotonic() >= deadline:
                     raise DeadlineExceeded(
-                        f"the brokers have done it, but name server {address} lags {timeout_s} s behind: {lack}"
+                        f"the brokers have done it, but name server {address} lags {timeout_s} s behind: {missing}"
                     )
-                if self._closed.wait(_LOOK_AGAIN_S):
-                    raise Closed(_CLOSED)
+                self._pause(_LOOK_AGAIN_S)
+
+    def _pause(self, pause_s: float) -> None:
+        if self._closed.wait(pause_s):
+            raise Closed(_CLOSED)
 
     # ---- Connections ----------------------------------------------------------------------------
 
@@ -293,14 +318,10 @@ class NameServerLinks:
         return rpc.from_rpc_error(failure, f"name server {address}")
 
 
-def _lack_of(link: NameServerLink, topic: str, missing: Callable[[TopicRoute], str | None]) -> str | None:
+def _lack_of(link: NameServerLink, lack: Callable[[ClusterView], str | None]) -> str | None:
     """Return what one name server does not show yet; None also when it does not answer."""
     try:
-        return missing(link.route(topic, _ANSWER_S))
-    except TopicNotFound:
-        return missing(_NO_QUEUES)
-    except SystemBusy as busy:
-        return busy.message
+        return lack(link.view(_ANSWER_S))
     except TransportError:
         return None
 

@@ -284,15 +284,12 @@ class Topic(google.protobuf.message.Message):
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
     CREATED_MS_FIELD_NUMBER: builtins.int
-    ALLOWED_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     permission: builtins.int
     """Bits: 2 write, 4 read."""
     created_ms: builtins.int
-    allowed: builtins.int
-    """In answers: what may be done now, which is what the permission of the broker allows as well. Name servers show this."""
     def __init__(
         self,
         *,
@@ -301,9 +298,8 @@ class Topic(google.protobuf.message.Message):
         write_queues: builtins.int = ...,
         permission: builtins.int = ...,
         created_ms: builtins.int = ...,
-        allowed: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["allowed", b"allowed", "created_ms", b"created_ms", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created_ms", b"created_ms", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
 
 global___Topic = Topic
 
@@ -365,8 +361,11 @@ class CreateTopicResponse(google.protobuf.message.Message):
 
     TOPIC_FIELD_NUMBER: builtins.int
     CREATED_FIELD_NUMBER: builtins.int
+    DATA_VERSION_FIELD_NUMBER: builtins.int
     created: builtins.bool
     """False when it was there already."""
+    data_version: builtins.int
+    """Name servers at which the broker is registered with this data version, or a larger one, show the topic so."""
     @property
     def topic(self) -> global___Topic: ...
     def __init__(
@@ -374,9 +373,10 @@ class CreateTopicResponse(google.protobuf.message.Message):
         *,
         topic: global___Topic | None = ...,
         created: builtins.bool = ...,
+        data_version: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["topic", b"topic"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created", b"created", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "data_version", b"data_version", "topic", b"topic"]) -> None: ...
 
 global___CreateTopicResponse = CreateTopicResponse
 
@@ -426,15 +426,19 @@ class UpdateTopicResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: builtins.int
+    DATA_VERSION_FIELD_NUMBER: builtins.int
+    data_version: builtins.int
+    """As in CreateTopicResponse."""
     @property
     def topic(self) -> global___Topic: ...
     def __init__(
         self,
         *,
         topic: global___Topic | None = ...,
+        data_version: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["topic", b"topic"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_version", b"data_version", "topic", b"topic"]) -> None: ...
 
 global___UpdateTopicResponse = UpdateTopicResponse
 
@@ -457,9 +461,15 @@ global___DeleteTopicRequest = DeleteTopicRequest
 class DeleteTopicResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    DATA_VERSION_FIELD_NUMBER: builtins.int
+    data_version: builtins.int
+    """As in CreateTopicResponse."""
     def __init__(
         self,
+        *,
+        data_version: builtins.int = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_version", b"data_version"]) -> None: ...
 
 global___DeleteTopicResponse = DeleteTopicResponse
 
@@ -484,6 +494,9 @@ class DescribeTopicResponse(google.protobuf.message.Message):
 
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    DATA_VERSION_FIELD_NUMBER: builtins.int
+    data_version: builtins.int
+    """As in CreateTopicResponse."""
     @property
     def topic(self) -> global___Topic: ...
     @property
@@ -493,9 +506,10 @@ class DescribeTopicResponse(google.protobuf.message.Message):
         *,
         topic: global___Topic | None = ...,
         queues: collections.abc.Iterable[global___QueueStatus] | None = ...,
+        data_version: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["topic", b"topic"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["queues", b"queues", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_version", b"data_version", "queues", b"queues", "topic", b"topic"]) -> None: ...
 
 global___DescribeTopicResponse = DescribeTopicResponse
 
@@ -1304,18 +1318,15 @@ global___SetPermissionRequest = SetPermissionRequest
 class SetPermissionResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: builtins.int
-    @property
-    def topic(self) -> global___Topic:
-        """One of its topics, if it has any: name servers that show this one as it is now show all of them so."""
-
+    DATA_VERSION_FIELD_NUMBER: builtins.int
+    data_version: builtins.int
+    """As in CreateTopicResponse, for all topics of the broker."""
     def __init__(
         self,
         *,
-        topic: global___Topic | None = ...,
+        data_version: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["topic", b"topic"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_version", b"data_version"]) -> None: ...
 
 global___SetPermissionResponse = SetPermissionResponse
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minimq_proto/v1/nameserver.proto\x12\tminimq.v1\"_\n\tQueueData\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\"\x9d\x01\n\nBrokerData\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x37\n\taddresses\x18\x03 \x03(\x0b\x32$.minimq.v1.BrokerData.AddressesEntry\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"i\n\nTopicRoute\x12\r\n\x05topic\x18\x01 \x01(\t\x12$\n\x06queues\x18\x02 \x03(\x0b\x32\x14.minimq.v1.QueueData\x12&\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x15.minimq.v1.BrokerData\"[\n\x0bTopicConfig\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\"\xc5\x01\n\x0fRegisterRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x14\n\x0c\x64\x61ta_version\x18\x05 \x01(\x03\x12\x16\n\x0eheartbeat_only\x18\x06 \x01(\x08\x12&\n\x06topics\x18\x07 \x03(\x0b\x32\x16.minimq.v1.TopicConfig\x12\x12\n\npermission\x18\x08 \x01(\x05\"C\n\x10RegisterResponse\x12\x16\n\x0emaster_address\x18\x01 \x01(\t\x12\x17\n\x0f\x65xpire_after_ms\x18\x02 \x01(\x03\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"8\n\x10GetRouteResponse\x12$\n\x05route\x18\x01 \x01(\x0b\x32\x15.minimq.v1.TopicRoute\"\x13\n\x11ListTopicsRequest\";\n\x12ListTopicsResponse\x12%\n\x06routes\x18\x01 \x03(\x0b\x32\x15.minimq.v1.TopicRoute\"\x13\n\x11GetClusterRequest\"\xba\x01\n\x14\x42rokerConflictReport\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x16\n\x0eholder_address\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x10\n\x08\x66irst_ms\x18\x07 \x01(\x03\x12\x0f\n\x07last_ms\x18\x08 \x01(\x03\x12\r\n\x05times\x18\t \x01(\x03\"p\n\x12GetClusterResponse\x12&\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x15.minimq.v1.BrokerData\x12\x32\n\tconflicts\x18\x02 \x03(\x0b\x32\x1f.minimq.v1.BrokerConflictReport\"$\n\x12WatchRoutesRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\"2\n\nRouteEvent\x12$\n\x05route\x18\x01 \x01(\x0b\x32\x15.minimq.v1.TopicRoute2\xf9\x02\n\nNameServer\x12G\n\x08Register\x12\x1a.minimq.v1.RegisterRequest\x1a\x1b.minimq.v1.RegisterResponse(\x01\x30\x01\x12\x43\n\x08GetRoute\x12\x1a.minimq.v1.GetRouteRequest\x1a\x1b.minimq.v1.GetRouteResponse\x12I\n\nListTopics\x12\x1c.minimq.v1.ListTopicsRequest\x1a\x1d.minimq.v1.ListTopicsResponse\x12I\n\nGetCluster\x12\x1c.minimq.v1.GetClusterRequest\x1a\x1d.minimq.v1.GetClusterResponse\x12G\n\x0bWatchRoutes\x12\x1d.minimq.v1.WatchRoutesRequest\x1a\x15.minimq.v1.RouteEvent(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minimq_proto/v1/nameserver.proto\x12\tminimq.v1\"_\n\tQueueData\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\"\x9d\x01\n\nBrokerData\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x37\n\taddresses\x18\x03 \x03(\x0b\x32$.minimq.v1.BrokerData.AddressesEntry\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"i\n\nTopicRoute\x12\r\n\x05topic\x18\x01 \x01(\t\x12$\n\x06queues\x18\x02 \x03(\x0b\x32\x14.minimq.v1.QueueData\x12&\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x15.minimq.v1.BrokerData\"[\n\x0bTopicConfig\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\"\xc5\x01\n\x0fRegisterRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x14\n\x0c\x64\x61ta_version\x18\x05 \x01(\x03\x12\x16\n\x0eheartbeat_only\x18\x06 \x01(\x08\x12&\n\x06topics\x18\x07 \x03(\x0b\x32\x16.minimq.v1.TopicConfig\x12\x12\n\npermission\x18\x08 \x01(\x05\"C\n\x10RegisterResponse\x12\x16\n\x0emaster_address\x18\x01 \x01(\t\x12\x17\n\x0f\x65xpire_after_ms\x18\x02 \x01(\x03\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"8\n\x10GetRouteResponse\x12$\n\x05route\x18\x01 \x01(\x0b\x32\x15.minimq.v1.TopicRoute\"\'\n\x11ListTopicsRequest\x12\x12\n\nnames_only\x18\x01 \x01(\x08\"J\n\x12ListTopicsResponse\x12%\n\x06routes\x18\x01 \x03(\x0b\x32\x15.minimq.v1.TopicRoute\x12\r\n\x05names\x18\x02 \x03(\t\"\x13\n\x11GetClusterRequest\"\xba\x01\n\x14\x42rokerConflictReport\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x16\n\x0eholder_address\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x10\n\x08\x66irst_ms\x18\x07 \x01(\x03\x12\x0f\n\x07last_ms\x18\x08 \x01(\x03\x12\r\n\x05times\x18\t \x01(\x03\"Q\n\x11RegisteredVersion\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\x14\n\x0c\x64\x61ta_version\x18\x03 \x01(\x03\"\xb1\x01\n\x12GetClusterResponse\x12&\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x15.minimq.v1.BrokerData\x12\x32\n\tconflicts\x18\x02 \x03(\x0b\x32\x1f.minimq.v1.BrokerConflictReport\x12.\n\x08versions\x18\x03 \x03(\x0b\x32\x1c.minimq.v1.RegisteredVersion\x12\x0f\n\x07settled\x18\x04 \x01(\x08\"$\n\x12WatchRoutesRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\"2\n\nRouteEvent\x12$\n\x05route\x18\x01 \x01(\x0b\x32\x15.minimq.v1.TopicRoute2\xf9\x02\n\nNameServer\x12G\n\x08Register\x12\x1a.minimq.v1.RegisterRequest\x1a\x1b.minimq.v1.RegisterResponse(\x01\x30\x01\x12\x43\n\x08GetRoute\x12\x1a.minimq.v1.GetRouteRequest\x1a\x1b.minimq.v1.GetRouteResponse\x12I\n\nListTopics\x12\x1c.minimq.v1.ListTopicsRequest\x1a\x1d.minimq.v1.ListTopicsResponse\x12I\n\nGetCluster\x12\x1c.minimq.v1.GetClusterRequest\x1a\x1d.minimq.v1.GetClusterResponse\x12G\n\x0bWatchRoutes\x12\x1d.minimq.v1.WatchRoutesRequest\x1a\x15.minimq.v1.RouteEvent(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,19 +52,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETROUTERESPONSE']._serialized_start=807
   _globals['_GETROUTERESPONSE']._serialized_end=863
   _globals['_LISTTOPICSREQUEST']._serialized_start=865
-  _globals['_LISTTOPICSREQUEST']._serialized_end=884
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=886
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=945
-  _globals['_GETCLUSTERREQUEST']._serialized_start=947
-  _globals['_GETCLUSTERREQUEST']._serialized_end=966
-  _globals['_BROKERCONFLICTREPORT']._serialized_start=969
-  _globals['_BROKERCONFLICTREPORT']._serialized_end=1155
-  _globals['_GETCLUSTERRESPONSE']._serialized_start=1157
-  _globals['_GETCLUSTERRESPONSE']._serialized_end=1269
-  _globals['_WATCHROUTESREQUEST']._serialized_start=1271
-  _globals['_WATCHROUTESREQUEST']._serialized_end=1307
-  _globals['_ROUTEEVENT']._serialized_start=1309
-  _globals['_ROUTEEVENT']._serialized_end=1359
-  _globals['_NAMESERVER']._serialized_start=1362
-  _globals['_NAMESERVER']._serialized_end=1739
+  _globals['_LISTTOPICSREQUEST']._serialized_end=904
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=906
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=980
+  _globals['_GETCLUSTERREQUEST']._serialized_start=982
+  _globals['_GETCLUSTERREQUEST']._serialized_end=1001
+  _globals['_BROKERCONFLICTREPORT']._serialized_start=1004
+  _globals['_BROKERCONFLICTREPORT']._serialized_end=1190
+  _globals['_REGISTEREDVERSION']._serialized_start=1192
+  _globals['_REGISTEREDVERSION']._serialized_end=1273
+  _globals['_GETCLUSTERRESPONSE']._serialized_start=1276
+  _globals['_GETCLUSTERRESPONSE']._serialized_end=1453
+  _globals['_WATCHROUTESREQUEST']._serialized_start=1455
+  _globals['_WATCHROUTESREQUEST']._serialized_end=1491
+  _globals['_ROUTEEVENT']._serialized_start=1493
+  _globals['_ROUTEEVENT']._serialized_end=1543
+  _globals['_NAMESERVER']._serialized_start=1546
+  _globals['_NAMESERVER']._serialized_end=1923
 # @@protoc_insertion_point(module_scope)

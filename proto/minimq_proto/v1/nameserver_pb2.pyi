@@ -228,9 +228,15 @@ global___GetRouteResponse = GetRouteResponse
 class ListTopicsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    NAMES_ONLY_FIELD_NUMBER: builtins.int
+    names_only: builtins.bool
+    """Answer the names of the topics instead of their routes, which are a thousand times larger in a large cluster."""
     def __init__(
         self,
+        *,
+        names_only: builtins.bool = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["names_only", b"names_only"]) -> None: ...
 
 global___ListTopicsRequest = ListTopicsRequest
 
@@ -239,14 +245,20 @@ class ListTopicsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ROUTES_FIELD_NUMBER: builtins.int
+    NAMES_FIELD_NUMBER: builtins.int
     @property
     def routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]: ...
+    @property
+    def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Sorted; set only when nothing but names is asked for."""
+
     def __init__(
         self,
         *,
         routes: collections.abc.Iterable[global___TopicRoute] | None = ...,
+        names: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["routes", b"routes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["names", b"names", "routes", b"routes"]) -> None: ...
 
 global___ListTopicsResponse = ListTopicsResponse
 
@@ -305,24 +317,57 @@ class BrokerConflictReport(google.protobuf.message.Message):
 global___BrokerConflictReport = BrokerConflictReport
 
 @typing.final
+class RegisteredVersion(google.protobuf.message.Message):
+    """What one broker registered last."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_NAME_FIELD_NUMBER: builtins.int
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    DATA_VERSION_FIELD_NUMBER: builtins.int
+    broker_name: builtins.str
+    broker_id: builtins.int
+    data_version: builtins.int
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str = ...,
+        broker_id: builtins.int = ...,
+        data_version: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "data_version", b"data_version"]) -> None: ...
+
+global___RegisteredVersion = RegisteredVersion
+
+@typing.final
 class GetClusterResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BROKERS_FIELD_NUMBER: builtins.int
     CONFLICTS_FIELD_NUMBER: builtins.int
+    VERSIONS_FIELD_NUMBER: builtins.int
+    SETTLED_FIELD_NUMBER: builtins.int
+    settled: builtins.bool
+    """False for a moment after the start, while brokers that ran before are on their way back."""
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerData]: ...
     @property
     def conflicts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerConflictReport]:
         """Those of the last minutes, the latest at the end."""
 
+    @property
+    def versions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RegisteredVersion]:
+        """Of all brokers: routes show every change up to these."""
+
     def __init__(
         self,
         *,
         brokers: collections.abc.Iterable[global___BrokerData] | None = ...,
         conflicts: collections.abc.Iterable[global___BrokerConflictReport] | None = ...,
+        versions: collections.abc.Iterable[global___RegisteredVersion] | None = ...,
+        settled: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["brokers", b"brokers", "conflicts", b"conflicts"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["brokers", b"brokers", "conflicts", b"conflicts", "settled", b"settled", "versions", b"versions"]) -> None: ...
 
 global___GetClusterResponse = GetClusterResponse
 

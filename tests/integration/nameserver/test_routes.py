@@ -13,6 +13,7 @@ from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.routing import RouteCache
 from minimq_common.errors import Closed, InvalidArgument, TopicNotFound, Unavailable
 from minimq_common.model import TopicRoute
+from minimq_proto.v1 import nameserver_pb2
 from support.fake_broker import brokers_of, registered
 from support.loop_thread import LoopThread
 from support.starting import OpenCache, StartBroker, StartNameServer
@@ -39,7 +40,10 @@ def test_a_client_finds_what_brokers_registered(
     assert route.brokers["broker-a"].addresses == {0: "broker-a-0:10911", 1: "broker-a-1:10911"}
     links = NameServerLinks([nameserver.address], 5)
     cleanup.callback(links.close)
-    assert [route.topic for route in links.topics()] == ["%RETRY%g", "orders"]
+    assert [route.topic for route in links.topics()] == links.topic_names() == ["%RETRY%g", "orders"]
+    assert links.to(nameserver.address).stub.ListTopics(nameserver_pb2.ListTopicsRequest(names_only=True)) == (
+        nameserver_pb2.ListTopicsResponse(names=["%RETRY%g", "orders"])
+    )
     assert [(broker.broker_name, broker.cluster) for broker in registered(nameserver.address)] == [
         ("broker-a", "default"),
         ("broker-b", "default"),
