@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import Any, cast
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer
-from minimq.administration.fan_out import FanOut
 from minimq.local.server_process import ServerProcess
 from minimq.options import nameserver_addresses
-from minimq.routes.nameserver_link import NameServerLinks
 from minimq.sending.auto_create import AutoCreate
-from minimq_common.errors import InvalidArgument, TopicNotFound, Unavailable
+from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, TopicNotFound, Unavailable
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -22,12 +22,8 @@ pytestmark = pytest.mark.system
 
 @contextmanager
 def asking(cluster: LocalCluster) -> Iterator[AutoCreate]:
-    nameservers, calls = NameServerLinks(nameserver_addresses(cluster.nameserver), 5.0), FanOut(5.0)
-    try:
-        yield AutoCreate(nameservers, calls)
-    finally:
-        nameservers.close()
-        calls.close()
+    with closing(AutoCreate(nameserver_addresses(cluster.nameserver))) as automatic:
+        yield automatic
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +123,113 @@ def test_without_a_broker_nothing_is_made() -> None:
 
 def test_the_failure_of_a_broker_that_may_have_the_option_comes_before_refusals() -> None:
     with LocalCluster(brokers=2) as own:
-        nameservers, calls = NameServerLinks(nameserver_addresses(own.nameserver), 5.0), FanOut(0.5)
         own.server("broker-b").pause()
-        with pytest.raises(Exception, match=r"2 of 2 brokers: broker-b .*deadline.*; broker-a .*makes none by itself"):
-            AutoCreate(nameservers, calls).create("orders")
-        nameservers.close()
-        calls.close()
+        text = r"2 of 2 brokers: broker-b .*deadline.*; broker-a .*makes none by itself"
+        with (
+            closing(AutoCreate(nameserver_addresses(own.nameserver), 0.5)) as automatic,
+            pytest.raises(DeadlineExceeded, match=text),
+        ):
+            automatic.create("orders")
+
+
+def broker_commits(admin: Admin) -> int:
+    return sum(status.report.commits for status in admin.broker_status() if status.report)
+
+
+def test_a_refusal_is_remembered_for_a_second_and_no_work_for_the_writer() -> None:
+    with LocalCluster(brokers=1) as own, asking(own) as automatic, Admin(own.nameserver) as admin:
+        wait_until(lambda: broker_commits(admin) == 1, what="the term of the broker to be written")
+        asked: list[str] = []
+        call_all = automatic._masters.calls.call_all
+
+        def count(*args: Any) -> Any:  # noqa: ANN401
+            asked.append("")
+            return call_all(*args)
+
+        automatic._masters.calls.call_all = count  # type: ignore[assignment,method-assign]
+
+        def refused() -> int:
+            with pytest.raises(TopicNotFound, match="makes none by itself"):
+                automatic.create("typo")
+            return len(asked)
+
+        def a_second_later() -> None:
+            now = time.monotonic()
+            wait_until(lambda: time.monotonic() > now + 1.05)
+
+        assert [refused() for _ in range(100)] == [1] * 100
+        a_second_later()
+        assert refused() == 2
+        with pytest.raises(TopicNotFound):
+            automatic.create("another")
+        assert sorted(automatic._refusals) == ["another", "typo"]
+        a_second_later()
+        assert refused() == 4
+        assert list(automatic._refusals) == ["typo"]
+        assert broker_commits(admin) == 1
+
+
+def test_threads_of_one_client_share_a_question(willing: LocalCluster) -> None:
+    with asking(willing) as automatic:
+        ask, asked = automatic._ask, []
+
+        def ask_when_all_wait(topic: str) -> bool:
+            asked.append(topic)
+            wait_until(lambda: len(cast(Any, automatic._under_way[topic])._condition._waiters) == 7)
+            return ask(topic)
+
+        automatic._ask = ask_when_all_wait  # type: ignore[method-assign]
+        with ThreadPoolExecutor(8) as pool:
+            made = list(pool.map(lambda _: automatic.create("shared"), range(8)))
+        assert (sum(made), asked) == (1, ["shared"])
+        assert automatic._under_way == {}
+
+
+def test_threads_that_share_a_question_share_its_failure(cluster: LocalCluster) -> None:
+    with asking(cluster) as automatic:
+        ask = automatic._ask
+
+        def ask_when_one_waits(topic: str) -> bool:
+            wait_until(lambda: len(cast(Any, automatic._under_way[topic])._condition._waiters) == 1)
+            return ask(topic)
+
+        def error_of(_: int) -> TopicNotFound:
+            with pytest.raises(TopicNotFound) as raised:
+                automatic.create("typo")
+            return raised.value
+
+        automatic._ask = ask_when_one_waits  # type: ignore[method-assign]
+        with ThreadPoolExecutor(2) as pool:
+            one, two = pool.map(error_of, range(2))
+        assert one is not two
+        assert one.message == two.message
+
+
+def test_who_waits_for_a_thread_that_is_interrupted_asks_itself(willing: LocalCluster) -> None:
+    with asking(willing) as automatic:
+        ask, asked = automatic._ask, []
+
+        def be_interrupted_once(topic: str) -> bool:
+            asked.append(topic)
+            if len(asked) == 1:
+                wait_until(lambda: len(cast(Any, automatic._under_way[topic])._condition._waiters) == 1)
+                raise KeyboardInterrupt
+            return ask(topic)
+
+        def outcome(_: int) -> bool | None:
+            try:
+                return automatic.create("interrupted")
+            except KeyboardInterrupt:
+                return None
+
+        automatic._ask = be_interrupted_once  # type: ignore[method-assign]
+        with ThreadPoolExecutor(2) as pool:
+            assert set(pool.map(outcome, range(2))) == {None, True}
+
+
+def test_a_closed_one_asks_nobody(willing: LocalCluster) -> None:
+    with asking(willing) as automatic:
+        automatic.close()
+        automatic.close()
+        with pytest.raises(Closed):
+            automatic.create("never")

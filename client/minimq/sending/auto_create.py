@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import copy
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+
 from minimq.administration.fan_out import FanOut, raise_failures
 from minimq.administration.masters import Masters
 from minimq.routes.nameserver_link import NameServerLinks
-from minimq_common.errors import TopicNotFound
+from minimq_common.errors import Closed, MiniMQError, TopicNotFound
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
 
+#: For so long, in seconds, brokers that make no topic of a name are not asked for it again.
+_REFUSED_S = 1.0
+
 
 class AutoCreate:
-    """Asks brokers for a topic that does not exist. Thread-safe; it closes nothing of what it is given.
+    """Asks brokers for topics that do not exist. Thread-safe; lives as long as the producer.
+
+    Of the threads that want the same topic at the same time one asks, and the others wait for its answer. A refusal is
+    remembered for a second, so that sends to a misspelt topic are no work for the brokers. Connections are made when
+    they are first needed.
 
     Args:
-        nameservers: connections to all name servers.
-        calls: makes the calls to brokers.
-        timeout_s: seconds to wait until all name servers show the topic.
+        nameservers: HOST:PORT of each.
+        timeout_s: seconds that a call to a broker may take, and seconds to wait until all name servers show the topic.
+
+    Raises:
+        InvalidArgument: there is no address, or one is not HOST:PORT.
     """
 
-    def __init__(self, nameservers: NameServerLinks, calls: FanOut, timeout_s: float = 5.0) -> None:
-        self._masters = Masters(nameservers, calls, timeout_s)
+    def __init__(self, nameservers: Sequence[str], timeout_s: float = 5.0) -> None:
+        self._masters = Masters(NameServerLinks(nameservers, timeout_s), FanOut(timeout_s), timeout_s)
+        self._lock = threading.Lock()  # protects all below; never held while a call is made
+        self._under_way: dict[str, Future[None]] = {}
+        self._refusals: dict[str, tuple[float, TopicNotFound]] = {}  # each with the time at which it is forgotten
+        self._closed = False
 
     def create(self, topic: str) -> bool:
         """Ask all masters at once, and return when the name servers show the topic where it is now.
@@ -29,24 +48,76 @@ class AutoCreate:
         for the same topic at the same time.
 
         Returns:
-            Whether a broker made it now; False when all that may have it had it already.
+            Whether a broker made it for this call; False when all that may have it had it already, or when another
+            thread has asked.
 
         Raises:
             TopicNotFound: no broker makes topics by itself; the text says how to create this one, and which option
                 changes that.
             DeadlineExceeded: a name server did not show it in time. It has been made.
+            SystemBusy: the name servers have just started and their brokers are not back yet.
             Unavailable: no name server or no master is reached.
             InvalidArgument: the name cannot be that of a topic.
+            Closed: it was closed.
             MiniMQError: no broker has it, and one of them failed; the text says which.
         """
-        request = broker_pb2.CreateTopicRequest(
-            topic=broker_pb2.Topic(topic=check_topic(topic)), if_not_exists=True, automatic=True
-        )
-        masters = self._masters.find()
+        check_topic(topic)
+        while True:
+            with self._lock:
+                self._check(topic)
+                asked = self._under_way.get(topic)
+                if asked is None:
+                    mine = self._under_way[topic] = Future[None]()
+                    break
+            try:
+                asked.result()
+            except CancelledError:
+                continue  # who asked was interrupted
+            except MiniMQError as error:
+                raise copy.copy(error) from None  # each its own: a traceback holds what those who raise it hold
+            return False
+        try:
+            made = self._ask(topic)
+        except BaseException as error:
+            self._end(topic, error)
+            if isinstance(error, MiniMQError):
+                mine.set_exception(copy.copy(error))
+            else:
+                mine.cancel()
+            raise
+        self._end(topic)
+        mine.set_result(None)
+        return made
+
+    def close(self) -> None:
+        """End all connections; later calls, and those under way, raise `Closed`. Idempotent."""
+        with self._lock:
+            self._closed = True
+        self._masters.close()
+
+    def _check(self, topic: str) -> None:
+        """Raise what is known without asking."""
+        if self._closed:
+            raise Closed("the client was closed")
+        until, refusal = self._refusals.get(topic, (0.0, None))
+        if refusal is not None and time.monotonic() < until:
+            raise copy.copy(refusal)
+
+    def _ask(self, topic: str) -> bool:
+        request = broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic=topic), if_not_exists=True, automatic=True)
+        masters = self._masters.find(to_change=True)
         answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.CreateTopic, request)
         if not answers:
             # A broker that failed may have the option: what it says comes before the refusals.
-            ordered = dict(sorted(failures.items(), key=lambda item: isinstance(item[1], TopicNotFound)))
-            raise_failures(f"topic {topic} was not made automatically", ordered, masters, "try again")
-        self._masters.wait_until_shown(topic, {broker: answer.topic for broker, answer in answers.items()})
+            what = f"topic {topic} was not made automatically"
+            raise_failures(what, failures, masters, "try again", lambda error: isinstance(error, TopicNotFound))
+        self._masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
         return any(answer.created for answer in answers.values())
+
+    def _end(self, topic: str, error: BaseException | None = None) -> None:
+        now = time.monotonic()
+        with self._lock:
+            del self._under_way[topic]
+            self._refusals = {name: refusal for name, refusal in self._refusals.items() if refusal[0] > now}
+            if isinstance(error, TopicNotFound):
+                self._refusals[topic] = now + _REFUSED_S, error
