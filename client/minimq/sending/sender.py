@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from minimq.administration.fan_out import FanOut
 from minimq.options import nameserver_addresses
-from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.routing import RouteCache
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
@@ -29,9 +27,6 @@ from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, Topic
 from minimq_common.message_check import check_message
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
-
-#: Time that a call takes at most while a topic is made.
-_CREATE_S = 5.0
 
 
 class Prepared(NamedTuple):
@@ -59,8 +54,9 @@ class Sender:
     ) -> None:
         self._options = options
         self._interceptors = Interceptors(interceptors)
-        self._nameservers = nameserver_addresses(nameserver)
-        self._routes = RouteCache(self._nameservers)
+        addresses = nameserver_addresses(nameserver)
+        self._routes = RouteCache(addresses)
+        self._auto_create = AutoCreate(addresses)
         self._selector_queues = SelectorQueues()
         self._routes.on_change(self._selector_queues.changed)
         self._links = BrokerLinks()
@@ -163,8 +159,7 @@ class Sender:
         try:
             return self._routes.route(check_topic(topic))
         except TopicNotFound:
-            with closing(NameServerLinks(self._nameservers, _CREATE_S)) as links, closing(FanOut(_CREATE_S)) as calls:
-                AutoCreate(links, calls, _CREATE_S).create(topic)
+            self._auto_create.create(topic)
             return self._routes.route(topic)
 
     def _destination(
@@ -172,7 +167,8 @@ class Sender:
     ) -> MessageQueue | None:
         if selector is not None:
             queue = selector(self._selector_queues.of(self._find(message.topic)), message)
-            if not isinstance(queue, MessageQueue) or type(queue.queue_id) is not int:
+            chosen: object = queue
+            if not isinstance(chosen, MessageQueue) or type(chosen.queue_id) is not int:
                 raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
         if queue is not None and queue.topic != message.topic:
             raise InvalidArgument(f"a message for topic {message.topic!r} cannot go to queue {queue} of another topic")
@@ -202,6 +198,7 @@ class Sender:
             self._probe.close()
             self._dispatcher.close()
             self._links.close()
+            self._auto_create.close()
             self._routes.close()
             self._closed = True  # only now: a call that was interrupted can be made again
         if left:
