@@ -33,7 +33,6 @@ class ConsumerOptions:
             heartbeat interval and clearly less than the brokers' `--session-timeout`.
         request_timeout_s: seconds that a call to a broker may take.
         drain_s: seconds after which a queue that another member was given leaves, though messages are in hand.
-        retry_delay_s: seconds before a message that was not consumed is given to the listener again.
         max_in_hand_messages: messages of one queue that listeners may have in hand before no more of it is taken.
         max_in_hand_bytes: bytes of bodies of one queue that listeners may have in hand.
         max_in_hand_span: offsets that may lie between the first unfinished message of a queue and the last one that was
@@ -67,10 +66,9 @@ class ConsumerOptions:
     lease_trust_s: float = 30.0
     request_timeout_s: float = 5.0
     drain_s: float = 30.0
-    retry_delay_s: float = 1.0
-    max_in_hand_messages: int = 10_000
-    max_in_hand_bytes: int = 64 << 20
-    max_in_hand_span: int = 20_000
+    max_in_hand_messages: int = 4096
+    max_in_hand_bytes: int = 16 << 20
+    max_in_hand_span: int = 16_384
     max_tries: int | None = None
     retry_delays_s: Sequence[float] = RETRY_DELAYS_S
     local_retry_s: float = 5.0

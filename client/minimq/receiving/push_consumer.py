@@ -233,6 +233,7 @@ class PushConsumer(Consumer):
     def _take(self, *, draining: bool) -> None:
         """Take messages and give them to the threads; wait for a moment when there is nothing to do."""
         if self._in_hand.active >= self._most_calls:
+            self._core.tell_news()  # which does not have to wait for a listener
             self._in_hand.wait(_WAIT_S)
             return
         blocked = self._in_hand.blocked()
