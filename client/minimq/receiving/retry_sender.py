@@ -119,6 +119,7 @@ class RetrySender:
                     sent[indices[left[number]]] = True
                 else:
                     log.warning("consumer: copy not sent queue=%s error=%s", queue, error)
+                    self._complete.discard(topic)  # somebody may have deleted it
                     self._avoided[queue.broker_name] = time.monotonic() + _AVOID_S
             if all(sent[index] for index in indices):
                 return
