@@ -247,6 +247,9 @@ class GroupMember:
         queues = {topic: items for topic in self._about.topics if (items := self._queues_of(topic)) is not None}
         names = sorted({item.broker_name for items in queues.values() for item in items})
         self._sessions.add(names)
+        if not names:
+            self._do(self._state.aim([], now))  # nothing may be read just now
+            return
         decider = next((name for name in names if self._address_of(name) is not None), "")
         members = self._lists.get(decider)
         if members is None or self._about.client_id not in members.client_ids:

@@ -1,0 +1,87 @@
+"""What makes members look at the allocation again, how often they do, and by which way they come to their share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from minimq import Admin, LocalCluster, Permission
+from minimq.receiving.group_member import GroupMember
+from support.group_listener import QueueLog
+from support.members import Log, Member, shared_evenly
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+def rounds(member: Member) -> int:
+    found = member.consumer._member
+    return found.rounds if isinstance(found, GroupMember) else 0
+
+
+def test_ten_members_that_join_together_make_few_rounds(cluster: LocalCluster, topic: str, group: str) -> None:
+    """Without collecting, each would make one for each of the others, and for every word of other members' queues."""
+    with ExitStack() as stack:
+        members = [stack.enter_context(Member(cluster.nameserver, group, topic, Log())) for _ in range(10)]
+        wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
+        assert max(map(rounds, members)) <= 8
+
+
+def test_queues_that_may_not_be_read_leave_and_come_back(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str
+) -> None:
+    told = QueueLog()
+    with Member(cluster.nameserver, group, topic, Log(), rebalance_interval_s=300.0, **told.options) as member:
+        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        admin.update_topic(topic, permission=Permission.WRITE)
+        wait_until(lambda: member.queues == [], PATIENCE_S)
+        assert len(told.queues("revoked")) == 8
+        admin.update_topic(topic, permission=Permission.READ_WRITE)
+        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        assert member.error is None
+
+
+def test_a_group_that_sticks_to_its_queues_moves_only_what_it_must(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    told = QueueLog()
+    with ExitStack() as stack:
+        members: list[Member] = []
+        for number, client_id in enumerate(["m", "z", "a", "k"], start=1):
+            member = Member(
+                cluster.nameserver,
+                group,
+                topic,
+                Log(),
+                allocation="sticky",
+                client_id=client_id + group,
+                **told.options,
+            )
+            members.append(stack.enter_context(member))
+            before = len(told.queues("revoked"))
+            wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
+            # One that comes gets its share from the others, and nothing else moves.
+            assert len(told.queues("revoked")) - before == (8 // number if number > 1 else 0)
+
+
+def test_members_may_have_the_broker_compute_their_shares(cluster: LocalCluster, topic: str, group: str) -> None:
+    log = Log()
+    with ExitStack() as stack:
+        members = [
+            stack.enter_context(
+                Member(cluster.nameserver, group, topic, log, assignment="server", client_id=name + group)
+            )
+            for name in "abc"
+        ]
+        wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
+        assert [len(member.queues) for member in members] == [3, 3, 2]
+        members[0].leave()
+        wait_until(shared_evenly(*members[1:], queues=8), PATIENCE_S)
+        assert [member.error for member in members] == [None] * 3

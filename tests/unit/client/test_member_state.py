@@ -1,0 +1,252 @@
+"""What a member of a group decides about queues: tables of what happens, and what must hold whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Phase, Revoke, Saved, Step
+from minimq_common.model import MessageQueue
+
+DRAIN_S, TRUST_S = 5.0, 30.0
+Q = MessageQueue("t", "a", 0)
+R = MessageQueue("t", "a", 1)
+OTHER = MessageQueue("t", "b", 0)
+
+
+def grant(epoch: int) -> Grant:
+    return Grant(epoch, 10, 1)
+
+
+@pytest.fixture
+def state() -> MemberState:
+    """A member that has heard of both brokers at time 0."""
+    made = MemberState(drain_s=DRAIN_S, trust_s=TRUST_S)
+    made.heard("a", 0.0, 0.0)
+    made.heard("b", 0.0, 0.0)
+    return made
+
+
+@pytest.fixture
+def holder(state: MemberState) -> MemberState:
+    """A member that holds a queue under epoch 7."""
+    state.aim([Q], 0.0)
+    state.granted(Q, grant(7), 0.0)
+    return state
+
+
+def test_a_queue_is_asked_for_granted_revoked_and_given_back(state: MemberState) -> None:
+    assert state.aim([R, Q], 0.0) == [Ask(Q, 0), Ask(R, 0)]
+    assert state.aim([R, Q], 0.5) == []
+    assert state.granted(Q, grant(7), 1.0) == [Begin(Q, grant(7))]
+    assert state.held() == [Q]
+    assert state.granted(Q, grant(7), 1.5) == [], "told again"
+    assert state.aim([], 2.0) == [Revoke(Q), GiveBack(R, 0)]
+    assert state.phase(Q) is Phase.LEAVING
+    assert state.released([Q]) == [GiveBack(Q, 7)]
+    assert (state.held(), state.phase(Q)) == ([], None)
+    assert state.released([Q]) == []
+    assert state.aim([Q], 3.0) == [Ask(Q, 7)], "with the former epoch"
+
+
+def test_a_queue_that_is_wanted_again_while_it_leaves_is_given_back_and_asked_for(holder: MemberState) -> None:
+    holder.aim([], 1.0)
+    assert holder.aim([Q], 2.0) == []
+    assert holder.released([Q]) == [GiveBack(Q, 7), Ask(Q, 7)]
+
+
+def test_a_queue_that_takes_too_long_to_leave_is_lost(holder: MemberState) -> None:
+    holder.heard("a", 9.0, 9.0)
+    holder.aim([], 10.0)
+    assert holder.tick(14.9) == []
+    assert holder.tick(15.0) == [Lose(Q), GiveBack(Q, 7)]
+    assert holder.tick(20.0) == []
+
+
+def test_a_grant_that_nobody_wants_any_more_is_given_back(state: MemberState) -> None:
+    state.aim([Q], 0.0)
+    state.aim([], 0.1)
+    assert state.granted(Q, grant(7), 0.2) == [GiveBack(Q, 7)]
+    assert state.held() == []
+
+
+def test_a_broker_that_has_another_wait_for_what_was_given_back_is_told_again(holder: MemberState) -> None:
+    assert holder.wanted(Q) == [], "the round that follows decides"
+    holder.aim([], 1.0)
+    assert holder.wanted(Q) == [], "it is about to be given back"
+    holder.released([Q])
+    assert holder.wanted(Q) == [GiveBack(Q, 7)]
+
+
+def test_after_a_break_everything_is_said_again(state: MemberState) -> None:
+    state.aim([Q, R, OTHER], 0.0)
+    state.granted(Q, grant(7), 0.0)
+    state.granted(R, grant(8), 0.0)
+    state.aim([Q, OTHER], 1.0)
+    state.saved([R])
+    state.released([R])
+    assert state.connected("a") == [GiveBack(R, 8), Saved(R, 8), Ask(Q, 7)]
+    assert state.connected("b") == [Ask(OTHER, 0)]
+
+
+# ---- trust --------------------------------------------------------------------------------------
+
+
+def test_queues_of_a_silent_broker_are_lost_and_asked_for_when_it_is_back(holder: MemberState) -> None:
+    holder.aim([Q, OTHER], 1.0)
+    holder.granted(OTHER, grant(3), 1.0)
+    holder.heard("b", 20.0, 20.0)
+    assert holder.tick(29.9) == []
+    assert holder.tick(30.0) == [Lose(Q)]
+    assert holder.held() == [OTHER]
+    assert holder.heard("a", 0.5, 31.0) == [], "an answer to what was sent long ago is no sign"
+    assert holder.granted(Q, grant(7), 31.0) == [], "nor is a grant that was on its way for long"
+    assert holder.heard("a", 32.0, 33.0) == [Ask(Q, 7)]
+    assert holder.granted(Q, grant(7), 33.0) == [Begin(Q, grant(7))], "confirmed"
+
+
+def test_a_queue_that_was_to_leave_a_silent_broker_is_given_back(holder: MemberState) -> None:
+    holder.aim([], 27.0)
+    assert holder.tick(30.0) == [Lose(Q), GiveBack(Q, 7)]
+    assert holder.heard("a", 31.0, 31.0) == [GiveBack(Q, 7)], "the first word may not have arrived"
+
+
+def test_a_lease_that_its_broker_does_not_know_is_asked_for_once(holder: MemberState) -> None:
+    assert holder.lease_over(Q, 6, 1.0) == [], "of an earlier lease"
+    assert holder.lease_over(Q, 7, 1.0) == [Ask(Q, 7)]
+    assert holder.held() == [Q]
+    assert holder.granted(Q, grant(9), 2.0) == [Begin(Q, grant(9))]
+    assert holder.granted(Q, grant(7), 2.1) == [], "late"
+    assert holder.lease_over(Q, 7, 3.0) == []
+
+
+def test_a_lease_that_is_never_confirmed_is_lost(holder: MemberState) -> None:
+    holder.lease_over(Q, 7, 1.0)
+    holder.heard("a", 25.0, 25.0)
+    assert holder.tick(30.9) == []
+    assert holder.tick(31.0) == [Lose(Q)]
+    assert holder.phase(Q) is Phase.ASKED
+
+
+def test_a_lease_that_is_over_while_its_queue_leaves_is_lost(holder: MemberState) -> None:
+    holder.aim([], 1.0)
+    assert holder.lease_over(Q, 7, 2.0) == [Lose(Q), GiveBack(Q, 7)]
+
+
+def test_a_queue_that_leaves_goes_on_leaving_under_a_new_lease(holder: MemberState) -> None:
+    holder.aim([], 1.0)
+    assert holder.granted(Q, grant(9), 2.0) == [Begin(Q, grant(9)), Revoke(Q)]
+    assert holder.released([Q]) == [GiveBack(Q, 9)]
+
+
+# ---- state --------------------------------------------------------------------------------------
+
+
+def test_saved_state_is_told_after_the_queue_was_given_back(holder: MemberState) -> None:
+    assert holder.saved([OTHER]) == [], "never held"
+    assert holder.saved([Q]) == []
+    holder.aim([], 1.0)
+    assert holder.released([Q]) == [GiveBack(Q, 7), Saved(Q, 7)]
+    assert holder.saved([Q]) == [Saved(Q, 7)], "or later"
+
+
+def test_state_of_a_new_lease_has_to_be_saved_anew(holder: MemberState) -> None:
+    holder.saved([Q])
+    holder.granted(Q, grant(9), 1.0)
+    holder.aim([], 2.0)
+    assert holder.released([Q]) == [GiveBack(Q, 9)]
+
+
+def test_a_member_that_leaves_asks_for_nothing_any_more(state: MemberState) -> None:
+    state.aim([Q, R], 0.0)
+    state.granted(Q, grant(7), 0.0)
+    state.granted(R, grant(8), 0.0)
+    state.saved([Q])
+    assert state.retire() == [GiveBack(Q, 7), GiveBack(R, 8), Saved(Q, 7)]
+    assert state.held() == []
+
+
+# ---- whatever happens ---------------------------------------------------------------------------
+
+QUEUES = [Q, R, OTHER]
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("aim"), st.sets(st.sampled_from(QUEUES))),
+        st.tuples(st.sampled_from(["granted", "lease_over"]), st.sampled_from(QUEUES), st.integers(1, 6)),
+        st.tuples(st.sampled_from(["released", "saved"]), st.sampled_from(QUEUES)),
+        st.tuples(st.just("heard"), st.sampled_from("ab"), st.floats(0, 40)),
+        st.tuples(st.just("connected"), st.sampled_from("ab")),
+        st.tuples(st.just("wanted"), st.sampled_from(QUEUES)),
+        st.tuples(st.just("tick"), st.floats(0, 12)),
+    ),
+    max_size=60,
+)
+
+
+class Reader:
+    """Does what it is told, and complains when that makes no sense."""
+
+    def __init__(self) -> None:
+        self.reads: dict[MessageQueue, int] = {}
+        self.leaving: set[MessageQueue] = set()
+
+    def take(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            match step:
+                case Begin(queue, given):
+                    assert given.epoch > self.reads.get(queue, 0), "an older lease"
+                    self.reads[queue] = given.epoch
+                    self.leaving.discard(queue)
+                case Revoke(queue):
+                    assert queue in self.reads
+                    assert queue not in self.leaving, "revoked twice"
+                    self.leaving.add(queue)
+                case Lose(queue):
+                    assert queue in self.reads, "lost what was not had"
+                    del self.reads[queue]
+                    self.leaving.discard(queue)
+
+
+def play(state: MemberState, reader: Reader, now: float, event: Any) -> Sequence[Step]:  # noqa: ANN401, PLR0911
+    match event:
+        case ("aim", target):
+            return state.aim(target, now)
+        case ("granted", queue, epoch):
+            return state.granted(queue, grant(epoch), now)
+        case ("lease_over", queue, epoch):
+            return state.lease_over(queue, epoch, now)
+        case ("released", queue):
+            if reader.reads.pop(queue, None) is None:
+                return []
+            reader.leaving.discard(queue)
+            return state.released([queue])
+        case ("saved", queue):
+            return state.saved([queue])
+        case ("heard", broker, ago):
+            return state.heard(broker, max(now - ago, 0.0), now)
+        case ("connected", broker):
+            return state.connected(broker)
+        case ("wanted", queue):
+            return state.wanted(queue)
+        case _:
+            return state.tick(now)
+
+
+@given(events)
+def test_reader_and_member_never_disagree_about_what_is_held(happening: list[Any]) -> None:
+    state, reader = MemberState(drain_s=DRAIN_S, trust_s=TRUST_S), Reader()
+    now, changes, held = 0.0, state.changes, state.held()
+    for event in happening:
+        now += event[1] if event[0] == "tick" else 0.1
+        reader.take(play(state, reader, now, event))
+        assert sorted(reader.reads) == state.held(), event
+        assert reader.leaving == {queue for queue in QUEUES if state.phase(queue) is Phase.LEAVING}
+        if state.held() != held:
+            assert state.changes != changes, "a change that is not told"
+        changes, held = state.changes, state.held()
+    reader.take(state.tick(now))
+    assert all(now < state.trusted_until(queue.broker_name) for queue in reader.reads)

@@ -1,0 +1,73 @@
+"""Subscriptions by tag and by property together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from minimq.filtering.message_filter import MessageFilter
+from minimq_common.batch import tag_hash
+
+
+@dataclass
+class Order:
+    tag: str | None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+ORDERS = [
+    Order("paid", {"region": "eu"}),
+    Order("paid", {"region": "us"}),
+    Order("open", {"region": "eu"}),
+    Order(None),
+]
+
+
+@pytest.mark.parametrize(
+    ("expression", "where", "wanted"),
+    [
+        ("*", None, [0, 1, 2, 3]),
+        ("paid", None, [0, 1]),
+        ("*", "region = 'eu'", [0, 2]),
+        ("paid", "region = 'eu'", [0]),
+        ("paid || open", "TAGS = 'open'", [2]),
+        ("*", "TAGS IS NULL", [3]),
+    ],
+)
+def test_both_must_hold(expression: str, where: str | None, wanted: list[int]) -> None:
+    assert MessageFilter(expression, where).apply(ORDERS) == [ORDERS[index] for index in wanted]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("paid||open", None), (" open ||  paid", None)),
+        (("a || *", None), ("*", None)),
+        (("*", "a='x y' and b in(1,2)"), ("*", "a  =  'x y'  AND b IN (1, 2)")),
+        (("*", 'NOT "a b" is null'), ("*", 'not "a b" IS NULL')),
+    ],
+)
+def test_the_same_written_differently_has_one_text(one: tuple[str, str | None], other: tuple[str, str | None]) -> None:
+    assert MessageFilter(*one).text == MessageFilter(*other).text
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a", None), ("A", None)),
+        (("a", None), ("*", "TAGS = 'a'")),
+        (("*", "a = 'x'"), ("*", "a = 'X'")),
+        (("*", "a = 'x  y'"), ("*", "a = 'x y'")),
+        (("*", "a = 1"), ("*", "a = '1'")),
+        (("*", '"AND" = 1'), ("*", "b = 1")),
+    ],
+)
+def test_what_differs_has_another_text(one: tuple[str, str | None], other: tuple[str, str | None]) -> None:
+    assert MessageFilter(*one).text != MessageFilter(*other).text
+
+
+def test_brokers_know_tags_by_their_hashes() -> None:
+    assert MessageFilter("*", "TAGS = 'a'").tag_hashes == ()
+    assert MessageFilter("b || a").tag_hashes == tuple(sorted([tag_hash("a"), tag_hash("b")]))
