@@ -263,6 +263,11 @@ def test_a_topic_is_made_on_all_brokers_by_the_first_send_where_they_allow_it(tm
         queues = {producer.send(Message("audit", b"x")).queue for _ in range(6)}
         assert len(queues) == 6  # three on each broker, in turn
         assert {queue.broker_name for queue in queues} == {"broker-a", "broker-b"}
+        with Admin(made.nameserver) as admin:
+            admin.delete_topic("audit")
+        with pytest.raises(MiniMQError, match="does not exist"):
+            producer.send(Message("audit", b"gone"))
+        assert producer.send(Message("audit", b"made anew")).queue_offset == 0
 
 
 # ---- what is refused at once --------------------------------------------------------------------

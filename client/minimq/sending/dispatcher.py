@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 #: How often late tries are looked for.
 _TICK_S = 0.1
+#: How often a topic that vanished is looked for, a tenth of a second apart.
+_LOOKUPS = 5
 _STATUS = {status.value: status for status in SendStatus}
 
 
@@ -197,7 +199,12 @@ class Dispatcher:
         if departure.place is not None:
             self._launch(outgoing, *departure.place)
         elif departure.reason is not None:
-            self._try_later(outgoing, departure.reason, tried=False)
+            # A broker said that the topic is gone, and name servers had the time to say where else it is.
+            outgoing.lookups += self._routes.known(outgoing.topic) is None
+            if outgoing.lookups > _LOOKUPS:
+                self._give_up(outgoing, departure.reason, hopeless=True)
+            else:
+                self._try_later(outgoing, departure.reason, tried=False)
 
     def _lost(self, outgoing: OutgoingBatch, interrupt: BaseException) -> None:
         """Fail what had left its line when Ctrl-C came, unless it is on its way: nobody else knows of it."""

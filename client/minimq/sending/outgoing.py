@@ -41,6 +41,7 @@ class OutgoingBatch:
         "done",
         "handed_in",
         "in_buffer",
+        "lookups",
         "queue",
         "sequence",
         "topic",
@@ -74,6 +75,8 @@ class OutgoingBatch:
         self.tries: list[str] = []
         #: Name of the broker at which it was tried last.
         self.avoid: str | None = None
+        #: How often its topic was not known when it was its turn.
+        self.lookups = 0
         #: Whether its outcome has been told.
         self.done = False
 

@@ -94,7 +94,9 @@ class Placement:
         """
         writable = self._writable_of(topic)
         if writable is None:
-            raise TopicNotFound(f"topic {topic!r} is not known to any name server now")
+            raise TopicNotFound(
+                f"topic {topic!r} does not exist any more: create it with `minimq topic create {topic}`"
+            )
         if queue is None:
             chosen = self._in_turn(writable, avoid, now)
         elif queue in writable.known:
