@@ -174,7 +174,7 @@ class RetrySender:
             there = any(isinstance(error, TopicExists) for error in failures.values())
             if not answers and not there:
                 raise_failures(f"topic {topic} was not made", failures, found, "it will be tried again")
-            masters.wait_until_shown(topic, {broker: answer.topic for broker, answer in answers.items()})
+            masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
         log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
         self._routes.refresh(topic)
 
