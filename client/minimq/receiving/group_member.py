@@ -181,10 +181,11 @@ class GroupMember:
 
     def _keep_time(self) -> None:
         now = time.monotonic()
+        # First of all: a process that slept must not claim what it can no longer trust to be its own.
+        self._do(self._state.tick(now))
         for name in self._sessions.keep(now):
             # After a broken session the broker may still know the leases, or it may have restarted without them.
             self._tell_all(name)
-        self._do(self._state.tick(now))
         if self._to_do.empty() and self._rounds.is_due(now):
             self._round(now)
         if self._told_changes != self._state.changes and now >= self._tell_holding_at:

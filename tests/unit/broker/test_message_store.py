@@ -155,7 +155,7 @@ def test_offsets_that_are_committed_at_once_share_commits(store: OpenStore) -> N
     for job in jobs:
         job.result(PATIENCE_S)
 
-    assert store.store.commits - before == 1
+    assert store.store.commits - before <= 2
     assert [store.state.offset(f"g{number}", queue) for number in range(500)] == list(range(500))
 
 
