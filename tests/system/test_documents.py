@@ -38,6 +38,18 @@ def test_the_page_about_sending_is_one_program_that_runs(tmp_path: Path) -> None
     assert any(line.startswith("1 messages for topic 'orders' were not acknowledged") for line in said)
 
 
+def test_the_page_about_consuming_is_one_program_that_runs(tmp_path: Path) -> None:
+    program = tmp_path / "consuming.py"
+    program.write_text("\n".join(blocks("docs/consuming.md", "python")))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    for line in ("pulled 1000", "pushed 1000", "tries [0, 1, 2, 3]", "in order [b'0', b'1', b'2', b'3', b'4']"):
+        assert line in said
+    assert any(line.startswith("dead b'bad' ('o-17',) eu orders") for line in said), said
+    assert "filtered b'bad'" in said
+
+
 def test_the_commands_of_the_readme_run_as_printed(tmp_path: Path) -> None:
     with LocalCluster(brokers=2) as cluster:
         printed = run_commands(blocks("README.md", "sh")[1], cluster, tmp_path)
