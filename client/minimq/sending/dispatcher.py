@@ -17,12 +17,12 @@ from functools import partial
 
 from minimq.routes.routing import RouteCache
 from minimq.sending.append_stream import AppendStream
-from minimq.sending.batch_numbers import BatchNumbers
 from minimq.sending.outgoing import Completion, InBuffer, Lane, Outcome, OutgoingBatch, PendingMessage
 from minimq.sending.placement import Placement
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq.sending.retry import GiveUp, TryAgain, next_step, patience_s
+from minimq.sending.sealer import Sealer
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics, SendCounters
 from minimq.sending.waiting_lines import Departure, WaitingLines
@@ -77,10 +77,9 @@ class Dispatcher:
         self._links = links
         self._buffer = buffer
         self._options = options
-        self.producer_id = random.getrandbits(64) or 1  # 0 stands for a producer that does not number its batches
+        self._sealer = Sealer(options)
         #: Protects everything below. Never held while a batch is encoded or an outcome told.
         self._lock = threading.Lock()
-        self._numbers = BatchNumbers()
         self._counters = SendCounters()
         self._placement = Placement(routes, options, random.Random())
         self._waiting = WaitingLines(self._placement, options.batch_messages, options.batch_bytes)
@@ -116,7 +115,7 @@ class Dispatcher:
     ) -> None:
         """Send the records of one topic, which have room in the buffer, as one batch. Raises `InvalidArgument`."""
         try:
-            data, sequence = self._encode(records, time.time_ns() // 1_000_000)
+            data, sequence = self._sealer.encode(records, time.time_ns() // 1_000_000)
         except BaseException:
             self._buffer.release(*room)
             raise
@@ -219,33 +218,18 @@ class Dispatcher:
         if isinstance(what, OutgoingBatch):
             return what
         try:
-            return self._seal(what)
-        except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
-            # Each was checked when it was handed in, so one was changed since.
+            return self._sealer.seal(what)
+        except BaseException as error:
             if departure.place is not None:
                 with self._lock:
                     self._placement.landed(departure.place.queue)
+            if not isinstance(error, Exception):
+                raise
+            # Each was checked when it was handed in, so one was changed since.
             text = error.message if isinstance(error, MiniMQError) else repr(error)
             reason = f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
             self._complete(what.unsealed(), None, InvalidArgument(reason))
             return None
-
-    def _encode(self, records: BatchBuilder, born_ms: int | list[int]) -> tuple[bytes, int]:
-        """Return records as a batch, and its sequence number."""
-        with self._lock:
-            number = self._numbers.begin()
-        try:
-            return records.build(born_ms, self.producer_id, *number), number.sequence
-        except BaseException:
-            with self._lock:
-                self._numbers.settle(number.sequence)
-            raise
-
-    def _seal(self, lane: Lane) -> OutgoingBatch:
-        """Make a batch of what was taken out of a lane."""
-        records = BatchBuilder(self._options.max_body_bytes, self._options.batch_compression)
-        records.add([item.message for item in lane.pending])
-        return lane.sealed(*self._encode(records, [item.born_ms for item in lane.pending]))
 
     def _launch(self, outgoing: OutgoingBatch, queue: MessageQueue, address: str) -> None:
         assert outgoing.deadline is not None
@@ -256,6 +240,8 @@ class Dispatcher:
         try:
             with self._lock:
                 self._flights.add(flight)
+                if self._closed:
+                    raise _closed()
                 stream = flight.stream = self._stream_to(address)
             reason = stream.append(queue, outgoing.data, partial(self._answered, flight))
         except MiniMQError as error:
@@ -314,7 +300,7 @@ class Dispatcher:
             result.base_offset,
             result.store_timestamp_ms,
             outgoing.count,
-            self.producer_id,
+            self._sealer.producer_id,
             outgoing.sequence,
             status,
         )
@@ -393,10 +379,10 @@ class Dispatcher:
             if outgoing.done:
                 return
             outgoing.done = True
-            self._numbers.settle(outgoing.sequence)
             self._waiting.settled(outgoing)
             if error is not None:
                 self._counters.failed(outgoing.count)
+        self._sealer.settle(outgoing.sequence)
         try:
             outgoing.complete(receipt, error)
         except Exception:
