@@ -133,8 +133,8 @@ def test_a_lagging_group_is_named_and_when_it_has_read_the_repeat_passes(shared:
         assert "--ignore-group" in text
         assert f"go back with `minimq topic update {topic} --queues 8`" in text
         assert said == [
-            "producers get 4 queues on broker-a, broker-b",
-            "consumers get 4 queues on broker-a, broker-b",
+            "letting producers use 4 queues on broker-a, broker-b",
+            "hiding queues 4 to 7 from consumers, once every group has read them on broker-a, broker-b",
             "waiting: broker-b: group billing has not read 12 messages of queues 4-7",
         ]
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (8, 4)}
@@ -227,7 +227,7 @@ def test_a_broker_that_is_killed_between_the_steps_is_waited_for(own: LocalClust
 
     def kill_once(sentence: str) -> None:
         nonlocal steps
-        if sentence.startswith("producers get"):
+        if sentence.startswith("letting producers use"):
             steps += 1
             if steps == 1:
                 broker.kill()
@@ -247,7 +247,7 @@ def test_a_resize_that_a_dead_broker_stopped_is_completed_by_repeating_it(own: L
     broker = own.server("broker-b")
 
     def kill(sentence: str) -> None:
-        if sentence.startswith("producers get") and broker.running:
+        if sentence.startswith("letting producers use") and broker.running:
             broker.kill()
 
     with Admin(own.nameserver) as admin:
@@ -291,8 +291,8 @@ def test_the_command_tells_what_it_does_on_stderr(shared: LocalCluster) -> None:
         "  broker-b: 4 write queues, 4 read queues, read-write",
     ]
     assert err.decode().splitlines() == [
-        "consumers get 4 queues on broker-a, broker-b",
-        "producers get 4 queues on broker-a, broker-b",
+        "showing 4 queues to consumers on broker-a, broker-b",
+        "letting producers use 4 queues on broker-a, broker-b",
     ]
     fill(shared.nameserver, "command", "broker-a", 3)
     update = ("topic", "update", "command")

@@ -32,8 +32,12 @@ def say_step(steps: Mapping[str, Counts], now: Mapping[str, Counts]) -> str:
     """Return what is being done in one sentence; steps and counts are by broker name."""
     by_deed: dict[str, list[str]] = {}
     for broker, step in steps.items():
-        is_read = step.read != now[broker].read
-        deed = f"consumers get {step.read} queues" if is_read else f"producers get {step.write} queues"
+        if step.read > now[broker].read:
+            deed = f"showing {step.read} queues to consumers"
+        elif step.read < now[broker].read:
+            deed = f"hiding queues {step.read} to {now[broker].read - 1} from consumers, once every group has read them"
+        else:
+            deed = f"letting producers use {step.write} queues"
         by_deed.setdefault(deed, []).append(broker)
     return "; ".join(f"{deed} on {', '.join(brokers)}" for deed, brokers in by_deed.items())
 

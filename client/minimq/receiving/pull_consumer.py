@@ -149,10 +149,14 @@ class PullConsumer(Consumer):
             CorruptBatch: a batch is damaged; `seek` to the offset that the text names.
             GroupConflict: the consumer contradicts its group.
             TopicNotFound, Unavailable: a topic is not found at the first `poll`.
+            InvalidArgument: nothing was subscribed to or assigned.
             Closed: the consumer was closed.
         """
-        if self._member is None and self._filters and not self._closed:
-            self._join()
+        if self._member is None and not self._closed:
+            if self._filters:
+                self._join()
+            elif self._ticking is None:
+                raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
         deadline = time.monotonic() + timeout
         while True:
             self._between_polls()

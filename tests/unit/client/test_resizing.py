@@ -46,7 +46,9 @@ def test_counts_that_were_forced_are_put_right() -> None:
 def test_what_is_done_is_said_by_what_it_is() -> None:
     now = {"a": Counts(4, 4), "b": Counts(4, 4), "c": Counts(9, 9)}
     steps = {"a": Counts(8, 4), "b": Counts(8, 4), "c": Counts(9, 8)}
-    assert say_step(steps, now) == "consumers get 8 queues on a, b; producers get 8 queues on c"
+    assert say_step(steps, now) == "showing 8 queues to consumers on a, b; letting producers use 8 queues on c"
+    hiding = say_step({"c": Counts(7, 7)}, {"c": Counts(9, 7)})
+    assert hiding == "hiding queues 7 to 8 from consumers, once every group has read them on c"
 
 
 def test_the_way_back_gives_each_broker_its_own_count() -> None:
