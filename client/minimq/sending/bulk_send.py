@@ -72,12 +72,17 @@ class BulkSend:
         self._choose = choose
         self._open: dict[Destination, _OpenBatch] = {}
         self._count = 0
+        self._batches = 0
         self._watcher: Watcher | None = None
         #: Messages by place whose outcome the watcher has not been told.
         self._watched: dict[int, Message] = {}
-        #: Protects the two fields below.
-        self._changed = threading.Condition()
-        self._under_way = 0
+        #: Why the call ended before all was handed in.
+        self._failure: MiniMQError | None = None
+        #: Protects the two fields below. A plain lock: Ctrl-C cannot come between its being taken and its being held.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        #: The batches that have no outcome yet.
+        self._under_way: set[int] = set()
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MiniMQError]] = []
 
     def watched(
@@ -97,24 +102,29 @@ class BulkSend:
             for batch in self._open.values():
                 self._buffer.release(batch.tickets, batch.size)
             self._open.clear()
-            self._tell([*self._watched], None, error if isinstance(error, MiniMQError) else _not_sent(error))
+            self._failure = error if isinstance(error, MiniMQError) else _not_sent(error)
             raise
 
     def _send_all(self, messages: Iterator[Message]) -> None:
         wanted = _FIRST_PART
         while part := list(islice(messages, wanted)):
             size = bytes_of_bodies(part)
-            for piece in self._pieces(part, size):
-                self._add(piece)
+            if size > 2 * self._options.batch_bytes:  # the messages are suddenly much larger than before
+                for message in part:
+                    self._add([message])
+            else:
+                self._add(part)
             wanted = max(
                 1, min(_PART, self._options.batch_bytes * len(part) // max(size, 1), self._options.batch_messages)
             )
         self._send_open()
 
     def wait(self) -> None:
-        """Wait for the outcome of every batch that was sent."""
-        with self._changed:
+        """Wait for the outcome of every batch that was sent; the watcher is told of the messages that were not."""
+        with self._lock:
             self._changed.wait_for(lambda: not self._under_way)
+        if self._failure is not None:
+            self._tell([*self._watched], None, self._failure)
 
     def receipts(self) -> list[SendReceipt]:
         """Return the receipts of all messages, in their order. Raises `SendFailed` when one has none."""
@@ -128,14 +138,6 @@ class BulkSend:
         if failures:
             raise self._failed(failures)
         return receipts
-
-    def _pieces(self, part: list[Message], size: int) -> Iterator[list[Message]]:
-        """Cut a part in which the messages are suddenly much larger than before."""
-        if size <= 2 * self._options.batch_bytes:
-            yield part
-            return
-        for message in part:
-            yield [message]
 
     def _add(self, messages: list[Message]) -> None:
         start = self._count
@@ -180,28 +182,28 @@ class BulkSend:
             self._send(destination, self._open.pop(destination))
 
     def _send(self, destination: Destination, batch: _OpenBatch) -> None:
-        with self._changed:
-            self._under_way += 1
+        number = self._batches = self._batches + 1
+        with self._lock:
+            self._under_way.add(number)
         room = InBuffer(batch.tickets, batch.size)
-        complete = self._completion(batch.slots)
-        try:
-            self._dispatcher.send_batch(*destination, batch.records, room, complete)
-        except BaseException:  # it was not handed in
-            with self._changed:
-                self._under_way -= 1
-            raise
+        self._dispatcher.send_batch(*destination, batch.records, room, self._completion(number, batch.slots))
 
-    def _completion(self, slots: list[Slots]) -> Completion:
+    def _completion(self, number: int, slots: list[Slots]) -> Completion:
         def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-            self._tell(chain.from_iterable(slots), receipt, error)
             outcome = receipt or error
-            with self._changed:
-                self._under_way -= 1
+            try:
                 if outcome is not None:
                     self._outcomes.append((slots, outcome))
-                self._changed.notify_all()
+                    self._tell(chain.from_iterable(slots), receipt, error)
+            finally:
+                self._ended(number)
 
         return complete
+
+    def _ended(self, number: int) -> None:
+        with self._lock:
+            self._under_way.discard(number)
+            self._changed.notify_all()
 
     def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         """Tell the watcher, if there is one, the outcome of messages."""

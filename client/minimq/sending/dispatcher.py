@@ -45,9 +45,15 @@ log = logging.getLogger(__name__)
 
 #: How often late tries are looked for.
 _TICK_S = 0.1
+#: How long the end of the timer is waited for.
+_JOIN_S = 5.0
 #: How often a topic that vanished is looked for, a tenth of a second apart.
 _LOOKUPS = 5
 _STATUS = {status.value: status for status in SendStatus}
+
+
+#: Where batches get through or not: a broker that they are bound to, or a topic.
+_Direction = tuple[str, bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -84,10 +90,12 @@ class Dispatcher:
         self._placement = Placement(routes, options, random.Random())
         self._waiting = WaitingLines(self._placement, options.batch_messages, options.batch_bytes)
         self._flights: set[_Flight] = set()
-        #: When something was last acknowledged, by destination.
-        self._progress: dict[tuple[str, MessageQueue | None], float] = {}
+        #: When something was last acknowledged, by direction.
+        self._progress: dict[_Direction, float] = {}
         self._streams: dict[str, AppendStream] = {}
         self._closed = False
+        #: What is to be failed because the producer closes.
+        self._left: list[OutgoingBatch | Lane] = []
         self._stop = threading.Event()
         self._timer = threading.Thread(target=self._keep_time, name="minimq-producer-timer", daemon=True)
         self._timer.start()
@@ -113,11 +121,16 @@ class Dispatcher:
     def send_batch(
         self, topic: str, queue: MessageQueue | None, records: BatchBuilder, room: InBuffer, complete: Completion
     ) -> None:
-        """Send the records of one topic, which have room in the buffer, as one batch. Raises `InvalidArgument`."""
+        """Send the records of one topic, which have room in the buffer, as one batch.
+
+        Raises:
+            InvalidArgument: they make none; `complete` has been called without an outcome.
+        """
         try:
             data, sequence = self._sealer.encode(records, time.time_ns() // 1_000_000)
         except BaseException:
             self._buffer.release(*room)
+            complete(None, None)
             raise
         outgoing = OutgoingBatch(
             topic,
@@ -138,19 +151,23 @@ class Dispatcher:
         self._pump()
 
     def close(self) -> None:
-        """End all threads and streams, and fail what is left. May be called by any thread, once."""
+        """End all threads and streams, and fail what is left. A call that was interrupted can be made again."""
         with self._lock:
             self._closed = True
-            left = self._waiting.clear() + [flight.batch for flight in self._flights]
-            self._flights.clear()
-            streams = list(self._streams.values())
         self._stop.set()
         if threading.current_thread() is not self._timer:
-            self._timer.join()
-        for what in left:
-            self._complete(_unsent(what), None, _closed())
+            self._timer.join(_JOIN_S)  # it may be in a callback that waits for this very call
+        with self._lock:
+            self._left += self._waiting.clear()
+            self._left += [flight.batch for flight in self._flights]
+            self._flights.clear()
+            streams = list(self._streams.values())
+        failed = bool(self._left)
+        while self._left:
+            self._complete(_unsent(self._left[-1]), None, _closed())
+            self._left.pop()
         for stream in streams:
-            if left:
+            if failed:
                 stream.cancel()
             stream.close(1.0)
 
@@ -189,7 +206,7 @@ class Dispatcher:
                 if outgoing is not None:
                     self._depart(outgoing, departure)
             except BaseException as interrupt:
-                self._lost(outgoing or _unsent(departure.what), interrupt)
+                self._lost(outgoing or _unsent(departure.what), departure, interrupt)
                 raise
 
     def _depart(self, outgoing: OutgoingBatch, departure: Departure) -> None:
@@ -205,10 +222,12 @@ class Dispatcher:
             else:
                 self._try_later(outgoing, departure.reason, tried=False)
 
-    def _lost(self, outgoing: OutgoingBatch, interrupt: BaseException) -> None:
+    def _lost(self, outgoing: OutgoingBatch, departure: Departure, interrupt: BaseException) -> None:
         """Fail what had left its line when Ctrl-C came, unless it is on its way: nobody else knows of it."""
         with self._lock:
             under_way = any(flight.batch is outgoing for flight in self._flights)
+            if not under_way and departure.place is not None and not outgoing.tries:
+                self._placement.landed(departure.place.queue)
         if not under_way:
             self._complete(outgoing, None, SendFailed(f"the send was interrupted: {interrupt!r}"))
 
@@ -219,12 +238,10 @@ class Dispatcher:
             return what
         try:
             return self._sealer.seal(what)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
             if departure.place is not None:
                 with self._lock:
                     self._placement.landed(departure.place.queue)
-            if not isinstance(error, Exception):
-                raise
             # Each was checked when it was handed in, so one was changed since.
             text = error.message if isinstance(error, MiniMQError) else repr(error)
             reason = f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
@@ -286,7 +303,7 @@ class Dispatcher:
             if not self._landed(flight):
                 return
             self._placement.answered(queue.broker_name, now - flight.began, now)
-            self._progress[outgoing.topic, outgoing.queue] = now
+            self._progress[_direction(outgoing)] = now
             self._counters.acknowledged(
                 outgoing.count,
                 len(outgoing.data),
@@ -331,6 +348,8 @@ class Dispatcher:
         """
         assert outgoing.deadline is not None
         now = time.monotonic()
+        if error.refresh_route:
+            self._routes.refresh_soon(outgoing.topic)
         with self._lock:
             step = next_step(
                 error,
@@ -349,17 +368,16 @@ class Dispatcher:
             self._complete(outgoing, None, _closed())
         elif isinstance(step, GiveUp):
             self._give_up(outgoing, error, hopeless=step.hopeless)
-        elif step.refresh_route:
-            self._routes.refresh_soon(outgoing.topic)
 
     def _give_up(self, outgoing: OutgoingBatch, error: MiniMQError, *, hopeless: bool) -> None:
-        """Fail a batch, and with it those behind it that have waited as long for a destination that takes nothing."""
+        """Fail a batch, and with it those behind it that have waited as long where nothing gets through."""
         behind: list[OutgoingBatch | Lane] = []
         if not hopeless:
             with self._lock:
                 long_ago = time.monotonic() - self._options.send_timeout_s
-                if self._progress.get((outgoing.topic, outgoing.queue), 0.0) <= long_ago:
-                    behind = self._waiting.take_older(outgoing.topic, outgoing.queue, long_ago)
+                if self._progress.get(_direction(outgoing), 0.0) <= long_ago:
+                    broker = outgoing.queue.broker_name if outgoing.queue is not None else None
+                    behind = self._waiting.take_older(outgoing.topic, broker, long_ago)
         self._complete(outgoing, None, self._final(outgoing, error))
         for what in behind:
             late = _unsent(what)
@@ -421,3 +439,7 @@ def _closed() -> Closed:
 
 def _unsent(what: OutgoingBatch | Lane) -> OutgoingBatch:
     return what.unsealed() if isinstance(what, Lane) else what
+
+
+def _direction(outgoing: OutgoingBatch) -> _Direction:
+    return (outgoing.queue.broker_name, True) if outgoing.queue is not None else (outgoing.topic, False)

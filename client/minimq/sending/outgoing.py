@@ -13,7 +13,7 @@ from minimq_common.model import Message, MessageQueue
 
 log = logging.getLogger(__name__)
 
-#: Called once with the receipt of a batch, or with the reason why there is none.
+#: Called once with the receipt of a batch, or with the reason why there is none; with neither when it was never sent.
 Completion = Callable[[BatchReceipt | None, MiniMQError | None], None]
 
 

@@ -71,6 +71,7 @@ class Placement:
         self._avoids_faults = options.fault_avoidance
         self._faults = FaultTable(latency_table(options.latency_table))
         self._under_way: Counter[str] = Counter()  # requests by broker name
+        self._brokers: set[str] = set()  # those of all routes that were looked at
         self._round_robin: dict[str, RoundRobin] = {}
         self._writable: dict[str, _Writable] = {}
         self._chosen: dict[tuple[str, str | None], _Chosen] = {}
@@ -110,8 +111,10 @@ class Placement:
         self._under_way[chosen.broker_name] += 1
         return Place(chosen, address)
 
-    def has_room(self, broker: str) -> bool:
-        """Tell whether the window to a broker has room."""
+    def has_room(self, broker: str | None) -> bool:
+        """Tell whether the window to a broker has room; for None, whether that to any may have."""
+        if broker is None:
+            return not self._brokers or any(map(self.has_room, self._brokers))
         return self._under_way[broker] < self._window
 
     def has_other(self, topic: str, broker: str | None, now: float) -> bool:
@@ -154,6 +157,7 @@ class Placement:
             queues = route.write_queues()
             brokers = tuple(dict.fromkeys(queue.broker_name for queue in queues))
             near = tuple(name for name in brokers if machine_room_of(name) in self._machine_rooms)
+            self._brokers.update(brokers)
             known = self._writable[topic] = _Writable(route, queues, frozenset(queues), brokers, near)
         return known
 

@@ -137,7 +137,7 @@ class Producer:
         return self._sender.send_many(messages, queue, selector)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything handed in is on disk or has failed.
+        """Wait until everything handed in so far is on disk or has failed; what a `send_many` has taken counts as well.
 
         Args:
             timeout: seconds; None waits as long as it takes.

@@ -22,8 +22,9 @@ class SendBuffer:
     def __init__(self, limit_bytes: int, *, block_when_full: bool) -> None:
         self._limit_bytes = limit_bytes
         self._block_when_full = block_when_full
-        #: Protects everything below.
-        self._changed = threading.Condition()
+        #: Protects everything below. A plain lock: Ctrl-C cannot come between its being taken and its being held.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting = 0
         self._closed = False
         self._next = 0
@@ -39,7 +40,7 @@ class SendBuffer:
             BufferFull: there is none, and the buffer does not block.
             Closed: the buffer was closed, before the call or while it waited.
         """
-        with self._changed:
+        with self._lock:
             self._waiting += 1
             try:
                 while not self._has_room(size) and not self._closed:
@@ -55,19 +56,19 @@ class SendBuffer:
 
     def try_reserve(self, topic: str, count: int, size: int) -> int | None:
         """Take room if there is room at once; return the ticket, or None. Raises `Closed`."""
-        with self._changed:
+        with self._lock:
             if not self._has_room(size) and not self._closed:
                 return None
             return self._take(topic, count, size)
 
     def grow(self, size: int) -> None:
         """Note that what has a ticket takes more room than was thought; it is given back with the rest."""
-        with self._changed:
+        with self._lock:
             self.bytes += size
 
     def release(self, tickets: Iterable[int], size: int) -> None:
         """Give back the room of these tickets, `size` bytes together."""
-        with self._changed:
+        with self._lock:
             self.bytes -= size
             for ticket in tickets:
                 _, count = self._alive.pop(ticket)
@@ -77,7 +78,7 @@ class SendBuffer:
 
     def wait(self, timeout_s: float | None) -> int:
         """Wait for the outcomes of all that is in the buffer now, at most so long; return how many messages lack it."""
-        with self._changed:
+        with self._lock:
             end = self._next
             self._waiting += 1
             try:
@@ -88,13 +89,13 @@ class SendBuffer:
 
     def close(self) -> None:
         """Let nothing in any more. Idempotent."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
 
     def left(self) -> Counter[str]:
         """Return how many messages have no outcome yet, by topic."""
-        with self._changed:
+        with self._lock:
             left: Counter[str] = Counter()
             for topic, count in self._alive.values():
                 left[topic] += count

@@ -122,8 +122,9 @@ class Sender:
         """Tell the interceptors when a message that they have seen is not even handed in."""
         try:
             yield
-        except MiniMQError as error:
-            self._interceptors.after_send(message, None, error)
+        except BaseException as error:
+            told = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
+            self._interceptors.after_send(message, None, told)
             raise
 
     # ---- many at once ---------------------------------------------------------------------------

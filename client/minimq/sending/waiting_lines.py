@@ -38,7 +38,7 @@ class _Line:
 
     def __init__(self, key: _Key) -> None:
         self.key = key
-        #: Only the last one may be a lane: what follows a sealed batch begins another.
+        #: Messages join the last one if it is a lane: what follows a sealed batch begins another.
         self.items: deque[OutgoingBatch | Lane] = deque()
         #: Whether a batch for a chosen queue has left and has no outcome yet.
         self.under_way = False
@@ -105,7 +105,7 @@ class WaitingLines:
     def next(self, now: float) -> Departure | None:
         """Take out what leaves next; None when everything has to wait."""
         for broker, lines in self._ready.items():
-            if broker is not None and not self._placement.has_room(broker):
+            if not self._placement.has_room(broker):
                 continue
             for line in lines.values():
                 try:
@@ -124,16 +124,21 @@ class WaitingLines:
                 line.under_way = False
                 self._look_at(line)
 
-    def take_older(self, topic: str, queue: MessageQueue | None, than: float) -> list[OutgoingBatch | Lane]:
-        """Take out what waits for a destination and was handed in at a time or before it."""
+    def take_older(self, topic: str, broker: str | None, than: float) -> list[OutgoingBatch | Lane]:
+        """Take out what was handed in at a time or before it, and waits for a broker, or for any broker of a topic."""
         found: list[OutgoingBatch | Lane] = []
-        for line in [line for key, line in self._lines.items() if (key.topic, key.queue) == (topic, queue)]:
+        lines = [
+            line
+            for line in self._lines.values()
+            if _broker_of(line) == broker and (broker is not None or line.key.topic == topic)
+        ]
+        for line in lines:
             kept: deque[OutgoingBatch | Lane] = deque()
             for item in line.items:
                 if isinstance(item, OutgoingBatch):
                     (found if item.handed_in <= than else kept).append(item)
                     continue
-                older = Lane(topic, queue)
+                older = Lane(line.key.topic, line.key.queue)
                 while item.pending and item.pending[0].handed_in <= than:
                     older.pending.append(item.pending.popleft())
                 if older.pending:

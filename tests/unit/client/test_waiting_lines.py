@@ -137,7 +137,7 @@ def test_what_is_older_can_be_taken_out() -> None:
         sending.now = now
         add(queue)
     sending.pump()  # the first one leaves, and the others wait for it
-    older = sending.lines.take_older("t", queue, 2.0)
+    older = sending.lines.take_older("t", queue.broker_name, 2.0)
     assert [[item.ticket for item in lane.pending] for lane in older if isinstance(lane, Lane)] == [[1]]
     for _ in range(3):
         sending.answer(0)
