@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import pytest
 
@@ -377,3 +378,29 @@ def test_a_reset_that_cannot_be_is_refused_before_anything_is_changed(
         with pytest.raises(error, match=text):
             call()
     assert admin.committed_offsets(group, topic) == dict.fromkeys(queues, 0)
+
+
+@pytest.mark.parametrize("to", ["earliest", 50])
+def test_a_forced_reset_backwards_is_read_again_by_the_live_member(
+    cluster: LocalCluster, admin: Admin, topic: str, to: Literal["earliest"] | int
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        queue = MessageQueue(topic, "broker-a", 0)
+        producer.send_many((Message(topic, b"%d" % number) for number in range(100)), queue=queue)
+    with PullConsumer(cluster.nameserver, group=topic) as consumer:
+        consumer.subscribe(topic)
+        read: list[int] = []
+
+        def polled(count: int) -> bool:
+            read.extend(message.queue_offset for message in consumer.poll(0.2))
+            return len(read) >= count
+
+        wait_until(lambda: polled(100), PATIENCE_S)
+        consumer.commit()
+        first = 0 if to == "earliest" else 50
+        assert admin.reset_offsets(topic, topic, to, queues=[queue], force=True)[queue] == first
+        read.clear()
+        wait_until(lambda: polled(100 - first), PATIENCE_S)
+        assert read == list(range(first, 100))
+        consumer.commit()
+        assert admin.committed_offsets(topic, topic)[queue] == 100

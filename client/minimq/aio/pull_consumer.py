@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from minimq.options import DEFAULT_NAMESERVER
 from minimq.receiving.pull_consumer import PullConsumer as PlainPullConsumer
 from minimq.receiving.received import ReceivedMessage
-from minimq_common.errors import Closed
+from minimq_common.errors import Closed, MiniMQError
 from minimq_common.model import MessageQueue
 
 T = TypeVar("T")
@@ -38,6 +38,7 @@ class PullConsumer:
         #: A poll that nobody has taken the messages of: it is under way, or its caller was cancelled.
         self._polling: asyncio.Future[list[ReceivedMessage]] | None = None
         self._turn = asyncio.Lock()
+        self._closing: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,15 +102,24 @@ class PullConsumer:
         await self._run(partial(self._consumer.commit, offsets))
 
     async def close(self) -> None:
-        """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent."""
+        """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.
+
+        When it is cancelled, it goes on all the same; another call waits for its end.
+        """
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         try:
             for message in (await self._untaken())[:1]:
                 # Nobody has seen these messages: they must not be committed as done.
                 if message.queue in self._consumer.assignment:
                     await self._run(partial(self._consumer.seek, message.queue, message.queue_offset))
+        except MiniMQError:
+            pass  # of the poll, which nobody waits for any more
+        try:
             await self._run(self._consumer.close)
-        except Closed:
-            pass
         finally:
             self._thread.shutdown(wait=False)
 
@@ -122,4 +132,5 @@ class PullConsumer:
             answer = asyncio.get_running_loop().run_in_executor(self._thread, call)
         except RuntimeError:  # the thread is gone
             raise Closed("the consumer is closed") from None
-        return await answer
+        # What the thread has been given it does, whatever becomes of the caller.
+        return await asyncio.shield(answer)

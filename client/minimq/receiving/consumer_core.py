@@ -104,14 +104,18 @@ class ConsumerCore:
             self.changed.notify_all()
 
     def renew(self, queue: MessageQueue, grant: Grant) -> bool:
-        """Go on reading a queue under a new lease, where it is read now: nothing is handed out twice.
+        """Go on reading a queue under a lease that was renewed, where it is read now: nothing is handed out twice.
 
         Returns:
-            False when that cannot be: it is not read, or is another topic's, or its group is further.
+            False when that cannot be: it is not read, or is another topic's, or its group is further; or its broker has
+            given another lease though it has been running all the time (the upper half of an epoch counts its starts):
+            the group was sent elsewhere, or somebody else had the queue meanwhile.
         """
         with self.changed:
             fetcher = self._fetchers.get(queue)
             if fetcher is None or fetcher.topic_id != grant.topic_id or grant.offset > fetcher.position:
+                return False
+            if grant.epoch != fetcher.epoch and grant.epoch >> 32 == fetcher.epoch >> 32:
                 return False
             self._puller.cancel(fetcher)
             fetcher.leaving = False

@@ -28,15 +28,16 @@ class RetryLater:
             consumer the wait is always `suspend_s`.
 
     Raises:
-        InvalidArgument: a number is negative.
+        InvalidArgument: a number is negative, or not whole.
     """
 
     first: int = 0
     level: int | None = None
 
     def __post_init__(self) -> None:
-        if self.first < 0 or (self.level is not None and self.level < 0):
-            raise InvalidArgument(f"{self!r} has a negative number")
+        for number in (self.first, 0 if self.level is None else self.level):
+            if type(number) is not int or number < 0:
+                raise InvalidArgument(f"{self!r}: {number!r} is not a whole number from 0 on")
 
 
 #: Gets messages of one queue and one topic, in their order.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 
 class ListenerThreads:
@@ -42,6 +45,13 @@ class ListenerThreads:
         for _ in self._threads:
             self._to_do.put(None)
 
+    def is_mine(self) -> bool:
+        """Tell whether the caller is one of these threads."""
+        return threading.current_thread() in self._threads
+
     def _run(self) -> None:
         while (task := self._to_do.get()) is not None:
-            task()
+            try:
+                task()
+            except Exception:
+                log.exception("consumer: a call of the listener was not taken in")

@@ -29,7 +29,7 @@ class PullConsumer(Consumer):
     another member is to have leaves only in `poll`, when nothing is in hand, after what was in hand before has been
     committed; with `auto_commit=False` that is the user's to do, in `on_revoked` at the latest. When the next `poll`
     takes longer than `drain_s`, the queue is lost: what was in hand is handed out again, by its new owner, and to
-    commit it raises `Fenced`. Not thread-safe: one thread polls, and runs the callbacks about queues.
+    commit it raises `Fenced`. Not thread-safe: one thread polls and closes, and runs the callbacks.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.

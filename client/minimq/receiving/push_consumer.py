@@ -157,14 +157,21 @@ class PushConsumer(Consumer):
         Args:
             timeout: seconds to wait for the calls, and for messages that are just being sent to the retry topic; what
                 is not finished then is given to another member.
+
+        Raises:
+            InvalidArgument: it is called by a callback or by the listener, for whose end it would have to wait.
         """
         if self._closed:
             return
+        if threading.current_thread() is self._dispatcher or self._threads.is_mine():
+            raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
         self._closed = True
         self._stop.set()
         self._core.wake()
         if self._listener is not None:
-            self._dispatcher.join()
+            self._dispatcher.join(timeout)
+            if self._dispatcher.is_alive():
+                log.warning("consumer: closes while a callback runs group=%s", self.group)
         if not self._in_hand.wait_until_quiet(timeout):
             log.warning(
                 "consumer: closes while %s calls of the listener run group=%s", self._in_hand.active, self.group
@@ -307,7 +314,7 @@ class PushConsumer(Consumer):
             return Verdict(0)
         try:
             return verdict(listener(list(call.messages)), len(call.messages))
-        except Exception:  # whatever the listener raises is the user's, and means "later"
+        except BaseException:  # whatever the listener raises, even to end its thread, is the user's and means "later"
             log.exception("consumer: the listener failed, will try again group=%s queue=%s", self.group, call.queue)
             return Verdict(0)
 
