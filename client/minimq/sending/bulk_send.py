@@ -111,9 +111,9 @@ class BulkSend:
             size = bytes_of_bodies(part)
             if size > 2 * self._options.batch_bytes:  # the messages are suddenly much larger than before
                 for message in part:
-                    self._add([message])
+                    self._add([message], len(message.body))
             else:
-                self._add(part)
+                self._add(part, size)
             wanted = max(
                 1, min(_PART, self._options.batch_bytes * len(part) // max(size, 1), self._options.batch_messages)
             )
@@ -139,21 +139,23 @@ class BulkSend:
             raise self._failed(failures)
         return receipts
 
-    def _add(self, messages: list[Message]) -> None:
+    def _add(self, messages: list[Message], size: int) -> None:
         start = self._count
         self._count += len(messages)
         if self._choose is None and len({message.topic for message in messages}) == 1:
-            self._add_to((messages[0].topic, None), messages, range(start, self._count))
+            self._add_to((messages[0].topic, None), messages, range(start, self._count), size)
             return
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
         for index, message in enumerate(messages):
             groups[message.topic, self._choose(message) if self._choose else None].append(index)
         for destination, group in groups.items():
-            self._add_to(destination, [messages[index] for index in group], [start + index for index in group])
+            chosen = [messages[index] for index in group]
+            self._add_to(destination, chosen, [start + index for index in group], bytes_of_bodies(chosen))
 
-    def _add_to(self, destination: Destination, messages: list[Message], slots: Slots) -> None:
+    def _add_to(self, destination: Destination, messages: list[Message], slots: Slots, size: int) -> None:
+        """Add messages, whose bodies have `size` bytes together, to the open batch of their destination."""
         topic = destination[0]
-        size = bytes_of_bodies(messages) + OVERHEAD_BYTES * len(messages)
+        size += OVERHEAD_BYTES * len(messages)
         batch = self._open.get(destination)
         if batch is None:
             self._find(topic)
