@@ -168,6 +168,10 @@ def end_of_process() -> threading.Event:
     return end
 
 
+#: How often a member without leases looks at the list of members; RocketMQ's do so every 20 seconds.
+_LOOK_S = 0.4
+
+
 @dataclass(frozen=True)
 class Setting:
     """Where a group is at work.
@@ -207,8 +211,8 @@ def member(setting: Setting, client_id: str, journal: Path) -> None:
 def member_without_leases(setting: Setting, client_id: str, journal: Path) -> None:
     """A member that asks nobody before it takes its share.
 
-    Between two polls it looks at the list of members. When that has changed it commits, drops what is not its share any
-    more, and reads the rest from where the group has committed.
+    Now and then it looks at the list of members, each at times of its own. When that has changed it commits, drops what
+    is not its share any more, and reads the rest from where the group has committed.
     """
     end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation(setting.allocation))
     note_commits(lines, names_of_brokers(setting))
@@ -217,12 +221,15 @@ def member_without_leases(setting: Setting, client_id: str, journal: Path) -> No
     consumer = PullConsumer(setting.nameserver, group=setting.group, client_id=client_id, **setting.options)
     reader = Reader(consumer, lines, client_id)
     known: list[str] = []
+    look_at = 0.0
     while not end.is_set():
-        listed = json.loads(setting.list_of_members.read_text())
-        if listed != known:
-            known = listed
-            consumer.commit()
-            consumer.assign(strategy.allocate(setting.group, client_id, queues, known))
+        if time.monotonic() >= look_at:
+            look_at = time.monotonic() + _LOOK_S
+            listed = json.loads(setting.list_of_members.read_text())
+            if listed != known:
+                known = listed
+                consumer.commit()
+                consumer.assign(strategy.allocate(setting.group, client_id, queues, known))
         reader.step()
     consumer.close()
     lines.add(Ended(time.monotonic(), strategy.rounds))
