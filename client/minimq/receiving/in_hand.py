@@ -220,12 +220,6 @@ class InHand:
             self._deactivate(call)
         self._told()
 
-    def abandon(self, call: Call) -> None:
-        """A call is not made again; its messages stay unfinished."""
-        with self._changed:
-            self._deactivate(call)
-        self._told()
-
     def begin(self, call: Call, now: float) -> None:
         """The listener is given a call."""
         with self._changed:

@@ -171,8 +171,9 @@ class BulkSend:
         batch.records.add(messages)
         batch.slots.append(slots)
         grown = batch.records.size - before
-        self._buffer.grow(grown + OVERHEAD_BYTES * len(messages) - size)  # by keys and properties
-        batch.size += grown + OVERHEAD_BYTES * len(messages) - size
+        beside_bodies = grown + OVERHEAD_BYTES * len(messages) - size  # keys and properties
+        self._buffer.grow(beside_bodies)
+        batch.size += beside_bodies
         # Full when another part like this one would not fit.
         full = batch.records.size + grown > self._options.batch_bytes
         if full or len(batch.records) + len(messages) > self._options.batch_messages:

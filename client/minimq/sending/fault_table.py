@@ -103,12 +103,6 @@ class FaultTable:
         part = self._slow.get(broker_name)
         return (part is None or part.until <= now) and self.reachable(broker_name, now)
 
-    def all_available(self, now: float) -> bool:
-        """Whether no broker is excluded."""
-        if not self._slow and not self._unreachable:  # nearly always
-            return True
-        return not any(now < part.until for parts in (self._slow, self._unreachable) for part in parts.values())
-
     def reachable(self, broker_name: str, now: float) -> bool:
         """Whether a broker is not excluded for being unreachable; it may be slow."""
         part = self._unreachable.get(broker_name)

@@ -42,7 +42,7 @@ def test_a_quick_answer_leaves_nothing_behind() -> None:
     faults.measured("a", 0.549, 0.0)
     assert faults.version == 0
     assert faults.excluded(0.0) == []
-    assert faults.all_available(0.0)
+    assert not faults.excluded(0.0)
     assert faults.next_end(0.0) == math.inf
 
 
@@ -158,7 +158,7 @@ def test_the_next_end_is_that_of_the_first_part() -> None:
     faults.failed("a", "gone", 2.0, unreachable=True)  # until 12
     faults.measured("b", 0.6, 2.0)  # until 4
     assert [faults.next_end(now) for now in (2.0, 4.0, 6.0, 12.0)] == [4.0, 6.0, 12.0, math.inf]
-    assert [faults.all_available(now) for now in (2.0, 4.0, 6.0, 12.0)] == [False, False, False, True]
+    assert [not faults.excluded(now) for now in (2.0, 4.0, 6.0, 12.0)] == [False, False, False, True]
 
 
 def test_exclusions_are_sorted_by_broker() -> None:
@@ -308,4 +308,3 @@ def test_version_and_next_end_tell_when_to_compute_again(history: list[tuple[flo
         assert keeper.value(now) == (choose_brokers(BROKERS, faults, "a", now), faults.excluded(now))
         happen(faults, event, now)
         assert keeper.value(now) == (choose_brokers(BROKERS, faults, "a", now), faults.excluded(now))
-        assert faults.all_available(now) == (not faults.excluded(now))
