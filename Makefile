@@ -13,11 +13,11 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-fault bench bench-faults bench-routes docs lint format proto proto-check lock clean
-.PHONY: compose-up compose-down compose-test
+.PHONY: help setup java demo test test-fault docs lint format proto proto-check lock clean
+.PHONY: bench bench-faults bench-rebalances bench-routes compose-up compose-down compose-test
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.done java ## Install everything: the virtual environment .venv, and Java if there is none
 
@@ -53,6 +53,9 @@ proto-check: $(PROTO_VENV)/.done ## Check that the generated code belongs to the
 
 bench-faults: setup ## Measure sends while a broker is killed or hangs; takes about three minutes
 	$(VENV)/bin/python bench/send_faults.py $(ARGS)
+
+bench-rebalances: setup ## Count what a group loses or reads twice while members come, leave, die and hang
+	$(VENV)/bin/python bench/rebalances.py $(ARGS)
 
 bench-routes: setup ## Measure a name server with 10,000 topics on 100 brokers
 	$(VENV)/bin/python bench/routes.py $(ARGS)
