@@ -7,6 +7,7 @@ segment is named by the position at which it starts. Only the last one is writte
 from __future__ import annotations
 
 import shutil
+import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,24 +19,28 @@ from minimq_common.errors import StoreError
 
 
 class CommitLog:
-    """The segments of one broker. One thread writes and rolls; any thread reads.
+    """The segments of one broker. One thread writes and rolls; any thread reads, and removes what is oldest.
+
+    A reader has the segments that it found when it began, whatever is added or removed meanwhile.
 
     Args:
         path: the directory of the segments.
         segment_bytes: size at which a segment is sealed and the next one begun.
         readonly: look only; nothing is made.
+        start: position of the first entry when there is none yet.
     """
 
-    def __init__(self, path: Path, segment_bytes: int, *, readonly: bool = False) -> None:
+    def __init__(self, path: Path, segment_bytes: int, *, readonly: bool = False, start: int = 0) -> None:
         self._path = path
         self._segment_bytes = segment_bytes
-        #: Only ever replaced as a whole or appended to, by the writer.
+        #: Only ever replaced as a whole, under the lock.
         self.segments: list[Segment] = []
+        self._changing = threading.Lock()
         try:
             for file in _segment_files(path, readonly=readonly):
                 self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
             if not self.segments and not readonly:
-                self._add(0)
+                self._add(start)
         except BaseException:
             self.close()
             raise
@@ -92,8 +97,25 @@ class CommitLog:
         except BaseException:
             file.unlink(missing_ok=True)
             raise
-        self.segments.append(segment)
+        with self._changing:
+            self.segments = [*self.segments, segment]
         sync_directory(self._path)
+
+    def remove_first(self, needed_from: int) -> bool:
+        """Remove the oldest segment and its file, and tell whether there was one to remove. Any thread may call this.
+
+        The segment that is written to stays, and so does one with entries from `needed_from` on, the position of the
+        checkpoint: recovery needs them. Those who are reading the segment finish: its file has no name any more, and
+        its disk comes back when the last of them has let go of it.
+        """
+        with self._changing:
+            if len(self.segments) < 2 or self.segments[1].start > needed_from:
+                return False
+            first, *rest = self.segments
+            first.remove_file()
+            sync_directory(self._path)  # ahead of the next one: a power cut must not leave a gap
+            self.segments = rest
+        return True
 
     # ---- reading ------------------------------------------------------------------------------------
 

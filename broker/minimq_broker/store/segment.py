@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -153,6 +154,11 @@ class Segment:
         """Close the file. Nothing may be read afterwards."""
         self._env.close()
 
+    def remove_file(self) -> None:
+        """Take the file its name; what it holds can be read until this object is gone."""
+        self.path.unlink(missing_ok=True)
+        self.path.with_name(f"{self.path.name}-lock").unlink(missing_ok=True)
+
     @property
     def used_bytes(self) -> int:
         """Bytes of the file that hold data."""
@@ -285,8 +291,12 @@ class Segment:
 
 
 def total_bytes(segments: Iterable[Segment]) -> int:
-    """Return how much disk segments use."""
-    return sum(segment.path.stat().st_size for segment in segments)
+    """Return how much disk segments use; one that is removed meanwhile counts for nothing."""
+    size = 0
+    for segment in segments:
+        with suppress(FileNotFoundError):
+            size += segment.path.stat().st_size
+    return size
 
 
 def is_begun(path: Path) -> bool:
