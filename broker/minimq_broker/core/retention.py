@@ -1,0 +1,102 @@
+"""Which segments of the CommitLog go, and when the one that is written to is sealed so that it can go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """How long segments are kept.
+
+    Attributes:
+        max_age_ms: time in ms after its last batch was stored that a segment is kept; 0: for ever.
+        max_bytes: bytes of disk that all segments together may use; 0: without a limit.
+    """
+
+    max_age_ms: int = 0
+    max_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What the decision needs to know of a segment.
+
+    Attributes:
+        start: log position of its first entry.
+        end: log position after its last one.
+        size_bytes: disk that its deletion gives back.
+        newest_ms: when its last batch was stored, in ms since 1970; None when it holds none.
+    """
+
+    start: int
+    end: int
+    size_bytes: int
+    newest_ms: int | None
+
+
+class Reason(StrEnum):
+    """Why a segment goes."""
+
+    AGE = "age"
+    SIZE = "size"
+    DISK = "disk"
+
+
+class Expired(NamedTuple):
+    """A segment that is to be deleted."""
+
+    segment: SegmentFacts
+    reason: Reason
+
+
+def expired(
+    segments: Sequence[SegmentFacts], now_ms: int, rules: RetentionRules, *, free_to: int, excess_bytes: int = 0
+) -> list[Expired]:
+    """Return the segments to be deleted, oldest first.
+
+    The log stays in one piece: it is cut at its beginning only, so nothing goes behind a segment that has to stay. The
+    last segment, which is written to, always stays.
+
+    Args:
+        segments: all of them, in order.
+        now_ms: the time of day in ms since 1970.
+        rules: how long they are kept.
+        free_to: log position up to which nobody needs entries any more: neither recovery nor a slave.
+        excess_bytes: what a disk that is filling up needs back, whatever the rules say.
+    """
+    gone: list[Expired] = []
+    left = sum(segment.size_bytes for segment in segments)
+    for segment in segments[:-1]:
+        if segment.end > free_to:
+            break
+        if _is_over_age(segment, now_ms, rules):
+            reason = Reason.AGE
+        elif rules.max_bytes and left > rules.max_bytes:
+            reason = Reason.SIZE
+        elif excess_bytes > 0:
+            reason = Reason.DISK
+        else:
+            break
+        gone.append(Expired(segment, reason))
+        left -= segment.size_bytes
+        excess_bytes -= segment.size_bytes
+    return gone
+
+
+def is_outdated(active: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
+    """Tell whether the segment that is written to is to be sealed because all its batches are over age.
+
+    Nothing else would seal it while nobody sends. One without batches stays: there is nothing to be had by its end.
+    """
+    return active.newest_ms is not None and _is_over_age(active, now_ms, rules)
+
+
+def _is_over_age(segment: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
+    """Facts alone are of no age: the checkpoint has them."""
+    if not rules.max_age_ms:
+        return False
+    return segment.newest_ms is None or segment.newest_ms + rules.max_age_ms <= now_ms
