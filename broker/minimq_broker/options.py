@@ -58,8 +58,8 @@ class BrokerOptions:
     )
     session_grace_s: float = option(
         3.0,
-        "Time in which a consumer whose connection broke may come back before its queues go to others; for as long after "
-        "a start of the broker, queues go only to those that had them before.",
+        "Time in which a consumer whose connection broke may come back before its queues go to others; for as long "
+        "after a start of the broker, queues go only to those that had them before.",
         minimum=0,
     )
     session_timeout_s: float = option(60.0, "Silence after which a consumer counts as dead.", minimum=0.1)

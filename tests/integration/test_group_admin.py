@@ -123,7 +123,7 @@ def test_a_member_with_a_full_hand_is_waited_for(
 def test_a_queue_that_is_held_and_a_member_that_one_broker_alone_sees(
     admin: Admin, cluster: LocalCluster, topic: str, group: str
 ) -> None:
-    item = broker_pb2.QueueOffset(topic=topic, queue_id=2)
+    item = broker_pb2.QueueEpoch(topic=topic, queue_id=2)
     join = broker_pb2.JoinGroup(group=group, topics=[topic], allocation="sticky", hold_ms=60_000)
     with (
         RawMember(cluster.brokers[0].address, "holder") as holder,

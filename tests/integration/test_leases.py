@@ -22,7 +22,7 @@ def group(new_name: Callable[[], str]) -> str:
 
 
 def test_a_client_that_has_not_joined_gets_no_lease(cluster: LocalCluster, topic: str, group: str) -> None:
-    item = broker_pb2.QueueOffset(topic=topic, queue_id=0)
+    item = broker_pb2.QueueEpoch(topic=topic, queue_id=0)
     with RawMember(cluster.brokers[0].address, "stranger") as stranger:
         stranger.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
 
@@ -32,7 +32,7 @@ def test_a_client_that_has_not_joined_gets_no_lease(cluster: LocalCluster, topic
 def test_a_queue_that_is_gone_does_not_keep_the_others_from_being_granted(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
-    items = [broker_pb2.QueueOffset(topic="gone", queue_id=0), broker_pb2.QueueOffset(topic=topic, queue_id=0)]
+    items = [broker_pb2.QueueEpoch(topic="gone", queue_id=0), broker_pb2.QueueEpoch(topic=topic, queue_id=0)]
     with RawMember(cluster.brokers[0].address, "member") as member:
         member.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], allocation="averagely"))
         member.say(acquire=broker_pb2.AcquireQueues(group=group, queues=items))
@@ -41,7 +41,7 @@ def test_a_queue_that_is_gone_does_not_keep_the_others_from_being_granted(
 
 
 def test_a_member_that_asks_again_is_told_the_same_lease(cluster: LocalCluster, topic: str, group: str) -> None:
-    acquire = broker_pb2.AcquireQueues(group=group, queues=[broker_pb2.QueueOffset(topic=topic, queue_id=0)])
+    acquire = broker_pb2.AcquireQueues(group=group, queues=[broker_pb2.QueueEpoch(topic=topic, queue_id=0)])
     with RawMember(cluster.brokers[0].address, "member") as member:
         member.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], allocation="averagely"))
         member.say(acquire=acquire)
@@ -53,7 +53,7 @@ def test_a_member_that_asks_again_is_told_the_same_lease(cluster: LocalCluster, 
 
 def test_a_former_owner_can_neither_pull_nor_commit(cluster: LocalCluster, topic: str, group: str) -> None:
     address = cluster.brokers[0].address
-    item = broker_pb2.QueueOffset(topic=topic, queue_id=0)
+    item = broker_pb2.QueueEpoch(topic=topic, queue_id=0)
     join = broker_pb2.JoinGroup(group=group, topics=[topic], allocation="averagely")
     with RawMember(address, "former") as former, RawMember(address, "present") as present:
         former.say(join=join)

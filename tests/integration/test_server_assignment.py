@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster
-from minimq.rebalance import allocation
-from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, Unavailable
+from minimq import Admin, LocalCluster, PullConsumer, PushConsumer
+from minimq.aio import PullConsumer as AsyncPullConsumer
+from minimq.aio import PushConsumer as AsyncPushConsumer
+from minimq.rebalance import AllocationStrategy, ConsistentHash, MetaQ, allocation, name_of
+from minimq_common.errors import GroupConflict, InvalidArgument, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
+from support.members import Log, Member, shared_evenly
 from support.raw_member import RawMember
 from support.waiting import wait_until
+
+PATIENCE_S = 40.0
 
 Connect = Callable[[int, str], RawMember]
 
@@ -48,7 +53,7 @@ def test_members_get_what_they_would_compute_themselves(member: Connect, topic: 
     members = [member(0, f"{group}-{number}") for number in range(3)]
     names = [one.client_id for one in members]
     for one in members:
-        one.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], allocation=strategy))
+        one.join(group, topic, allocation=strategy, assigned_by_server=True)
     version = 0
     for one in members:
         while list((told := one.hear("members").members).client_ids) != names:
@@ -61,34 +66,72 @@ def test_members_get_what_they_would_compute_themselves(member: Connect, topic: 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "asked_by", "topic_asked", "error", "text"),
+    ("by_server", "asked_by", "topic_asked", "text"),
     [
-        ("sticky", "member", "topic", InvalidArgument, "by 'sticky': brokers know averagely, averagely_by_circle"),
-        ("averagely", "stranger", "topic", InvalidArgument, "stranger.*join it before"),
-        ("averagely", "member", "other", InvalidArgument, "not to 'other'"),
+        (False, "member", "topic", "compute their queues themselves"),
+        (True, "stranger", "topic", "stranger.*join it before"),
+        (True, "member", "other", "not to 'other'"),
     ],
 )
-def test_what_cannot_be_answered(  # noqa: PLR0913 - the columns of the table
-    member: Connect,
-    topic: str,
-    group: str,
-    *,
-    strategy: str,
-    asked_by: str,
-    topic_asked: str,
-    error: type[MiniMQError],
-    text: str,
+def test_what_cannot_be_answered(
+    member: Connect, topic: str, group: str, *, by_server: bool, asked_by: str, topic_asked: str, text: str
 ) -> None:
     one, stranger = member(0, f"{group}-member"), member(0, f"{group}-stranger")
-    one.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], allocation=strategy))
+    one.join(group, topic, assigned_by_server=by_server)
     one.hear("members")
-    with pytest.raises(error, match=text):
+    with pytest.raises(InvalidArgument, match=text):
         ask(one if asked_by == "member" else stranger, group, topic if topic_asked == "topic" else "other")
+
+
+# ---- what is agreed on --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["sticky", "consistent_hash", "machine_room(north)", "my_own"])
+def test_a_strategy_that_brokers_do_not_know_is_refused_when_joining(
+    member: Connect, topic: str, group: str, strategy: str
+) -> None:
+    one = member(0, group)
+    one.join(group, topic, allocation=strategy, assigned_by_server=True)
+    failure = one.hear("refused").refused.failure
+    assert failure.code == "INVALID_ARGUMENT"
+    assert f"by '{strategy}': it knows averagely, averagely_by_circle; " in failure.message
+    assert one.call("DescribeGroup", broker_pb2.DescribeGroupRequest(group=group)).client_ids == []
+
+
+@pytest.mark.parametrize("strategy", ["sticky", ConsistentHash(), MetaQ()], ids=name_of)
+@pytest.mark.parametrize("kind", [PullConsumer, PushConsumer, AsyncPullConsumer, AsyncPushConsumer])
+def test_a_consumer_with_a_strategy_that_brokers_do_not_know_is_not_made(
+    kind: Callable[..., object], strategy: str | AllocationStrategy
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"server cannot assign .* it knows averagely, .* assignment 'client'"):
+        kind("127.0.0.1:9", group="g", allocation=strategy, assignment="server")
+
+
+@pytest.mark.parametrize(("first", "second"), [("client", "server"), ("server", "client")])
+def test_members_that_ask_and_members_that_compute_are_not_in_one_group(
+    cluster: LocalCluster, topic: str, group: str, first: str, second: str
+) -> None:
+    with (
+        Member(cluster.nameserver, group, topic, Log(), assignment=first) as one,
+        Member(cluster.nameserver, group, topic, Log(), assignment=first) as two,
+    ):
+        wait_until(shared_evenly(one, two, queues=8), PATIENCE_S)
+        with Member(cluster.nameserver, group, topic, Log(), assignment=second) as other:
+            error = wait_until(lambda: other.error, PATIENCE_S)
+        assert isinstance(error, GroupConflict)
+        names = {"client": "each client itself", "server": "the server"}
+        assert f"assigned by {names[first]}, this member by {names[second]}: " in error.message
+        assert (one.error, two.error) == (None, None)
+        with Admin(cluster.nameserver) as admin:
+            assert admin.describe_group(group).assignment == first
+
+
+# ---- who answers --------------------------------------------------------------------------------
 
 
 def test_a_broker_that_does_not_decide_names_the_one_that_does(member: Connect, topic: str, group: str) -> None:
     one = member(1, group)
-    one.join(group, topic)
+    one.join(group, topic, assigned_by_server=True)
     one.hear("members")
     with pytest.raises(GroupConflict, match=r"broker broker-a decides .* not broker-b"):
         ask(one, group, topic)
@@ -96,7 +139,7 @@ def test_a_broker_that_does_not_decide_names_the_one_that_does(member: Connect, 
 
 def test_a_topic_without_a_route_has_nothing_to_share(member: Connect, group: str) -> None:
     one = member(0, group)
-    one.join(group, "no-such-topic")
+    one.join(group, "no-such-topic", assigned_by_server=True)
     version = one.hear("members").members.version
     assert ask(one, group, "no-such-topic") == (version, [])
 
@@ -106,7 +149,7 @@ def test_another_broker_decides_when_the_first_is_gone_and_routes_outlive_their_
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("t", queues=1)
         with RawMember(cluster.brokers[1].address, "m") as one:
-            one.join("g", "t")
+            one.join("g", "t", assigned_by_server=True)
             one.hear("members")
             with pytest.raises(GroupConflict):
                 ask(one, "g", "t")
@@ -126,7 +169,7 @@ def test_another_broker_decides_when_the_first_is_gone_and_routes_outlive_their_
                 assert ask(one, "g", "t")[1] == mine
 
             one.leave("g")
-            one.join("h", "never-asked-for")
+            one.join("h", "never-asked-for", assigned_by_server=True)
             one.hear("members")
             with pytest.raises(Unavailable, match="name server"):
                 ask(one, "h", "never-asked-for")

@@ -60,7 +60,7 @@ class RawMember:
     # ---- a queue of a topic -------------------------------------------------------------------------
 
     def join(self, group: str, topic: str, **fields: Any) -> None:  # noqa: ANN401 - those of JoinGroup
-        self.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], allocation="averagely", **fields))
+        self.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], **{"allocation": "averagely", **fields}))
 
     def ask(self, group: str, topic: str, *queue_ids: int, epoch: int = 0) -> None:
         self.say(acquire=broker_pb2.AcquireQueues(group=group, queues=_items(topic, queue_ids, epoch)))
@@ -100,5 +100,5 @@ class RawMember:
         return broker_pb2.Lease(group=group, client_id=self.client_id, epoch=epoch)
 
 
-def _items(topic: str, queue_ids: Iterable[int], epoch: int) -> list[broker_pb2.QueueOffset]:
-    return [broker_pb2.QueueOffset(topic=topic, queue_id=queue_id, epoch=epoch) for queue_id in queue_ids]
+def _items(topic: str, queue_ids: Iterable[int], epoch: int) -> list[broker_pb2.QueueEpoch]:
+    return [broker_pb2.QueueEpoch(topic=topic, queue_id=queue_id, epoch=epoch) for queue_id in queue_ids]

@@ -18,11 +18,13 @@ class Agreement(NamedTuple):
         filters: what the messages of each topic are filtered by, by topic, sorted: these are the subscriptions.
         allocation: name of the allocation strategy.
         hold_ms: for how long a queue is held for its former owner.
+        by_server: whether members ask the deciding broker for their shares instead of computing them.
     """
 
     filters: tuple[tuple[str, str], ...]
     allocation: str
     hold_ms: int = 0
+    by_server: bool = False
 
     @property
     def topics(self) -> list[str]:
@@ -147,6 +149,11 @@ def _check_agreement(group: str, theirs: Agreement, own: Agreement) -> None:
             f"group {group!r} allocates queues by {theirs.allocation!r}, this member by {own.allocation!r}: "
             "all members of a group need the same strategy"
         )
+    if own.by_server != theirs.by_server:
+        raise GroupConflict(
+            f"group {group!r} has its queues assigned by {_assigner(theirs)}, this member by {_assigner(own)}: "
+            "all members of a group need the same assignment"
+        )
     if own.topics != theirs.topics:
         raise GroupConflict(
             f"group {group!r} subscribes to {theirs.topics}, this member to {own.topics}: "
@@ -163,3 +170,7 @@ def _check_agreement(group: str, theirs: Agreement, own: Agreement) -> None:
             f"group {group!r} holds queues for {theirs.hold_ms} ms after a release, this member for {own.hold_ms} ms: "
             "all members of a group need the same hold time"
         )
+
+
+def _assigner(agreement: Agreement) -> str:
+    return "the server" if agreement.by_server else "each client itself"

@@ -6,7 +6,7 @@ import asyncio
 
 from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.engine import Engine
-from minimq_common.allocation import BY_NAME
+from minimq_common.allocation import known_to_brokers
 from minimq_common.errors import GroupConflict, InvalidArgument
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_group
@@ -36,8 +36,8 @@ class AssignmentService:
 
         Raises:
             GroupConflict: another broker decides.
-            InvalidArgument: the client has not joined the group here, the group does not subscribe to the topic, or it
-                divides by a strategy that brokers do not know.
+            InvalidArgument: the client has not joined the group here, the group does not subscribe to the topic, or its
+                members compute their shares themselves.
             Unavailable: no name server says where the queues are.
         """
         group = check_group(request.group)
@@ -46,12 +46,11 @@ class AssignmentService:
             raise InvalidArgument(f"{request.client_id!r} is not in group {group!r}: join it before asking")
         if request.topic not in agreement.topics:
             raise InvalidArgument(f"group {group!r} subscribes to {agreement.topics}, not to {request.topic!r}")
-        strategy = BY_NAME.get(agreement.allocation)
-        if strategy is None:
+        if not agreement.by_server:
             raise InvalidArgument(
-                f"group {group!r} allocates queues by {agreement.allocation!r}: brokers know {', '.join(BY_NAME)}, "
-                "by any other strategy members divide the queues themselves"
+                f"members of group {group!r} compute their queues themselves: join it with assignment by the server"
             )
+        strategy = known_to_brokers(agreement.allocation)
         routes = dict(
             zip(agreement.topics, await asyncio.gather(*map(self._routes.route, agreement.topics)), strict=True)
         )

@@ -57,6 +57,7 @@ class GroupService:
             client_ids=self._engine.groups.members(group).client_ids,
             allocation=agreement.allocation if agreement else "",
             hold_ms=agreement.hold_ms if agreement else 0,
+            assigned_by_server=agreement is not None and agreement.by_server,
         )
         for topic in self._topics_of(group, agreement.topics if agreement else ()):
             for queue_id in range(topic.read_queues):

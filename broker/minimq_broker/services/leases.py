@@ -39,7 +39,7 @@ class LeaseKeeper:
         self._news: asyncio.Queue[LeaseEvent] = asyncio.Queue()
         engine.receive(self._deliver(), "lease-news")
 
-    def acquire(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueOffset]) -> None:
+    def acquire(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueEpoch]) -> None:
         """Let a member have queues as soon as it may. Raises `InvalidArgument` for one that is not in the group."""
         if not self._engine.groups.is_member(group, client_id):
             raise InvalidArgument(f"{client_id} is not in group {group!r}: join it before acquiring queues")
@@ -49,13 +49,13 @@ class LeaseKeeper:
             self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
         self._wind()
 
-    def release(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueOffset]) -> None:
+    def release(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueEpoch]) -> None:
         """Take queues back from a member; what it owned is held for it as long as its group says."""
         for key, _ in self._present(group, queues):
             self._later(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
         self._wind()
 
-    def saved(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueOffset]) -> None:
+    def saved(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueEpoch]) -> None:
         """Let others have queues of which a member has saved its state, or will when it gives them back."""
         for key, item in self._present(group, queues):
             self._later(self._engine.leases.saved(key, client_id, item.epoch, self._loop.time()))
@@ -79,8 +79,8 @@ class LeaseKeeper:
         return agreement.hold_ms / 1000 if agreement else 0.0
 
     def _present(
-        self, group: str, queues: Iterable[broker_pb2.QueueOffset]
-    ) -> Iterator[tuple[LeaseKey, broker_pb2.QueueOffset]]:
+        self, group: str, queues: Iterable[broker_pb2.QueueEpoch]
+    ) -> Iterator[tuple[LeaseKey, broker_pb2.QueueEpoch]]:
         """Yield those queues that are here; a topic that was deleted must not harm the others."""
         for item in queues:
             try:

@@ -20,6 +20,7 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import start_offset
+from minimq_common.allocation import known_to_brokers
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_group
@@ -193,7 +194,7 @@ class SessionService:
             if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
                 await self._engine.record(partial(self._decide_start, group, name, join.start))
         if changed is None:
-            session.tell(_members_event(self._engine.groups.members(group)))
+            session.tell(self._members_event(self._engine.groups.members(group)))
         else:
             self._broadcast_soon(group)
 
@@ -229,9 +230,23 @@ class SessionService:
     def _broadcast(self, group: str) -> None:
         self._changed_groups.discard(group)
         members = self._engine.groups.members(group)
-        event = _members_event(members)
+        event = self._members_event(members)
         for client_id in members.client_ids:
             self._tell(client_id, event)
+
+    def _members_event(self, members: Members) -> broker_pb2.SessionEvent:
+        held = [
+            broker_pb2.MemberQueues(client_id=client_id, queues=map(_queue_name, queues))
+            for client_id, queues in members.held.items()
+        ]
+        event = broker_pb2.GroupMembers(
+            group=members.group,
+            version=members.version,
+            client_ids=members.client_ids,
+            held=held,
+            grace_ms=round(self._options.grace_s * 1000),
+        )
+        return broker_pb2.SessionEvent(members=event)
 
 
 def _agreement(join: broker_pb2.JoinGroup) -> Agreement:
@@ -241,18 +256,10 @@ def _agreement(join: broker_pb2.JoinGroup) -> Agreement:
         raise InvalidArgument(f"{len(join.filters)} filters for {len(join.topics)} topics: give one for each, or none")
     if join.hold_ms < 0:
         raise InvalidArgument(f"hold_ms is {join.hold_ms}: it must be at least 0")
-    return Agreement(tuple(sorted(dict(zip(join.topics, filters, strict=True)).items())), join.allocation, join.hold_ms)
-
-
-def _members_event(members: Members) -> broker_pb2.SessionEvent:
-    held = [
-        broker_pb2.MemberQueues(client_id=client_id, queues=map(_queue_name, queues))
-        for client_id, queues in members.held.items()
-    ]
-    event = broker_pb2.GroupMembers(
-        group=members.group, version=members.version, client_ids=members.client_ids, held=held
-    )
-    return broker_pb2.SessionEvent(members=event)
+    if join.assigned_by_server:
+        known_to_brokers(join.allocation)
+    by_topic = dict(zip(join.topics, filters, strict=True))
+    return Agreement(tuple(sorted(by_topic.items())), join.allocation, join.hold_ms, join.assigned_by_server)
 
 
 def _queue(name: broker_pb2.QueueName) -> MessageQueue:

@@ -78,6 +78,7 @@ class GroupDescription:
     Attributes:
         group: its name.
         strategy: how it divides queues; None while it has no members.
+        assignment: who computes the shares, "client" or "server"; None while it has no members.
         hold_s: seconds for which a queue is held for its former owner; 0 when it goes to the next one at once.
         deciding_broker: the broker whose member list the group goes by; None when no broker carries its topics.
         members: everybody that a broker counts as a member, sorted by client id.
@@ -89,6 +90,7 @@ class GroupDescription:
 
     group: str
     strategy: str | None
+    assignment: str | None
     hold_s: float
     deciding_broker: str | None
     members: tuple[GroupMemberDescription, ...]
@@ -146,6 +148,7 @@ def group_from_wire(
     return GroupDescription(
         group=group,
         strategy=live[0].allocation if live else None,
+        assignment=("server" if live[0].assigned_by_server else "client") if live else None,
         hold_s=live[0].hold_ms / 1000 if live else 0.0,
         deciding_broker=carriers[0] if carriers else None,
         members=_members(answers, queues),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from minimq.filtering.message_filter import MessageFilter
 from minimq.options import nameserver_addresses
-from minimq.rebalance import AllocationStrategy, allocation
+from minimq.rebalance import AllocationStrategy, allocation, name_of
 from minimq.receiving.broadcast_reader import BroadcastReader
 from minimq.receiving.consumer_core import ConsumerCore, News
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
@@ -20,6 +20,7 @@ from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
+from minimq_common.allocation import known_to_brokers
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_group, check_topic
@@ -76,6 +77,8 @@ class Consumer:
         self.client_id = client_id or new_client_id()
         self._options = options
         self._strategy = allocation(strategy) if isinstance(strategy, str) else strategy
+        if options.assignment == "server" and options.model == "clustering":
+            known_to_brokers(name_of(self._strategy))
         self._start = start_position(start)
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()

@@ -49,7 +49,8 @@ class ConsumerOptions:
             belongs to the queue is saved; 0 turns that off. The same on all members.
         model: "clustering", the members of the group share the queues, or "broadcasting", this consumer reads all
             queues and keeps the offsets itself; it needs a `client_id` that stays the same.
-        assignment: who computes the shares, "client" or "server".
+        assignment: who computes the shares, "client" or "server"; the same on all members. Servers know the strategies
+            averagely and averagely_by_circle.
         offsets_dir: where the offsets of broadcasting are kept, GROUP/CLIENT_ID.json.
         on_assigned: called with queues that this consumer has got, before their first message is handed out.
         on_revoked: called with queues that others shall have, or when closing: after their last message is finished

@@ -294,6 +294,7 @@ class GroupMember:
             group=self._about.group,
             topics=topics,
             allocation=name_of(self._strategy),
+            assigned_by_server=self._options.assignment == "server",
             start=self._about.start,
             hold_ms=round(self._options.hold_s * 1000),
             filters=[self._about.filters[topic] for topic in topics],
@@ -338,10 +339,10 @@ class GroupMember:
 
     def _tell_of_queues(self, steps: Sequence[Step]) -> None:
         group = self._about.group
-        by_broker: defaultdict[str, list[broker_pb2.QueueOffset]] = defaultdict(list)
+        by_broker: defaultdict[str, list[broker_pb2.QueueEpoch]] = defaultdict(list)
         for step in steps:
             if isinstance(step, Ask | GiveBack | Saved):
-                item = broker_pb2.QueueOffset(topic=step.queue.topic, queue_id=step.queue.queue_id, epoch=step.epoch)
+                item = broker_pb2.QueueEpoch(topic=step.queue.topic, queue_id=step.queue.queue_id, epoch=step.epoch)
                 by_broker[step.queue.broker_name].append(item)
         for name, items in by_broker.items():
             match steps[0]:

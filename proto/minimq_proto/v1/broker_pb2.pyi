@@ -284,12 +284,15 @@ class Topic(google.protobuf.message.Message):
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
     CREATED_MS_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     permission: builtins.int
     """Bits: 2 write, 4 read."""
     created_ms: builtins.int
+    topic_id: builtins.int
+    """In answers: a topic that was deleted and made again has another id. Each broker has its own."""
     def __init__(
         self,
         *,
@@ -298,8 +301,9 @@ class Topic(google.protobuf.message.Message):
         write_queues: builtins.int = ...,
         permission: builtins.int = ...,
         created_ms: builtins.int = ...,
+        topic_id: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["created_ms", b"created_ms", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created_ms", b"created_ms", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "topic_id", b"topic_id", "write_queues", b"write_queues"]) -> None: ...
 
 global___Topic = Topic
 
@@ -696,7 +700,9 @@ global___StartPosition = StartPosition
 
 @typing.final
 class JoinGroup(google.protobuf.message.Message):
-    """Members of a group that disagree about `topics`, `filters`, `allocation` or `hold_ms` are refused."""
+    """Members of a group that disagree about `topics`, `filters`, `allocation`, `assigned_by_server` or `hold_ms` are
+    refused.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -707,11 +713,14 @@ class JoinGroup(google.protobuf.message.Message):
     HOLD_MS_FIELD_NUMBER: builtins.int
     FILTERS_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
+    ASSIGNED_BY_SERVER_FIELD_NUMBER: builtins.int
     group: builtins.str
     allocation: builtins.str
     """Name of the allocation strategy."""
     hold_ms: builtins.int
     """After a release nobody gets the queue until its former owner has said `StateSaved`, or for so long; 0: at once."""
+    assigned_by_server: builtins.bool
+    """Whether members ask for their shares (`QueryAssignment`) instead of computing them. Not by every strategy."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -734,9 +743,10 @@ class JoinGroup(google.protobuf.message.Message):
         hold_ms: builtins.int = ...,
         filters: collections.abc.Iterable[builtins.str] | None = ...,
         held: collections.abc.Iterable[global___QueueName] | None = ...,
+        assigned_by_server: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics"]) -> None: ...
 
 global___JoinGroup = JoinGroup
 
@@ -783,9 +793,32 @@ class Holding(google.protobuf.message.Message):
 global___Holding = Holding
 
 @typing.final
+class QueueEpoch(google.protobuf.message.Message):
+    """A queue of this broker, and the epoch under which a member holds it or held it last; 0 if it did not."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    queue_id: builtins.int
+    epoch: builtins.int
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        queue_id: builtins.int = ...,
+        epoch: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+
+global___QueueEpoch = QueueEpoch
+
+@typing.final
 class AcquireQueues(google.protobuf.message.Message):
-    """A member wants these queues; each is granted as soon as nobody else holds it. The epochs are those under which the
-    member held them last, 0 if it did not: a broker that has just started gives precedence to former owners.
+    """A member wants these queues; each is granted as soon as nobody else holds it. By the epochs a broker that has just
+    started gives precedence to former owners.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -794,12 +827,12 @@ class AcquireQueues(google.protobuf.message.Message):
     QUEUES_FIELD_NUMBER: builtins.int
     group: builtins.str
     @property
-    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffset]: ...
+    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueEpoch]: ...
     def __init__(
         self,
         *,
         group: builtins.str = ...,
-        queues: collections.abc.Iterable[global___QueueOffset] | None = ...,
+        queues: collections.abc.Iterable[global___QueueEpoch] | None = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["group", b"group", "queues", b"queues"]) -> None: ...
 
@@ -815,12 +848,12 @@ class StateSaved(google.protobuf.message.Message):
     QUEUES_FIELD_NUMBER: builtins.int
     group: builtins.str
     @property
-    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffset]: ...
+    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueEpoch]: ...
     def __init__(
         self,
         *,
         group: builtins.str = ...,
-        queues: collections.abc.Iterable[global___QueueOffset] | None = ...,
+        queues: collections.abc.Iterable[global___QueueEpoch] | None = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["group", b"group", "queues", b"queues"]) -> None: ...
 
@@ -828,7 +861,7 @@ global___StateSaved = StateSaved
 
 @typing.final
 class ReleaseQueues(google.protobuf.message.Message):
-    """A member gives queues back, or no longer wants them. The offsets are those it last committed."""
+    """A member gives queues back, which it has committed before, or no longer wants them."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -836,12 +869,12 @@ class ReleaseQueues(google.protobuf.message.Message):
     QUEUES_FIELD_NUMBER: builtins.int
     group: builtins.str
     @property
-    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffset]: ...
+    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueEpoch]: ...
     def __init__(
         self,
         *,
         group: builtins.str = ...,
-        queues: collections.abc.Iterable[global___QueueOffset] | None = ...,
+        queues: collections.abc.Iterable[global___QueueEpoch] | None = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["group", b"group", "queues", b"queues"]) -> None: ...
 
@@ -928,8 +961,11 @@ class GroupMembers(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     CLIENT_IDS_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
+    GRACE_MS_FIELD_NUMBER: builtins.int
     group: builtins.str
     version: builtins.int
+    grace_ms: builtins.int
+    """For so long after the session of a member broke its queues are kept for it."""
     @property
     def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -943,8 +979,9 @@ class GroupMembers(google.protobuf.message.Message):
         version: builtins.int = ...,
         client_ids: collections.abc.Iterable[builtins.str] | None = ...,
         held: collections.abc.Iterable[global___MemberQueues] | None = ...,
+        grace_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_ids", b"client_ids", "group", b"group", "held", b"held", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_ids", b"client_ids", "grace_ms", b"grace_ms", "group", b"group", "held", b"held", "version", b"version"]) -> None: ...
 
 global___GroupMembers = GroupMembers
 
@@ -1150,8 +1187,10 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     ALLOCATION_FIELD_NUMBER: builtins.int
     HOLD_MS_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    ASSIGNED_BY_SERVER_FIELD_NUMBER: builtins.int
     allocation: builtins.str
     hold_ms: builtins.int
+    assigned_by_server: builtins.bool
     @property
     def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -1165,8 +1204,9 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         allocation: builtins.str = ...,
         hold_ms: builtins.int = ...,
         queues: collections.abc.Iterable[global___GroupQueue] | None = ...,
+        assigned_by_server: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "client_ids", b"client_ids", "hold_ms", b"hold_ms", "queues", b"queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "client_ids", b"client_ids", "hold_ms", b"hold_ms", "queues", b"queues"]) -> None: ...
 
 global___DescribeGroupResponse = DescribeGroupResponse
 
@@ -1252,7 +1292,9 @@ global___ResetOffsetsResponse = ResetOffsetsResponse
 
 @typing.final
 class QueryAssignmentRequest(google.protobuf.message.Message):
-    """Server-side assignment: which queues of a topic, on all brokers, a member shall read."""
+    """Server-side assignment: which queues of a topic, on all brokers, a member shall read. Refused unless the group has
+    agreed on it.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

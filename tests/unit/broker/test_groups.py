@@ -39,6 +39,7 @@ def test_members_come_and_go_in_growing_versions() -> None:
     ("other", "text"),
     [
         (T._replace(allocation="circle"), "allocates queues by 'averagely', this member by 'circle'"),
+        (T._replace(by_server=True), "assigned by each client itself, this member by the server: .*same assignment"),
         (WITH_U, r"subscribes to \['t'\], this member to \['t', 'u'\].*same subscriptions"),
         (Agreement((("t", "red"),), "averagely"), "filters topic 't' by '', this member by 'red'.*same filters"),
         (T._replace(hold_ms=50_000), "for 0 ms after a release, this member for 50000 ms.*same hold time"),
@@ -55,7 +56,9 @@ def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(oth
     assert table.agreement("g") == T
 
 
-@pytest.mark.parametrize("other", [WITH_U, T._replace(allocation="circle"), T._replace(hold_ms=1)])
+@pytest.mark.parametrize(
+    "other", [WITH_U, T._replace(allocation="circle"), T._replace(hold_ms=1), T._replace(by_server=True)]
+)
 def test_a_lone_member_may_change_its_mind(other: Agreement) -> None:
     table = GroupTable(0)
     table.join("g", "a", T)

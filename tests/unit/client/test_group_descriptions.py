@@ -101,18 +101,19 @@ def test_members_are_all_that_any_broker_sees_or_that_own_a_queue() -> None:
 
 def test_the_lowest_named_broker_with_a_topic_decides() -> None:
     found = describe(
-        c=answer("m", queue(0), allocation="sticky", hold_ms=50_000),
-        b=answer("m", queue(0), allocation="sticky", hold_ms=50_000),
+        c=answer("m", queue(0), allocation="averagely", hold_ms=50_000, assigned_by_server=True),
+        b=answer("m", queue(0), allocation="averagely", hold_ms=50_000, assigned_by_server=True),
         a=answer(""),
     )
-    assert (found.deciding_broker, found.strategy, found.hold_s) == ("b", "sticky", 50)
+    assert (found.deciding_broker, found.strategy, found.hold_s) == ("b", "averagely", 50)
+    assert (found.assignment, describe(a=answer("m", queue(0))).assignment) == ("server", "client")
     assert found.brokers == ("a", "b", "c")
     assert [item.queue.broker_name for item in found.queues] == ["b", "c"]
 
 
 def test_a_group_without_members_has_no_strategy() -> None:
     found = describe(a=answer("", queue(0, max_offset=3, committed_offset=1)))
-    assert (found.members, found.strategy, found.hold_s, found.lag) == ((), None, 0, 2)
+    assert (found.members, found.strategy, found.assignment, found.hold_s, found.lag) == ((), None, None, 0, 2)
 
 
 def test_without_anything_nothing_is_unread() -> None:
