@@ -8,14 +8,17 @@
     │   ├── TopicNotFound           ├── TopicExists         ├── QueueNotFound     ├── NoPermission
     │   ├── OffsetOutOfRange        ├── CorruptBatch        ├── Fenced            ├── GroupConflict
     │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    ├── InternalError
-    │   ├── NotDrained              ├── StaleSequence       └── GroupNotFound
+    │   ├── NotDrained              ├── StaleSequence       ├── GroupNotFound     ├── NotMaster
+    │   ├── NotEnoughReplicas
+    │   ├── StaleTerm               ├── TermEnding          ├── ReplicaSetChanged └── NotInSync
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
     ├── SendFailed              all tries of a send failed; lists each of them
     ├── BufferFull              too much is waiting to be sent
     ├── CannotListen            a server cannot have the address it was told to serve at
     └── StoreError              a data directory cannot be used
-        ├── DataDirectoryInUse      ├── DataDirectoryVersion  └── CorruptEntry
+        ├── DataDirectoryInUse      ├── DataDirectoryVersion  ├── CorruptEntry
+        ├── CopyNeeded              └── CopyInterrupted
 
 What a client does after an error stands on its class, in marks; the retry loop reads them and never lists
 classes. No mark at all: the call fails at once.
@@ -23,11 +26,12 @@ classes. No mark at all: the call fails at once.
     mark            what a producer does                                       on
     retriable       tries again, elsewhere if it may                           TransportError, NoPermission, SystemBusy,
                                                                                StoreFull, InternalError, NotDrained,
-                                                                               BrokerConflict, BufferFull
-    refresh_route   asks for the route first; a batch that may go to any       TransportError, NoPermission,
+                                                                               BrokerConflict, BufferFull,
+                                                                               NotMaster, NotEnoughReplicas
+    refresh_route   asks for the route first; a batch that may go to any       TransportError, NoPermission, NotMaster,
                     queue then tries another                                   TopicNotFound, QueueNotFound
     avoid_broker    sends to other brokers for a while                         TransportError, SystemBusy, StoreFull,
-                                                                               InternalError
+                                                                               InternalError, NotEnoughReplicas
 """
 
 from __future__ import annotations
@@ -168,6 +172,30 @@ class BrokerConflict(ServerError):
     retriable = True
 
 
+class StaleTerm(ServerError):
+    """A replica acted as the master of a term that is over."""
+
+    code = "STALE_TERM"
+
+
+class TermEnding(ServerError):
+    """The lease of a master is not renewed: another replica was promoted and waits for its end."""
+
+    code = "TERM_ENDING"
+
+
+class ReplicaSetChanged(ServerError):
+    """The record of a replica set is not what the caller knew: it may look at it and try again."""
+
+    code = "REPLICA_SET_CHANGED"
+
+
+class NotInSync(ServerError):
+    """A replica is not promoted, since it may lack messages that were acknowledged."""
+
+    code = "NOT_IN_SYNC"
+
+
 class SystemBusy(ServerError):
     """The server has more to do than it may hold; it says after which time to try again."""
 
@@ -180,6 +208,22 @@ class StoreFull(ServerError):
     """The disk of the broker is full; it goes on serving reads."""
 
     code = "STORE_FULL"
+    retriable = True
+    avoid_broker = True
+
+
+class NotMaster(ServerError):
+    """The broker is not the master of its replica set, or not any more: only the master writes."""
+
+    code = "NOT_MASTER"
+    retriable = True
+    refresh_route = True
+
+
+class NotEnoughReplicas(ServerError):
+    """Too few replicas have what was written, or are there to have it: it may be stored, and is not safe."""
+
+    code = "NOT_ENOUGH_REPLICAS"
     retriable = True
     avoid_broker = True
 
@@ -262,6 +306,18 @@ class CorruptEntry(StoreError):
     """An entry of the CommitLog does not match its checksum; the text names its position."""
 
     code = "CORRUPT_ENTRY"
+
+
+class CopyNeeded(StoreError):
+    """A log cannot be made to go on like another one: everything has to be copied anew."""
+
+    code = "COPY_NEEDED"
+
+
+class CopyInterrupted(StoreError):
+    """The data directory holds a part of a copy, which did not come to its end."""
+
+    code = "COPY_INTERRUPTED"
 
 
 def _tree(base: type[MiniMQError]) -> list[type[MiniMQError]]:

@@ -71,7 +71,7 @@ class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
 
 
 class TermBegun(msgspec.Struct, frozen=True, tag="term"):
-    """The broker began to write again. Epochs of leases start with the term, so that they grow over restarts."""
+    """A broker began to write, as master. Epochs of leases start with the term, so that they grow over restarts."""
 
     term: int
 

@@ -1,7 +1,7 @@
 """What the entries of the CommitLog add up to.
 
-The state is changed only by `apply`, entry after entry in the order of the log: by the writer while the broker runs,
-and by recovery. Whoever applies the same entries has the same state, which is what makes a restart exact. Only the
+The state is changed only by `apply`, entry after entry in the order of the log: by the writer while the broker runs, as
+master or as slave, and by recovery. Whoever applies the same entries has the same state, which is what makes a restart exact. Only the
 writer thread calls `apply`; other threads look single values up, which is safe.
 """
 
@@ -27,6 +27,7 @@ from minimq_broker.core.facts import (
     TopicSet,
 )
 from minimq_broker.core.producers import Place, ProducerTable
+from minimq_broker.core.term_history import MAX_TERMS, TermStart
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
 
@@ -64,6 +65,7 @@ class State:
 
     Attributes:
         position: the log position up to which entries are applied.
+        terms: where the latest terms began, ascending; replaced as a whole.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
         producers: which numbered batches are stored where.
         begun, made: count the changes of topics and of the permission, before and after each. A thread that reads
@@ -74,6 +76,7 @@ class State:
     def __init__(self) -> None:
         self.position = 0
         self.term = 0
+        self.terms: list[TermStart] = []
         self.permission: int = Permission.READ_WRITE
         self.topics: dict[str, Topic] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
@@ -126,7 +129,7 @@ class State:
     # ---- changing ----------------------------------------------------------------------------------
 
     def apply(self, entry: Fact | BatchApplied, position: int) -> None:
-        """Take the effect of an entry in. `position` is where the next one begins."""
+        """Take the effect of the entry at `self.position` in. `position` is where the next one begins."""
         is_told = isinstance(entry, Told)
         self.begun += is_told
         match entry:
@@ -148,7 +151,8 @@ class State:
                 self.changed.add(("permission",))
             case TermBegun(term):
                 self.term = term
-                self.changed.add(("term",))
+                self.terms = [*self.terms[1 - MAX_TERMS :], TermStart(term, self.position)]
+                self.changed.update((("term",), ("terms",)))
         self.made += is_told
         self.position = position
 
@@ -225,8 +229,11 @@ def _row_of(table: Callable[[State], dict[Any, Any]], key: Callable[..., Any], k
     return _Row(lambda state, *parts: table(state).get(key(*parts)), put)
 
 
-def _row_of_attribute(name: str) -> _Row:
-    return _Row(lambda state: getattr(state, name), lambda state, value: setattr(state, name, value))
+def _row_of_attribute(name: str, kind: Any = None) -> _Row:
+    def put(state: State, value: Any) -> None:
+        setattr(state, name, msgspec.convert(value, kind) if kind else value)
+
+    return _Row(lambda state: getattr(state, name), put)
 
 
 #: Every kind of row. What `apply` marks as changed has to be here: saving and loading follow from it.
@@ -241,4 +248,5 @@ _ROWS: dict[str, _Row] = {
     ),
     "permission": _row_of_attribute("permission"),
     "term": _row_of_attribute("term"),
+    "terms": _row_of_attribute("terms", list[TermStart]),
 }
