@@ -70,3 +70,6 @@ class Watermarks:
             return 0
         total = use.used_bytes + use.free_bytes
         return max(use.used_bytes - math.ceil((self.delete_early - _GAP) * total) + 1, 0)
+
+
+UNWATCHED = Watermarks(1.0, 1.0, 1.0)

@@ -21,6 +21,9 @@ class RetentionRules:
     max_bytes: int = 0
 
 
+FOR_EVER = RetentionRules()
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
     """What the decision needs to know of a segment.

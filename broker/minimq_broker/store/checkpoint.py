@@ -28,6 +28,8 @@ class Checkpoint:
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
         self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
+        #: Log position up to which the state is saved, once it was loaded.
+        self.position = 0
 
     def close(self) -> None:
         """Close the file."""
@@ -55,6 +57,7 @@ class Checkpoint:
                 f"{self._path} is damaged: {error}: restore the data directory from a copy of it; "
                 "as long as the log begins at position 0 it is enough to move this file away"
             ) from None
+        self.position = state.position
         return state
 
     def save(self, state: State) -> None:
@@ -69,6 +72,7 @@ class Checkpoint:
                     txn.put(key, _seal(key, msgspec.msgpack.encode(value)))
             txn.put(_POSITION_KEY, _seal(_POSITION_KEY, msgspec.msgpack.encode(state.position)))
         state.saved()
+        self.position = state.position
 
 
 def _seal(key: bytes, value: bytes) -> bytes:

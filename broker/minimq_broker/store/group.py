@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Set
 
 from minimq_broker.core.facts import Fact, Topic
@@ -10,7 +11,7 @@ from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.store.entry import batch_entry, fact_entry
 from minimq_broker.store.jobs import AppendJob, FactJob, SendStatus
 from minimq_broker.store.segment import Row
-from minimq_common.errors import InvalidArgument, QueueNotFound
+from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound
 from minimq_common.model import Permission
 
 
@@ -24,17 +25,19 @@ class Group:
         end: log position of the first entry.
         now_ms: store time.
         ahead: acknowledge batches before they are written.
+        refusal: why no new batch may be written now, None when it may; facts are.
 
     Attributes:
         early: the batches that may be acknowledged before the group is written.
     """
 
-    def __init__(self, state: State, end: int, now_ms: int, *, ahead: bool) -> None:
+    def __init__(self, state: State, end: int, now_ms: int, *, ahead: bool, refusal: MiniMQError | None = None) -> None:
         self._state = state
         self._ends: dict[QueueKey, QueueEnd] = {}
         self._pending = PendingBatches(state.producers)
         self._now_ms = now_ms
         self._ahead = ahead
+        self._refusal = refusal
         self.end = end
         self.entries: list[tuple[int, bytes]] = []
         self.rows: list[tuple[QueueKey, Row]] = []
@@ -53,10 +56,13 @@ class Group:
             TopicNotFound, QueueNotFound, NoPermission: it cannot be stored there.
             StaleSequence: it may have been stored before, and it is not known any more.
             InvalidArgument: it was stored in another topic before.
+            StoreFull: the disk is nearly full.
         """
         topic = self._state.topic(job.topic)
         if job.header.producer_id and self._found(job, topic):
             return
+        if self._refusal is not None:
+            raise copy.copy(self._refusal)  # each job its own, as it keeps a traceback
         self._state.check_allowed(topic, Permission.WRITE)
         if not 0 <= job.queue_id < topic.write_queues:
             raise QueueNotFound(

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import lmdb
 
+from minimq_broker.core.disk import UNWATCHED, Watermarks
 from minimq_broker.core.facts import TermBegun
+from minimq_broker.core.retention import FOR_EVER, RetentionRules
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
+from minimq_broker.store.disk import Disk
 from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.segment import Wish
@@ -33,11 +36,15 @@ class StoreOptions:
         segment_bytes: size in bytes at which a segment of the CommitLog is sealed.
         sync: acknowledge after the sync (True), or before the commit (False).
         checkpoint_interval_s: seconds between two saves of the state; recovery applies what came later.
+        retention: how long segments are kept.
+        watermarks: from which fullness of the disk on something is done.
     """
 
     segment_bytes: int = 1 << 30
     sync: bool = True
     checkpoint_interval_s: float = 5.0
+    retention: RetentionRules = FOR_EVER
+    watermarks: Watermarks = UNWATCHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,9 @@ class MessageStore:
             clock_ms=clock_ms,
         )
         self._closed = False
+        self.options = options
+        self.disk = Disk(path, options.watermarks)
+        self._writer.refusal = self.disk.refusal
         #: Number of this run; larger than that of any run before.
         self.term = self.state.term + 1
         self._writer.start()
@@ -111,6 +121,11 @@ class MessageStore:
         self.log.close()
         self._checkpoint.close()
         self._directory.close()
+
+    @property
+    def saved_position(self) -> int:
+        """Log position from which on recovery would need entries."""
+        return self._checkpoint.position
 
     @property
     def commits(self) -> int:

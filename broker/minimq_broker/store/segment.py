@@ -21,7 +21,7 @@ from typing import NamedTuple
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.entry import HEADER_BYTES
+from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header
 from minimq_broker.store.lmdb_file import open_lmdb
 from minimq_common.errors import CorruptEntry, StoreError
 
@@ -148,6 +148,8 @@ class Segment:
         self._page_bytes = self._env.stat()["psize"]
         #: First offset of each queue here, looked up when first needed; kept only once the segment is sealed.
         self._first: dict[QueueKey, int | None] = {}
+        #: Last position that `newest_ms` has looked at, and what it found.
+        self._newest: tuple[int, int | None] = (-1, None)
         self.sealed = False
 
     def close(self) -> None:
@@ -171,6 +173,21 @@ class Segment:
             if not cursor.last():
                 return self.start
             return int(_POSITION.unpack(cursor.key())[0]) + len(cursor.value())
+
+    def newest_ms(self) -> int | None:
+        """Return when the last batch was stored, in ms since 1970; None when there is none. Raises `CorruptEntry`."""
+        seen, newest = self._newest
+        with self._env.begin(self._log, buffers=True) as txn, txn.cursor() as cursor:
+            found = more = cursor.last()
+            last = int(_POSITION.unpack(cursor.key())[0]) if found else seen
+            while more and (position := int(_POSITION.unpack(cursor.key())[0])) > seen:  # many facts may be behind it
+                header = read_header(cursor.value(), position)
+                if header.kind == Kind.BATCH:
+                    newest = header.stored_ms
+                    break
+                more = cursor.prev()
+        self._newest = last, newest
+        return newest
 
     # ---- writing ------------------------------------------------------------------------------------
 

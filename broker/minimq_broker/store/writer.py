@@ -66,6 +66,8 @@ class Writer:
         #: Whether the latest batches were written; those who append are told early only then.
         self._succeeded = True
         self._stopping = False
+        #: Tells before each group why no batch may be written now, None when it may.
+        self.refusal: Callable[[], MiniMQError | None] = lambda: None
         #: Transactions committed since the start.
         self.commits = 0
 
@@ -137,7 +139,7 @@ class Writer:
         """Write what can be written of a group, and return the queues that have grown. Takes early answers out."""
         self._log.roll_if_full(self._state.position)
         ahead = not self._sync and self._succeeded
-        group = Group(self._state, self._state.position, self._clock_ms(), ahead=ahead)
+        group = Group(self._state, self._state.position, self._clock_ms(), ahead=ahead, refusal=self.refusal())
         for job in jobs:
             try:
                 if isinstance(job, AppendJob):

@@ -1,0 +1,69 @@
+"""The disk that the data directory is on: how full it is now, and whether batches may still be written to it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from minimq_broker.core.disk import DiskLevel, DiskUse, Watermarks
+from minimq_common.errors import StoreFull
+
+log = logging.getLogger(__name__)
+
+#: When a sender that was refused may come back, in seconds.
+_COME_BACK_S = 1.0
+
+
+class Disk:
+    """Watches the disk of one directory. Thread-safe.
+
+    Args:
+        path: the directory.
+        marks: from which fullness on something is done.
+
+    Attributes:
+        risen: called when the level has risen, by whoever looked; must not block.
+    """
+
+    def __init__(self, path: Path, marks: Watermarks) -> None:
+        self.risen: Callable[[], None] = lambda: None
+        self._path = path
+        self._marks = marks
+        #: Protects what follows.
+        self._lock = threading.Lock()
+        self._level = DiskLevel.NORMAL
+
+    def look(self) -> tuple[DiskUse, DiskLevel]:
+        """Return how full the disk is, and what that calls for. Raises `OSError`."""
+        with self._lock:
+            usage = shutil.disk_usage(self._path)
+            use = DiskUse(usage.used, usage.free)
+            before, self._level = self._level, self._marks.level(use, self._level)
+            level = self._level
+        if level != before:
+            say = log.warning if level > before else log.info
+            say("store: disk used=%.1f%% free=%d level=%s", 100 * use.ratio, use.free_bytes, level.name.lower())
+        if level > before:
+            self.risen()
+        return use, level
+
+    def excess_bytes(self) -> int:
+        """Return how much has to be deleted though it is not expired; 0 when nothing has to. Raises `OSError`."""
+        return self._marks.excess_bytes(*self.look())
+
+    def refusal(self) -> StoreFull | None:
+        """Return why no batch may be written now, None when it may."""
+        try:
+            use, level = self.look()
+        except OSError:  # the write will tell what is wrong
+            return None
+        if level < DiskLevel.REFUSE:
+            return None
+        return StoreFull(
+            f"the disk of the broker is {use.ratio:.1%} full, and takes nothing more from {self._marks.refuse:.0%} on "
+            "(--disk-refuse): free space, then send again",
+            retry_after_s=_COME_BACK_S,
+        )
