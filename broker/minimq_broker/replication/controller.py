@@ -1,0 +1,89 @@
+"""Who decides which replica is the master, as a broker sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from minimq_broker.replication.etcd_controller import EtcdController
+from minimq_broker.replication.grpc_controller import GrpcController
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_address
+from minimq_common.replica_set import ReplicaSet, Report
+
+_ETCD = "etcd://"
+
+
+class Controller(Protocol):
+    """Keeps the record of a replica set. Not thread-safe: it lives on one event loop.
+
+    Every call may fail with a `TransportError`: then it may have been carried out all the same, and may be repeated.
+    """
+
+    async def report(self, report: Report, *, known_version: int = 0, wait_s: float = 0.0) -> ReplicaSet | None:
+        """Say that a replica lives, and return the record; None when there is none and the reporter founds none.
+
+        When the record names this run of this replica as its master, the lease of that term runs for `lease_s` of the
+        record from the moment *before* this was called. Any other answer, and any error, renews nothing.
+
+        Several reports in the time of a lease keep it and show that the replica lives.
+
+        Args:
+            report: what the replica says.
+            known_version: version of the record that it knows; 0 for none.
+            wait_s: how long the answer may be held back while the record has that version. With a third of the lease
+                a change is learned at once, and the lease is renewed in time.
+
+        Raises:
+            TermEnding: it is the master, but another replica was promoted, and its lease is renewed no more.
+            InvalidArgument: the report breaks a rule that the text names.
+        """
+
+    async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
+        """Replace the in-sync set and return the record as it is then; only for the master, and repeatable.
+
+        Args:
+            known: the latest record that it has got.
+            in_sync: the new set.
+
+        Raises:
+            StaleTerm: it is no longer the master.
+            ReplicaSetChanged: the record has changed otherwise; report, and ask again.
+            InvalidArgument: the set lacks the master, or there is no record.
+        """
+
+    async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
+        """Make a replica the master, and return the record that says so. Takes about the time of a lease.
+
+        Args:
+            cluster: the cluster.
+            broker_name: the name of the broker.
+            replica_id: one that reports.
+            unclean: also when it is not in sync: what it does not have is lost.
+
+        Raises:
+            NotInSync: it is not in sync, and `unclean` is not given.
+            ReplicaSetChanged: it was not elected: it fell silent, or another one was promoted.
+            InvalidArgument: there is no record, or the replica does not report.
+        """
+
+    async def close(self) -> None:
+        """End the connections; calls under way fail. Idempotent."""
+
+
+def parse(text: str, *, term_lease_s: float = 3.0) -> Controller:
+    """Return the controller that an option names; nothing is connected before the first call.
+
+    Args:
+        text: HOST:PORT of a name server that was given a directory for it, or etcd://HOST:PORT[,HOST:PORT].
+        term_lease_s: length of the leases of masters with etcd; a name server has an option of its own for it.
+
+    Raises:
+        InvalidArgument: the text is neither, or what etcd needs is not installed.
+    """
+    if text.startswith(_ETCD):
+        endpoints = [check_address(part.strip()) for part in text.removeprefix(_ETCD).rstrip("/").split(",")]
+        return EtcdController(endpoints, term_lease_s)
+    if "://" in text or "," in text:
+        raise InvalidArgument(f"{text!r} names no controller: write HOST:PORT, or etcd://HOST:PORT[,HOST:PORT]")
+    return GrpcController(check_address(text))

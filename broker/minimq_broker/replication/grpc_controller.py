@@ -1,0 +1,82 @@
+"""The controller that a name server serves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, cast
+
+import grpc
+import grpc.aio
+
+from minimq_common import rpc
+from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.replica_set import ReplicaSet, Report
+from minimq_common.replica_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
+from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
+
+if TYPE_CHECKING:
+    from minimq_proto.v1.controller_pb2_grpc import ControllerAsyncStub
+
+#: Seconds that an answer may take besides the time for which it is held back.
+_PATIENCE_S = 1.0
+#: Seconds that a promotion may take: the time of a long lease.
+_PROMOTION_S = 60.0
+
+
+class GrpcController:
+    """Asks a name server. See the protocol `Controller` for what its methods promise.
+
+    Args:
+        address: HOST:PORT of the name server.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel: grpc.aio.Channel | None = None
+
+    async def report(self, report: Report, *, known_version: int = 0, wait_s: float = 0.0) -> ReplicaSet | None:
+        """Say that a replica lives, and return the record."""
+        request = report_to_wire(report, known_version, wait_s)
+        try:
+            response = await self._stub().Report(request, timeout=wait_s + _PATIENCE_S)
+        except grpc.RpcError as error:
+            raise self._what_failed(error) from None
+        return replica_set_from_wire(response.replica_set) if response.HasField("replica_set") else None
+
+    async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
+        """Replace the in-sync set and return the record as it is then."""
+        request = controller_pb2.ChangeInSyncRequest(known=replica_set_to_wire(known), in_sync=sorted(in_sync))
+        try:
+            response = await self._stub().ChangeInSync(request, timeout=_PATIENCE_S)
+        except grpc.RpcError as error:
+            raise self._what_failed(error) from None
+        return replica_set_from_wire(response.replica_set)
+
+    async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
+        """Make a replica the master, and return the record that says so."""
+        request = controller_pb2.PromoteReplicaRequest(
+            cluster=cluster, broker_name=broker_name, replica_id=replica_id, unclean=unclean
+        )
+        try:
+            response = await self._stub().Promote(request, timeout=_PROMOTION_S)
+        except grpc.RpcError as error:
+            raise self._what_failed(error) from None
+        return replica_set_from_wire(response.replica_set)
+
+    async def close(self) -> None:
+        """End the connection; calls under way fail."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    def _what_failed(self, error: grpc.RpcError) -> MiniMQError:
+        if rpc.status_of(error)[0] is grpc.StatusCode.UNIMPLEMENTED:
+            return InvalidArgument(
+                f"name server {self._address} is no controller: start it with --controller-dir DIR, or name another one"
+            )
+        return rpc.from_rpc_error(error, f"controller {self._address}")
+
+    def _stub(self) -> ControllerAsyncStub:
+        if self._channel is None:
+            self._channel = rpc.open_aio_channel(self._address)
+        return cast("ControllerAsyncStub", controller_pb2_grpc.ControllerStub(self._channel))

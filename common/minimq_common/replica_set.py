@@ -1,0 +1,290 @@
+"""Which replica of a broker is its master: the record that a controller keeps, and everything that may happen to it.
+
+Pure: the name server's controller and a broker that goes by etcd decide with the same functions.
+
+A *term* is the time in which one run of one replica is the master. The safety of everything else rests on two promises.
+
+**No two masters in one term.** A record is replaced only as a whole, by one authority: the file of the name server's
+controller, synced before the decision is told, or one key of etcd, by compare-and-set. Only `found` and `elect` name a
+master, both with a term that was never given before. The record names the *run* of the master too: a process that was
+started anew does not go on in the term of its forerunner, whose last writes it may not have.
+
+**No two masters at one time.** The master holds a *lease* of `lease_s` seconds, renewed by every report.
+
+* The master counts from the moment just before it *sends* a report that is answered with itself as the master. Once
+  the lease is over it acknowledges nothing and serves nobody, until a later report is answered.
+* The authority counts from the moment at which it *received* the report: `elect` may be called only `patience(lease_s)`
+  later, a tenth more than the lease. (With etcd every replica counts for itself, from the moment at which it *saw* the
+  report; its election holds only if no other report has come since.)
+
+What is received or seen was sent before. So, whatever the network does to a report or to its answer, and however late
+either comes, the lease ends at the master first, as long as its clock runs at least ten elevenths as fast as the other.
+Clocks are monotonic and are never compared with each other; the master's has to go on while its machine sleeps. An
+authority that starts knows no leases: it counts as if every recorded master had been heard at the start.
+
+The lease does not guard against a pause between the look at it and what is done then. The in-sync set does: what is
+acknowledged after a sync at all members is held by whoever is elected, since only members are, and members are taken
+out of the record before the master stops waiting for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from minimq_common.errors import (
+    InvalidArgument,
+    NotInSync,
+    ReplicaSetChanged,
+    StaleTerm,
+    TermEnding,
+)
+from minimq_common.names import check_address, check_broker, check_cluster
+
+#: By how much longer than the lease an authority waits, as a share of it.
+_MARGIN = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a replica says of itself to its controller, several times in the time of a lease.
+
+    Attributes:
+        cluster: the cluster of its replica set.
+        broker_name: the name that all of its replicas share.
+        replica_id: its own, fixed number.
+        run: drawn at random by each start of its process; above 0.
+        address: HOST:PORT at which it is reached.
+        founds: it may be the first master of a replica set.
+        sync: as a master it acknowledges what all members of the in-sync set have on disk.
+        min_in_sync: as such, the fewest members with which it accepts anything.
+        last_term: the latest term that its log knows; 0 when it knows none.
+        log_end: the position behind its last entry on disk.
+        resigns: it stops: if it is the master, it has acknowledged its last send already.
+
+    Raises:
+        InvalidArgument: a value breaks a rule that the text names.
+    """
+
+    cluster: str
+    broker_name: str
+    replica_id: int
+    run: int
+    address: str
+    founds: bool = True
+    sync: bool = False
+    min_in_sync: int = 1
+    last_term: int = 0
+    log_end: int = 0
+    resigns: bool = False
+
+    def __post_init__(self) -> None:
+        check_cluster(self.cluster)
+        check_broker(self.broker_name)
+        check_address(self.address)
+        if self.replica_id < 0 or self.min_in_sync < 1 or self.run < 1 or self.last_term < 0 or self.log_end < 0:
+            raise InvalidArgument(f"the report of {self.broker_name} ({self.replica_id}) has a number below its limit")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The cluster and the broker name: which replica set it belongs to."""
+        return self.cluster, self.broker_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSet:
+    """What is decided about the replicas of one broker name. Never changed: every decision makes a new one.
+
+    Attributes:
+        cluster: the cluster.
+        broker_name: the name that all of the replicas share.
+        term: grows with every master.
+        master_id: the replica id of the master.
+        master_run: the run of the master; another run of the same replica is not the master.
+        in_sync: the replica ids that have all that is confirmed, the master's among them; only these are elected.
+        version: grows with every change of the record.
+        sync: whether the master waits for all of the in-sync set before it acknowledges.
+        min_in_sync: the fewest members of it with which it accepts anything then.
+        lease_s: how long the master holds a lease in this term, in seconds.
+        addresses: where each replica was last reached, by replica id.
+        successor: the replica that was promoted by hand and becomes the master once the lease has run out; the lease
+            is renewed no more.
+    """
+
+    cluster: str
+    broker_name: str
+    term: int
+    master_id: int
+    master_run: int
+    in_sync: frozenset[int]
+    version: int
+    sync: bool
+    min_in_sync: int
+    lease_s: float
+    addresses: Mapping[int, str] = field(default_factory=dict)
+    successor: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The cluster and the broker name."""
+        return self.cluster, self.broker_name
+
+    @property
+    def master_address(self) -> str:
+        """Where the master is reached."""
+        return self.addresses[self.master_id]
+
+    def is_master(self, replica_id: int, run: int) -> bool:
+        """Say whether a run of a replica is the master."""
+        return (self.master_id, self.master_run) == (replica_id, run)
+
+    def __str__(self) -> str:
+        return f"{self.broker_name} (cluster {self.cluster})"
+
+
+def patience(lease_s: float) -> float:
+    """Return how long after the last report of a master another may be given a term, in seconds."""
+    return lease_s * (1 + _MARGIN)
+
+
+def found(report: Report, lease_s: float) -> ReplicaSet | None:
+    """Return the first record of a replica set, with the reporter as its master; None unless it may found one."""
+    if not report.founds or report.resigns:
+        return None
+    return ReplicaSet(
+        cluster=report.cluster,
+        broker_name=report.broker_name,
+        term=report.last_term + 1,
+        master_id=report.replica_id,
+        master_run=report.run,
+        in_sync=frozenset({report.replica_id}),
+        version=1,
+        sync=report.sync,
+        min_in_sync=report.min_in_sync,
+        lease_s=lease_s,
+        addresses={report.replica_id: report.address},
+    )
+
+
+def renew(replica_set: ReplicaSet, report: Report) -> ReplicaSet:
+    """Return the record after a report: the same one, or one with the new address of the reporter."""
+    if replica_set.addresses.get(report.replica_id) == report.address:
+        return replica_set
+    addresses = {**replica_set.addresses, report.replica_id: report.address}
+    return replace(replica_set, addresses=addresses, version=replica_set.version + 1)
+
+
+def renews_lease(replica_set: ReplicaSet, report: Report) -> bool:
+    """Say whether a report renews the lease of the master.
+
+    Raises:
+        TermEnding: it would, had not another replica been promoted.
+    """
+    if report.resigns or not replica_set.is_master(report.replica_id, report.run):
+        return False
+    if replica_set.successor is not None:
+        raise TermEnding(
+            f"the term {replica_set.term} of replica {report.replica_id} of {replica_set} is not renewed: "
+            f"replica {replica_set.successor} was promoted"
+        )
+    return True
+
+
+def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
+    """Return the record with another in-sync set; the same one when it is that already.
+
+    Args:
+        replica_set: the record as it is.
+        known: the record that the master knew when it asked.
+        in_sync: the new set.
+
+    Raises:
+        StaleTerm: the master that asks is no longer the master.
+        ReplicaSetChanged: something else has changed since; the master may look and ask again.
+        InvalidArgument: the master itself is not in the set.
+    """
+    wanted = frozenset(in_sync)
+    if known.term != replica_set.term:
+        raise StaleTerm(
+            f"the in-sync set of {replica_set} is not changed for term {known.term}: it is in term {replica_set.term}, "
+            f"with replica {replica_set.master_id} as its master"
+        )
+    if replica_set.master_id not in wanted:
+        raise InvalidArgument(f"the in-sync set of {replica_set} has to hold the master, {replica_set.master_id}")
+    if replica_set.in_sync == wanted:
+        return replica_set
+    if known.version != replica_set.version or replica_set.successor is not None:
+        raise ReplicaSetChanged(f"the record of {replica_set} has changed meanwhile: report, and ask again")
+    return replace(replica_set, in_sync=wanted, version=replica_set.version + 1)
+
+
+def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
+    """Return the record with a replica that shall be the next master; the same one when it is the master already.
+
+    From then on the lease of the master is renewed no more; once it is over, `elect` ends the promotion.
+
+    Args:
+        replica_set: the record as it is.
+        replica_id: the replica that is promoted.
+        unclean: also when it is not in sync: what it does not have is lost.
+
+    Raises:
+        NotInSync: it is not in sync, and `unclean` is not given.
+        ReplicaSetChanged: another replica is being promoted at this moment.
+    """
+    if replica_id in (replica_set.master_id, replica_set.successor):
+        return replica_set
+    if replica_set.successor is not None:
+        raise ReplicaSetChanged(f"replica {replica_set.successor} of {replica_set} is being promoted: try again")
+    if replica_id not in replica_set.in_sync and not unclean:
+        known = ", ".join(map(str, sorted(replica_set.in_sync)))
+        raise NotInSync(
+            f"replica {replica_id} of {replica_set} is not in sync ({known}), so it may lack acknowledged messages: "
+            "promote one that is, wait until it is, or promote it with --unclean and lose what it lacks"
+        )
+    return replace(replica_set, successor=replica_id, version=replica_set.version + 1)
+
+
+def may_lead(replica_set: ReplicaSet, report: Report) -> bool:
+    """Say whether a replica may be elected: it is in sync, and its log is still the one that made it a member.
+
+    Whoever joins the set has the entry with which the term begins. A member whose log does not know the term has lost
+    its data since. Only of a master that is alone in its set it is not asked: it may have ended before it began.
+    """
+    if report.resigns or report.replica_id not in replica_set.in_sync:
+        return False
+    return report.last_term >= replica_set.term or len(replica_set.in_sync) == 1
+
+
+def elect(replica_set: ReplicaSet, alive: Iterable[Report], *, lease_s: float | None = None) -> ReplicaSet | None:
+    """Return the record with a new master, or None when there is none to be had.
+
+    The promoted replica if it is alive, else, of those that may lead, the one with the latest term, then the longest
+    log, then the smallest id. To be called only when the lease of the present master is over.
+
+    Args:
+        replica_set: the record as it is.
+        alive: the latest report of each replica that has been heard of lately.
+        lease_s: the length of leases from now on, if it is another.
+    """
+    reports = {report.replica_id: report for report in alive if not report.resigns}
+    winner = None if replica_set.successor is None else reports.get(replica_set.successor)
+    if winner is None:
+        candidates = [report for report in reports.values() if may_lead(replica_set, report)]
+        if not candidates:
+            return None
+        winner = min(candidates, key=lambda report: (-report.last_term, -report.log_end, report.replica_id))
+    return replace(
+        replica_set,
+        # The log of a replica that was on its own, or unclean, may know a later term.
+        term=max(replica_set.term, winner.last_term) + 1,
+        master_id=winner.replica_id,
+        master_run=winner.run,
+        in_sync=frozenset({winner.replica_id}),
+        version=replica_set.version + 1,
+        sync=winner.sync if winner.founds else replica_set.sync,
+        min_in_sync=winner.min_in_sync if winner.founds else replica_set.min_in_sync,
+        lease_s=lease_s or replica_set.lease_s,
+        addresses={**replica_set.addresses, winner.replica_id: winner.address},
+        successor=None,
+    )

@@ -1,0 +1,82 @@
+"""Replica sets as they travel: conversions between the protobuf messages and the values of `replica_set`."""
+
+from __future__ import annotations
+
+from minimq_common.replica_set import ReplicaSet, Report
+from minimq_proto.v1 import controller_pb2
+
+
+def replica_set_to_wire(replica_set: ReplicaSet) -> controller_pb2.ReplicaSet:
+    """Return the message for a record."""
+    return controller_pb2.ReplicaSet(
+        cluster=replica_set.cluster,
+        broker_name=replica_set.broker_name,
+        term=replica_set.term,
+        master_id=replica_set.master_id,
+        master_run=replica_set.master_run,
+        in_sync=sorted(replica_set.in_sync),
+        version=replica_set.version,
+        sync=replica_set.sync,
+        min_in_sync=replica_set.min_in_sync,
+        lease_ms=round(replica_set.lease_s * 1000),
+        addresses=dict(replica_set.addresses),
+        successor=replica_set.successor,
+    )
+
+
+def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
+    """Return the value for a record."""
+    return ReplicaSet(
+        cluster=message.cluster,
+        broker_name=message.broker_name,
+        term=message.term,
+        master_id=message.master_id,
+        master_run=message.master_run,
+        in_sync=frozenset(message.in_sync),
+        version=message.version,
+        sync=message.sync,
+        min_in_sync=message.min_in_sync,
+        lease_s=message.lease_ms / 1000,
+        addresses=dict(sorted(message.addresses.items())),
+        successor=message.successor if message.HasField("successor") else None,
+    )
+
+
+def report_to_wire(report: Report, known_version: int, wait_s: float) -> controller_pb2.ReportRequest:
+    """Return the message for a report whose answer may be held back."""
+    return controller_pb2.ReportRequest(
+        cluster=report.cluster,
+        broker_name=report.broker_name,
+        replica_id=report.replica_id,
+        run=report.run,
+        address=report.address,
+        founds=report.founds,
+        sync=report.sync,
+        min_in_sync=report.min_in_sync,
+        last_term=report.last_term,
+        log_end=report.log_end,
+        resigns=report.resigns,
+        known_version=known_version,
+        wait_ms=round(wait_s * 1000),
+    )
+
+
+def report_from_wire(message: controller_pb2.ReportRequest) -> Report:
+    """Return the value for a report.
+
+    Raises:
+        InvalidArgument: a value breaks a rule that the text names.
+    """
+    return Report(
+        cluster=message.cluster,
+        broker_name=message.broker_name,
+        replica_id=message.replica_id,
+        run=message.run,
+        address=message.address,
+        founds=message.founds,
+        sync=message.sync,
+        min_in_sync=message.min_in_sync,
+        last_term=message.last_term,
+        log_end=message.log_end,
+        resigns=message.resigns,
+    )

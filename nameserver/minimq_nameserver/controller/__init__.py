@@ -1,0 +1,1 @@
+"""The controller: which replica of each broker is the master."""
