@@ -1,8 +1,8 @@
 """What the entries of the CommitLog add up to.
 
-The state is changed only by `apply`, entry after entry in the order of the log: by the writer while the broker runs, as
-master or as slave, and by recovery. Whoever applies the same entries has the same state, which is what makes a restart exact. Only the
-writer thread calls `apply`; other threads look single values up, which is safe.
+The state is changed only by `apply`, entry after entry in the order of the log: by the writer while the broker runs,
+be it a master or a slave, and by recovery. Whoever applies the same entries has the same state, which is what makes a
+restart exact. Only the writer thread calls `apply`; other threads look single values up, which is safe.
 """
 
 # ruff: noqa: ANN401 - keys and values of rows are of many types
