@@ -8,6 +8,7 @@ from typing import Literal
 
 from minimq_common.daemon import LogLevel
 from minimq_common.errors import InvalidArgument
+from minimq_common.log_format import LogFormat
 from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_common.options import check_limits, option
 
@@ -42,6 +43,31 @@ class BrokerOptions:
     checkpoint_interval_s: float = option(
         5.0, "Time between two saves of the state; a start after a crash re-reads what came later.", minimum=0.01
     )
+    retention_s: float = option(
+        72 * 3600.0,
+        "Time for which messages are kept, 0: for ever. Files of the CommitLog are deleted as a whole, once the last "
+        "message in them is that old.",
+        minimum=0,
+    )
+    retention_bytes: int = option(
+        0, "Disk that the CommitLog may use before its oldest files are deleted, 0: without a limit.", minimum=0
+    )
+    retention_check_s: float = option(10.0, "Time between two looks for what is to be deleted.", minimum=0.01)
+    disk_warn: float = option(
+        0.75,
+        "Used part of the disk from which on the log warns; 1: never, as for the next two.",
+        minimum=0.05,
+        maximum=1,
+    )
+    disk_delete_early: float = option(
+        0.85,
+        "Used part of the disk from which on the oldest files are deleted though they are not expired.",
+        minimum=0.05,
+        maximum=1,
+    )
+    disk_refuse: float = option(
+        0.90, "Used part of the disk from which on messages are refused.", minimum=0.05, maximum=1
+    )
     max_body_bytes: int = option(4 << 20, "Largest message body.", minimum=1, maximum=32 << 20)
     max_pending_bytes: int = option(
         64 << 20, "Batches that may wait for the disk; beyond that, senders are slowed down.", minimum=1 << 20
@@ -64,14 +90,32 @@ class BrokerOptions:
     )
     session_timeout_s: float = option(60.0, "Silence after which a consumer counts as dead.", minimum=0.1)
     log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")
+    log_format: LogFormat = option(
+        "text", "What a log record looks like: a line of text, or a JSON object on a line of its own."
+    )
+    metrics: str = option(
+        "", "Address at which metrics are shown in the format of Prometheus; none by default.", metavar="HOST:PORT"
+    )
+    metrics_series: int = option(
+        1000,
+        "Topics, and pairs of a group and a topic, that have metrics of their own; those of more are summed up.",
+        minimum=0,
+    )
+    reflection: bool = option(True, "Let tools such as grpcurl ask which calls there are.")
 
     def __post_init__(self) -> None:
         check_broker(self.name)
         check_cluster(self.cluster)
         check_address(self.listen)
-        for address in (*self.nameservers, *([self.advertise] if self.advertise else [])):
+        for address in (*self.nameservers, *filter(None, (self.advertise, self.metrics))):
             check_address(address)
         check_limits(self)
+        marks = [mark for mark in (self.disk_warn, self.disk_delete_early, self.disk_refuse) if mark < 1]
+        if marks != sorted(marks):
+            raise InvalidArgument(
+                f"--disk-warn {self.disk_warn}, --disk-delete-early {self.disk_delete_early} and --disk-refuse "
+                f"{self.disk_refuse} have to come in this order, the smallest first; 1 turns one off"
+            )
         if self.broker_id:
             raise InvalidArgument(f"--id is {self.broker_id}: slaves do not replicate yet, so it has to be 0")
         if not self.advertise and self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import grpc.aio
 
+from minimq_broker.core.disk import Watermarks
+from minimq_broker.core.retention import RetentionRules
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.engine import Engine, Limits, now_ms
+from minimq_broker.services.retention import Retention
 from minimq_broker.services.service import BrokerService
 from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
@@ -33,6 +37,7 @@ class Broker:
         self._server: grpc.aio.Server | None = None
         self._registration: Registration | None = None
         self._routes: RouteLookup | None = None
+        self._retention: Retention | None = None
 
     @property
     def address(self) -> str:
@@ -49,11 +54,19 @@ class Broker:
         options = self._options
         engine = self._engine = Engine(
             options.data_dir,
-            StoreOptions(options.segment_bytes, options.flush == "sync", options.checkpoint_interval_s),
+            StoreOptions(
+                options.segment_bytes,
+                options.flush == "sync",
+                options.checkpoint_interval_s,
+                RetentionRules(math.ceil(options.retention_s * 1000), options.retention_bytes),
+                Watermarks(options.disk_warn, options.disk_delete_early, options.disk_refuse),
+            ),
             Limits(options.max_body_bytes, options.max_batch_bytes, options.max_pending_bytes, options.busy_after_s),
             self._topics_changed,
             recovery_s=options.session_grace_s,
         )
+        self._retention = Retention(engine, options.retention_check_s)
+        self._retention.start()
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
@@ -78,6 +91,9 @@ class Broker:
         routes, self._routes = self._routes, None
         if routes is not None:
             await routes.close()
+        retention, self._retention = self._retention, None
+        if retention is not None:
+            await retention.stop()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()

@@ -48,10 +48,12 @@ class Limits:
 
 @dataclass(slots=True)
 class Counters:
-    """Messages since the start."""
+    """What was done since the start: messages, and what retention has deleted."""
 
     messages_in: int = 0
     messages_out: int = 0
+    segments_deleted: int = 0
+    bytes_deleted: int = 0
 
 
 class Engine:

@@ -112,6 +112,8 @@ class _Pull:
         self._told_at = self._loop.time()  # the latest frame, from which waits are counted
         #: Since when batches were passed over of which the client has not heard; None when there are none.
         self._silent_since: float | None = None
+        #: Which offsets of the queue were valid when it was looked at last.
+        self._bounds = (0, 0)
 
     async def run(self) -> None:
         """Send frames until a bound is reached, the time is over or an error ends the pull."""
@@ -119,6 +121,8 @@ class _Pull:
             self._check()
             while not await self._step():
                 pass
+        except OffsetOutOfRange as error:  # which offsets are valid goes along, so that nobody has to ask
+            await self._fail(error, *self._bounds)
         except MiniMQError as error:
             await self._fail(error)
         except (lmdb.Error, struct.error) as error:
@@ -131,8 +135,9 @@ class _Pull:
             log.exception("pull: failed queue=%s/%d", self._request.topic, self._request.queue_id)
             await self._fail(error)
 
-    async def _fail(self, error: Exception) -> None:
-        await self._write(broker_pb2.PullFrame(end=True, failure=to_failure(error)))
+    async def _fail(self, error: Exception, first: int = 0, end: int = 0) -> None:
+        frame = broker_pb2.PullFrame(end=True, failure=to_failure(error), min_offset=first, max_offset=end)
+        await self._write(frame)
 
     def _check(self) -> None:
         request = self._request
@@ -146,7 +151,8 @@ class _Pull:
     async def _step(self) -> bool:
         """Send one frame, pass over some batches, or wait. Returns True when the pull is over."""
         queue = self._queue()  # looked up each time: topic, permission and lease may have gone meanwhile
-        first, end = self._engine.store.bounds(queue)
+        log_start = self._engine.store.log.start
+        first, end = self._bounds = self._engine.store.bounds(queue)
         if not first <= self._offset <= end:
             raise OffsetOutOfRange(
                 f"offset {self._offset} of queue {self._request.topic}/{queue.queue_id} is not stored: "
@@ -157,7 +163,7 @@ class _Pull:
         if self._offset == end:
             return await self._wait(queue, first, end)
         # Read only when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
-        frame = await self._writer.write(lambda: self._next_frame(queue, first, end))
+        frame = await self._writer.write(lambda: self._next_frame(queue, first, end, log_start))
         if frame is None:
             await asyncio.sleep(0)  # all was passed over: it is the turn of others
             return False
@@ -179,11 +185,13 @@ class _Pull:
         await self._tell(first, end, is_end=True)
         return True
 
-    def _next_frame(self, queue: QueueKey, first: int, end: int) -> broker_pb2.PullFrame | None:
+    def _next_frame(self, queue: QueueKey, first: int, end: int, log_start: int) -> broker_pb2.PullFrame | None:
         wish = Wish(self._messages_left, min(self._bytes_left, FRAME_BYTES), self._tags, STEP_ROWS)
         batches, next_offset = self._engine.store.search(queue, self._offset, wish)
+        if self._engine.store.log.start != log_start:  # what was deleted meanwhile must not count as passed over
+            return None
         sent = sum(batch.base_offset + batch.count - max(batch.base_offset, self._offset) for batch in batches)
-        if not batches:  # they were passed over, or retention was faster: the next step says which offsets are valid
+        if not batches:  # they were passed over
             if self._silent_since is None and next_offset > self._offset:
                 self._silent_since = self._loop.time()
             self._offset = next_offset

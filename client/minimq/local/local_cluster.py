@@ -30,6 +30,9 @@ _SET_FOR_BROKERS = frozenset(
     {"name", "id", "broker_id", "cluster", "listen", "advertise", "nameserver", "nameservers", "data_dir"}
 )
 
+#: A developer's disk is often nearly full with other things: that is no reason to delete or to refuse messages.
+_SHARED_DISK = ("--disk-delete-early=1", "--disk-refuse=1")
+
 
 class LocalCluster:
     """Name servers and brokers as child processes of this one. A context manager; thread-safe.
@@ -178,7 +181,7 @@ class LocalCluster:
     def _new_broker(self, name: str) -> ServerProcess:
         def flags(address: str, _first: bool) -> list[str]:
             own = [f"--name={name}", f"--cluster={self._cluster}", f"--data-dir={self.data_dir / name}"]
-            return [*own, f"--listen={address}", f"--nameserver={self.nameserver}", *self._broker_flags]
+            return [*own, *_SHARED_DISK, f"--listen={address}", f"--nameserver={self.nameserver}", *self._broker_flags]
 
         return ServerProcess("broker", name, self.data_dir, flags=flags, settled=self._wait_registered)
 

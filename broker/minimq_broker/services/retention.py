@@ -1,0 +1,142 @@
+"""Retention: deletes the oldest segments when they are too old, too many, or when the disk needs them back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import lmdb
+
+from minimq_broker.core.retention import Expired, SegmentFacts, expired, is_outdated
+from minimq_broker.core.state import State
+from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.store.jobs import FactJob
+from minimq_broker.store.segment import Segment
+from minimq_common.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+#: Beyond every position of the log.
+_NOTHING_NEEDED = 1 << 63
+
+
+class Retention:
+    """Looks at the segments again and again, from `start` to `stop`. What touches the disk runs on another thread.
+
+    Args:
+        engine: whose store is looked after, by the rules in the store's options.
+        check_interval_s: seconds between two looks; there is one at once when the disk gets fuller than it should be.
+        lowest_needed: returns the log position from which on somebody else still needs entries, such as a slave.
+        clock_ms: the time of day in ms since 1970.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        check_interval_s: float,
+        lowest_needed: Callable[[], int] = lambda: _NOTHING_NEEDED,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._interval_s = check_interval_s
+        self._lowest_needed = lowest_needed
+        self._clock_ms = clock_ms
+        self._stopping = False
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        #: Segments whose age could not be read, so that it is said once.
+        self._unreadable: set[int] = set()
+
+    def start(self) -> None:
+        """Begin to look."""
+        loop = asyncio.get_running_loop()
+        self._store.disk.risen = lambda: loop.call_soon_threadsafe(self._wake.set)
+        self._task = asyncio.create_task(self._run(), name="retention")
+
+    async def stop(self) -> None:
+        """End after the deletion that is under way. Idempotent."""
+        self._stopping = True
+        self._store.disk.risen = lambda: None
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._look()
+            except (OSError, lmdb.Error, StoreError) as error:
+                log.error("retention: failed, will try again error=%s", error)
+            except Exception:  # it has to go on: without it the disk runs full
+                log.exception("retention: failed, will try again")
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _look(self) -> None:
+        for item in await asyncio.to_thread(self._find):
+            if self._stopping:
+                return
+            if not await asyncio.to_thread(self._delete, item):
+                return
+            self._count(item)
+
+    def _delete(self, item: Expired) -> bool:
+        """Delete a segment if it is still the oldest, and nobody has come to need it meanwhile."""
+        commit_log = self._store.log
+        return commit_log.segments[0].start == item.segment.start and commit_log.remove_first(self._free_to())
+
+    def _count(self, item: Expired) -> None:
+        segment = item.segment
+        self._engine.counters.segments_deleted += 1
+        self._engine.counters.bytes_deleted += segment.size_bytes
+        log.info(
+            "retention: deleted segment=%d bytes=%d reason=%s log_start=%d",
+            segment.start,
+            segment.size_bytes,
+            item.reason,
+            self._store.log.start,
+        )
+
+    def _find(self) -> list[Expired]:
+        """Return what is to be deleted. Has the segment that is written to sealed if all in it is over age."""
+        now, rules = self._clock_ms(), self._store.options.retention
+        excess = self._store.disk.excess_bytes()
+        segments = self._store.log.segments
+        ends = [*(segment.start for segment in segments[1:]), self._store.state.position]
+        facts = [self._facts(segment, end) for segment, end in zip(segments, ends, strict=True)]
+        if is_outdated(facts[-1], now, rules):
+            self._store.submit(FactJob(self._seal, _sealed))
+        return expired(facts, now, rules, free_to=self._free_to(), excess_bytes=excess)
+
+    def _free_to(self) -> int:
+        return min(self._store.saved_position, self._lowest_needed())
+
+    def _seal(self, state: State) -> None:
+        """On the writer's thread, where nothing comes in between: look again, and roll. Records no fact."""
+        commit_log = self._store.log
+        facts = self._facts(commit_log.active, state.position)
+        if is_outdated(facts, self._clock_ms(), self._store.options.retention):
+            commit_log.roll(state.position)
+            log.info("retention: sealed segment=%d, all its messages are over age", facts.start)
+
+    def _facts(self, segment: Segment, end: int) -> SegmentFacts:
+        about = segment.path.stat()
+        try:
+            newest = segment.newest_ms()
+        except (lmdb.Error, StoreError) as error:  # a damaged segment must not keep those behind it for ever
+            newest = about.st_mtime_ns // 1_000_000
+            if segment.start not in self._unreadable:
+                self._unreadable.add(segment.start)
+                log.error("retention: goes by the time of the file segment=%d error=%s", segment.start, error)
+        return SegmentFacts(segment.start, end, about.st_size, newest)
+
+
+def _sealed(job: FactJob) -> None:
+    if job.error is not None:
+        log.error("retention: cannot seal the segment, will try again error=%s", job.error)
