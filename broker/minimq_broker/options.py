@@ -22,7 +22,37 @@ class BrokerOptions:
     """
 
     name: str = option("broker-a", "Name of the broker; master and slaves share it.")
-    broker_id: int = option(0, "0 for the master, above 0 for a slave.", flag="--id", minimum=0)
+    broker_id: int = option(
+        0, "Number of this replica, which never changes; each broker of one name has another.", flag="--id", minimum=0
+    )
+    role: Literal["async-master", "sync-master", "slave"] = option(
+        "async-master",
+        "How this broker acts as the master: it acknowledges a message once it has it, or once all replicas in sync "
+        "have it. A slave is never the first master of its name; elected later, it acts as the one before.",
+    )
+    controller: str = option(
+        "",
+        "Who decides which replica is the master: a name server that was started with --controller-dir, or etcd. "
+        "Without it a broker has no slaves.",
+        metavar="HOST:PORT or etcd://HOST:PORT[,...]",
+    )
+    min_in_sync: int = option(
+        2,
+        "Replicas, the master among them, that have to be in sync for a sync-master to accept messages.",
+        minimum=1,
+    )
+    replica_lag_s: float = option(
+        5.0, "Time in which a slave has to catch up with its master; later it is not in sync any more.", minimum=0.1
+    )
+    replication_timeout_s: float = option(
+        5.0, "Time for which a message waits for the replicas in sync; then its sender is told.", minimum=0.1
+    )
+    term_lease_s: float = option(
+        3.0,
+        "With etcd, time after which a master that is not heard of is replaced; a name server has an option of its "
+        "own for it.",
+        minimum=0.5,
+    )
     cluster: str = option("default", "Name of the cluster.")
     listen: str = option(
         "127.0.0.1:10911", "Address to serve at; with port 0 a free one is taken.", metavar="HOST:PORT"
@@ -116,12 +146,26 @@ class BrokerOptions:
                 f"--disk-warn {self.disk_warn}, --disk-delete-early {self.disk_delete_early} and --disk-refuse "
                 f"{self.disk_refuse} have to come in this order, the smallest first; 1 turns one off"
             )
-        if self.broker_id:
-            raise InvalidArgument(f"--id is {self.broker_id}: slaves do not replicate yet, so it has to be 0")
+        self._check_replication()
         if not self.advertise and self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):
             raise InvalidArgument(
                 f"--listen {self.listen} serves at every address of this machine, which clients cannot call: "
                 "say with --advertise HOST:PORT which one they shall use"
+            )
+
+    def _check_replication(self) -> None:
+        if self.controller:
+            return
+        remedy = "give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
+        if self.broker_id:
+            raise InvalidArgument(
+                f"--id is {self.broker_id}: replicas need somebody who decides on the master: {remedy}"
+            )
+        if self.role == "slave":
+            raise InvalidArgument(f"--role is slave: a slave needs somebody who tells it its master: {remedy}")
+        if self.role == "sync-master" and self.min_in_sync > 1:
+            raise InvalidArgument(
+                f"--role is sync-master with --min-in-sync {self.min_in_sync}: alone it would accept nothing: {remedy}"
             )
 
     @property
