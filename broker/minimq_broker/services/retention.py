@@ -52,7 +52,11 @@ class Retention:
     def start(self) -> None:
         """Begin to look."""
         loop = asyncio.get_running_loop()
-        self._store.disk.risen = lambda: loop.call_soon_threadsafe(self._wake.set)
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._wake.set)
+
+        self._store.disk.risen = wake
         self._task = asyncio.create_task(self._run(), name="retention")
 
     async def stop(self) -> None:
