@@ -33,7 +33,7 @@ def main(context: click.Context, options: BrokerOptions) -> None:
     cleanly; whatever ends it, nothing that was acknowledged is lost.
     """
     if context.invoked_subcommand is None:
-        daemon.run("broker", Broker(options), log_level=options.log_level)
+        daemon.run("broker", Broker(options), log_level=options.log_level, log_format=options.log_format)
 
 
 @main.command()

@@ -19,12 +19,17 @@ from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
 from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
-from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2
+from minimq_common.metrics import MetricsServer
+from minimq_common.standard_services import StandardServices
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2
 
 log = logging.getLogger(__name__)
 
 #: Time that calls under way get when the broker stops: enough for a commit that is on its way to the disk.
 _DRAIN_S = 5.0
+
+#: What tools for gRPC find here.
+_SERVICES = tuple(service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values())
 
 
 class Broker:
@@ -37,12 +42,20 @@ class Broker:
         self._server: grpc.aio.Server | None = None
         self._registration: Registration | None = None
         self._routes: RouteLookup | None = None
+        self._standard: StandardServices | None = None
+        self._metrics: MetricsServer | None = None
+        self._metrics_address = ""
         self._retention: Retention | None = None
 
     @property
     def address(self) -> str:
         """HOST:PORT it serves at; the port is the real one once `start` has returned."""
         return self._address
+
+    @property
+    def metrics_address(self) -> str:
+        """HOST:PORT at which it shows its metrics once `start` has returned; empty when it does not."""
+        return self._metrics_address
 
     async def start(self) -> None:
         """Open the store, serve, and register, in this order: nobody finds a broker that is not ready.
@@ -73,6 +86,7 @@ class Broker:
         self._routes = RouteLookup(options.nameservers)
         service = BrokerService(self._engine, identity, sessions, options.auto_create_queues, self._routes)
         broker_pb2_grpc.add_BrokerServicer_to_server(service, self._server)
+        self._standard = StandardServices(self._server, _SERVICES, with_reflection=options.reflection)
         self._address = await rpc.bind(self._server, options.listen)
         await self._server.start()
         self._registration = Registration(options.nameservers, self._describe, lambda: engine.data_version)

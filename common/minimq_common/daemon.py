@@ -10,6 +10,7 @@ import sys
 from typing import Literal, Protocol
 
 from minimq_common.errors import MiniMQError
+from minimq_common.log_format import LogFormat, formatter
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -22,6 +23,10 @@ class Server(Protocol):
     @property
     def address(self) -> str:
         """HOST:PORT it serves at, once started."""
+
+    @property
+    def metrics_address(self) -> str:
+        """HOST:PORT at which it shows its metrics, once started; empty when it does not."""
 
     async def start(self) -> None:
         """Return when requests are served. Raises `MiniMQError` when that cannot be."""
@@ -38,17 +43,14 @@ def version() -> str:
         return "(not installed)"
 
 
-def set_up_logging(level: LogLevel) -> None:
+def set_up_logging(level: LogLevel, log_format: LogFormat = "text") -> None:
     """Send log records of at least that level to stderr."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        force=True,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(log_format))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
 
 
-def run(role: str, server: Server, *, log_level: LogLevel) -> None:
+def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat = "text") -> None:
     """Serve until SIGTERM or SIGINT, then stop the server and return.
 
     Once the server serves, one line `ready ROLE HOST:PORT` is written to stdout, and nothing else ever: whoever
@@ -61,15 +63,20 @@ def run(role: str, server: Server, *, log_level: LogLevel) -> None:
         role: what serves, one word: "nameserver".
         server: not yet started.
         log_level: least severe level that is logged.
+        log_format: what a log record looks like.
 
     Raises:
-        SystemExit: with status 1, after `error: ...` on stderr, when the server raised a `MiniMQError`.
+        SystemExit: with status 1, after `error: ...` on stderr, when the server raised a `MiniMQError`. With JSON
+            that line is a log record, as all others are.
     """
-    set_up_logging(log_level)
+    set_up_logging(log_level, log_format)
     try:
         asyncio.run(_serve(role, server))
     except MiniMQError as error:
-        sys.stderr.write(f"error: {error}\n")
+        if log_format == "json":
+            log.critical("failed error=%s", error)
+        else:
+            sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
 
 
@@ -93,7 +100,7 @@ async def _serve(role: str, server: Server) -> None:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            _say_ready(role, server.address)
+            _say_ready(role, server)
         else:
             starting.cancel()
             await asyncio.wait((starting,))
@@ -104,7 +111,10 @@ async def _serve(role: str, server: Server) -> None:
     log.info("stopped role=%s", role)
 
 
-def _say_ready(role: str, address: str) -> None:
-    log.info("ready role=%s address=%s", role, address)
-    sys.stdout.write(f"ready {role} {address}\n")
+def _say_ready(role: str, server: Server) -> None:
+    if server.metrics_address:
+        log.info("ready role=%s address=%s metrics=%s", role, server.address, server.metrics_address)
+    else:
+        log.info("ready role=%s address=%s", role, server.address)
+    sys.stdout.write(f"ready {role} {server.address}\n")
     sys.stdout.flush()

@@ -15,7 +15,9 @@ An option is one field: its default, a sentence with the unit, and its limits st
     def main(options: NameServerOptions) -> None: ...
 
 The flag is the name of the field: `--listen`, and `--expire-after` for `expire_after_s`, whose unit stands in the
-help instead. The variable is the prefix and the flag: `MINIMQ_NAMESERVER_EXPIRE_AFTER`.
+help instead. The variable is the prefix and the flag: `MINIMQ_NAMESERVER_EXPIRE_AFTER`. The key in a configuration
+file, which `--config` names, is the flag without the dashes in front: `expire-after = 60`. A flag wins over a variable,
+and both win over the file.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import click
+from click.core import ParameterSource
 
+from minimq_common.config_file import example_config, read_config
 from minimq_common.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -118,16 +122,80 @@ def from_command_line(
             try:
                 options = options_class(**values)
             except InvalidArgument as error:
-                raise click.UsageError(error.message) from None
+                raise click.UsageError(error.message + _said_in_file(fields, error.message)) from None
             return function(options, *args, **kwargs)
 
         hints = get_type_hints(options_class)
         decorated: Callable[P, R] = command
         for field in reversed(fields):  # click lists them in the order of the decorators, the last applied first
             decorated = _click_option(field, hints[field.name], env_prefix)(decorated)
-        return decorated
+        return _config_option(fields, hints, env_prefix)(_example_option(fields)(decorated))
 
     return decorate
+
+
+def _config_option(
+    fields: list[dataclasses.Field[Any]], hints: dict[str, Any], env_prefix: str
+) -> Callable[[Decorated], Decorated]:
+    def read(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+        if path is None:
+            return
+        try:
+            values = read_config(path, {_key(field): _without_none(hints[field.name]) for field in fields})
+        except InvalidArgument as error:
+            raise click.UsageError(error.message, context) from None
+        names = {_key(field): field.name for field in fields}
+        context.default_map = {names[key]: value for key, value in values.items()}
+        context.meta[_KEY] = path
+
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="File in TOML with options: its keys are the flags without the dashes in front. Flags and variables win.",
+        envvar=f"{env_prefix}_CONFIG",
+        show_envvar=True,
+        is_eager=True,
+        expose_value=False,
+        callback=read,
+    )
+
+
+def _example_option(fields: list[dataclasses.Field[Any]]) -> Callable[[Decorated], Decorated]:
+    def show(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            command = context.find_root().info_name or "this command"
+            options = {_key(field): (_sentence(field), field.default) for field in fields}
+            click.echo("\n".join(example_config(command, options)))
+            context.exit()
+
+    return click.option(
+        "--example-config",
+        is_flag=True,
+        help="Print a configuration file with every option at its default, and exit.",
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+    )
+
+
+def _said_in_file(fields: list[dataclasses.Field[Any]], message: str) -> str:
+    """Return which options were set by the configuration file, of those that a message names if it names any."""
+    named = [field for field in fields if f"{_flag(field)} " in message] or fields
+    source = click.get_current_context().get_parameter_source
+    keys = [_key(field) for field in named if source(field.name) == ParameterSource.DEFAULT_MAP]
+    return f" ({', '.join(keys)} in {click.get_current_context().meta[_KEY]})" if keys else ""
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    return _flag(field).removeprefix("--")
+
+
+def _sentence(field: dataclasses.Field[Any]) -> str:
+    """Return what describes a field where its name does not show the unit."""
+    unit = {"SECONDS": " In seconds.", "MILLISECONDS": " In milliseconds."}
+    about: _About = field.metadata[_KEY]
+    return about.sentence + unit.get(_metavar(field.name, None) or "", "")
 
 
 def _flag(field: dataclasses.Field[Any]) -> str:

@@ -21,7 +21,7 @@ def main(options: NameServerOptions) -> None:
 
     Once it serves, it prints one line "ready nameserver HOST:PORT". SIGTERM or Ctrl-C ends it.
     """
-    daemon.run("nameserver", NameServer(options), log_level=options.log_level)
+    daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)
 
 
 if __name__ == "__main__":

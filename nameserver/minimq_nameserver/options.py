@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minimq_common.daemon import LogLevel
+from minimq_common.log_format import LogFormat
 from minimq_common.names import check_address
 from minimq_common.options import check_limits, option
 
@@ -31,7 +32,16 @@ class NameServerOptions:
         minimum=0,
     )
     log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")
+    log_format: LogFormat = option(
+        "text", "What a log record looks like: a line of text, or a JSON object on a line of its own."
+    )
+    metrics: str = option(
+        "", "Address at which metrics are shown in the format of Prometheus; none by default.", metavar="HOST:PORT"
+    )
+    reflection: bool = option(True, "Let tools such as grpcurl ask which calls there are.")
 
     def __post_init__(self) -> None:
         check_address(self.listen)
+        if self.metrics:
+            check_address(self.metrics)
         check_limits(self)

@@ -46,6 +46,11 @@ class NameServer:
         """HOST:PORT it serves at; the port is the real one once `start` has returned."""
         return self._address
 
+    @property
+    def metrics_address(self) -> str:
+        """HOST:PORT at which it shows its metrics once `start` has returned; empty when it does not."""
+        return ""
+
     async def start(self) -> None:
         """Return when requests are served.
 

@@ -17,7 +17,7 @@ class LongPoll(Generic[Waiter]):
         self._waiting: defaultdict[QueueKey, set[Waiter]] = defaultdict(set)
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return sum(map(len, self._waiting.copy().values()))  # also for a thread that only looks
 
     def add(self, queue: QueueKey, waiter: Waiter) -> None:
         """Let a waiter hear of the next arrival in a queue."""

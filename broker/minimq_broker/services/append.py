@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import grpc.aio
@@ -45,6 +46,7 @@ class AppendService:
                 try:
                     await self._engine.append(self._job(request, answers))
                 except MiniMQError as error:
+                    self._engine.counters.refused[error.code] += 1
                     result = broker_pb2.AppendResult(request_id=request.request_id, failure=to_failure(error))
                     answers.add(result)
                 # Only now: one that waits for room when the broker stops is not written, and gets no answer.
@@ -67,9 +69,13 @@ class AppendService:
             )
         batch.verify(data)
         request_id = request.request_id
+        counters = self._engine.counters
+        came_at = time.monotonic()
 
         def done(job: AppendJob) -> None:
+            counters.append_s.add(time.monotonic() - came_at)
             if job.error:
+                counters.refused[job.error.code] += 1
                 result = broker_pb2.AppendResult(request_id=request_id, failure=to_failure(job.error))
             else:
                 result = broker_pb2.AppendResult(

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from minimq_broker.core.facts import Fact, Told, TopicDeleted
@@ -21,6 +22,8 @@ from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, SendStatus
 from minimq_broker.store.message_store import MessageStore, StoreOptions
+from minimq_common import distribution
+from minimq_common.distribution import Distribution
 from minimq_common.errors import SystemBusy
 
 log = logging.getLogger(__name__)
@@ -48,12 +51,22 @@ class Limits:
 
 @dataclass(slots=True)
 class Counters:
-    """What was done since the start: messages, and what retention has deleted."""
+    """What was done since the start: messages, and what retention has deleted.
+
+    Attributes:
+        bytes_in, bytes_out: those of batches.
+        refused: batches that were not taken, by the code of the error.
+        append_s: seconds from the arrival of a batch to its answer.
+    """
 
     messages_in: int = 0
     messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
     segments_deleted: int = 0
     bytes_deleted: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    append_s: Distribution = field(default_factory=lambda: Distribution(distribution.SECONDS))
 
 
 class Engine:
@@ -90,6 +103,23 @@ class Engine:
         self.groups = GroupTable(self.store.term << 32)
         recovery = Recovery(self._loop.time() + recovery_s, frozenset(self.store.state.started.copy()))
         self.leases = LeaseTable(self.store.term, recovery)
+
+    # What metrics show: any thread may ask.
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of batches that wait for the disk."""
+        return self._pending_bytes
+
+    @property
+    def long_polls(self) -> int:
+        """Pulls that wait for messages."""
+        return len(self._long_poll)
+
+    @property
+    def streams(self) -> Counter[str]:
+        """Open streams by the call that they are of."""
+        return Counter(task.get_name().partition("-")[0] for task in self._receivers.copy())
 
     @property
     def state(self) -> State:
@@ -189,6 +219,7 @@ class Engine:
                 self._pending_bytes -= job.size
                 if job.error is None and job.status is not SendStatus.ALREADY_STORED:
                     self.counters.messages_in += job.header.count
+                    self.counters.bytes_in += job.size
                 job.done(job)
             else:
                 if job.fact is not None and job.error is None:

@@ -197,9 +197,11 @@ class _Pull:
             self._offset = next_offset
             return None
         self._messages_left -= sent
-        self._bytes_left -= sum(len(batch.data) for batch in batches)
+        size = sum(len(batch.data) for batch in batches)
+        self._bytes_left -= size
         self._offset = next_offset
         self._engine.counters.messages_out += sent
+        self._engine.counters.bytes_out += size
         return broker_pb2.PullFrame(
             pull_id=self._request.pull_id,
             batches=[

@@ -16,6 +16,7 @@ from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.retention import FOR_EVER, RetentionRules
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.disk import Disk
@@ -131,6 +132,16 @@ class MessageStore:
     def commits(self) -> int:
         """Transactions committed since the start."""
         return self._writer.commits
+
+    @property
+    def figures(self) -> CommitFigures:
+        """How large commits were, and how long they took."""
+        return self._writer.figures
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether everything is refused until the broker is started anew."""
+        return self._writer.has_failed
 
     def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
         """Return the batches of a queue from the one that holds `offset` on; nothing when there is none yet.

@@ -19,6 +19,7 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.group import Group
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, Notify, SendStatus
@@ -70,6 +71,12 @@ class Writer:
         self.refusal: Callable[[], MiniMQError | None] = lambda: None
         #: Transactions committed since the start.
         self.commits = 0
+        self.figures = CommitFigures(time.monotonic())
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether everything is refused until the broker is started anew."""
+        return self._failure is not None
 
     def start(self) -> None:
         """Begin to write."""
@@ -160,6 +167,7 @@ class Writer:
         return group.grown
 
     def _store(self, group: Group) -> None:
+        began_at = time.monotonic()
         try:
             self._put_or_roll(group)
         except Exception:
@@ -167,6 +175,7 @@ class Writer:
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
             raise
         self.commits += 1
+        self.figures.committed(group, time.monotonic() - began_at)
         for effect, position in group.effects:
             self._state.apply(effect, position)
 
@@ -219,6 +228,7 @@ class Writer:
             return  # the state may be half changed; recovery goes on from the checkpoint before
         try:
             self._checkpoint.save(self._state)
+            self.figures.saved_at = time.monotonic()
         except lmdb.Error as error:
             log.error("store: checkpoint not saved, recovery will take longer error=%s", error)
         except Exception as error:  # noqa: BLE001 - never the end of the thread

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from minimq_common.errors import CannotListen
 
 class Server:
     address = "127.0.0.1:1"
+    metrics_address = ""
     async def start(self):
         if "refuse" in sys.argv: raise CannotListen("no place")
         if "hang-at-start" in sys.argv:
@@ -25,7 +27,7 @@ class Server:
         print("stop", flush=True)
         if "hang-at-stop" in sys.argv: await asyncio.Event().wait()
 
-daemon.run("server", Server(), log_level="warning")
+daemon.run("server", Server(), log_level="warning", log_format="json" if "json" in sys.argv else "text")
 """
 
 pytestmark = pytest.mark.system
@@ -35,7 +37,7 @@ class Daemon:
     def __init__(self, fault: str) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, fault],
+            [sys.executable, "-c", PROGRAM, *fault.split()],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -93,3 +95,12 @@ def test_a_second_signal_of_the_same_kind_ends_a_stop_that_hangs(daemon: Daemon)
 def test_what_cannot_start_is_one_sentence_and_status_1(daemon: Daemon) -> None:
     assert daemon.next_line() == "stop\n"
     assert daemon.end() == (1, "error: no place\n")
+
+
+@pytest.mark.parametrize("daemon", ["refuse json"], indirect=True)
+def test_with_json_that_sentence_is_a_record(daemon: Daemon) -> None:
+    assert daemon.next_line() == "stop\n"
+    status, said = daemon.end()
+    assert status == 1
+    record = json.loads(said)
+    assert (record["level"], record["message"], record["fields"]) == ("critical", "failed", {"error": "no place"})

@@ -1,0 +1,30 @@
+"""What the writer has done: for those who watch a broker."""
+
+from __future__ import annotations
+
+from minimq_broker.store.group import Group
+from minimq_common import distribution
+from minimq_common.distribution import Distribution
+
+
+class CommitFigures:
+    """Counted once for each commit, by the writer's thread; any thread looks.
+
+    Attributes:
+        seconds: from the first write of a transaction to the end of its sync.
+        messages: in one transaction.
+        sizes: bytes of entries in one transaction.
+        saved_at: when the state was saved last, on the monotonic clock.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.seconds = Distribution(distribution.SECONDS)
+        self.messages = Distribution(distribution.COUNTS)
+        self.sizes = Distribution(distribution.BYTES)
+        self.saved_at = now
+
+    def committed(self, group: Group, seconds: float) -> None:
+        """Count a transaction."""
+        self.seconds.add(seconds)
+        self.messages.add(sum(row.count for _, row in group.rows))
+        self.sizes.add(sum(len(entry) for _, entry in group.entries))

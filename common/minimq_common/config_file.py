@@ -1,0 +1,101 @@
+"""Configuration files in TOML: what they may say follows from the options, and whatever else they say is an error."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import textwrap
+import tomllib
+import types
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from minimq_common.errors import InvalidArgument
+
+_WORDS: Mapping[object, str] = types.MappingProxyType(
+    {str: "a string", bool: "true or false", int: "a whole number", float: "a number", Path: "a string"}
+)
+
+
+def read_config(path: Path, kinds: Mapping[str, object]) -> dict[str, Any]:
+    """Return what a file sets, by key, as values of the options.
+
+    Args:
+        path: the file.
+        kinds: the type of each key's value, as an options class declares it, without None.
+
+    Raises:
+        InvalidArgument: the file cannot be read, is not TOML, has an unknown key, or a value of another type.
+    """
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"cannot read the configuration file {path}: {error.strerror}") from None
+    except ValueError as error:  # of TOML, or of UTF-8
+        raise InvalidArgument(f"{path} is not a TOML file: {error}") from None
+    values = {}
+    for key, value in table.items():
+        if key not in kinds:
+            raise InvalidArgument(f"{path}: there is no option {key!r}{_nearest(key, kinds)}")
+        try:
+            values[key] = _convert(value, kinds[key])
+        except _WrongType as error:
+            said = json.dumps(value, default=str, ensure_ascii=False)
+            raise InvalidArgument(f"{path}: {key} is {said}: it has to be {error}") from None
+    return values
+
+
+class _WrongType(Exception):
+    """What a value has to be instead."""
+
+
+def _convert(value: Any, kind: Any) -> Any:  # noqa: ANN401 - values and their types
+    if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
+        members = dict.fromkeys(get_args(kind)) if get_origin(kind) is Literal else {m.value: m for m in kind}
+        if not isinstance(value, str) or value not in members:
+            raise _WrongType("one of " + ", ".join(json.dumps(member) for member in members))
+        return members[value] or value
+    if get_origin(kind) is tuple:
+        item = get_args(kind)[0]
+        try:
+            if isinstance(value, list):
+                return tuple(_convert(part, item) for part in value)
+        except _WrongType:
+            pass
+        raise _WrongType(f"a list, and each item {_WORDS[item]}")
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, str if kind is Path else kind) or (isinstance(value, bool) and kind is not bool):
+        raise _WrongType(_WORDS[kind])
+    return kind(value)
+
+
+def _nearest(key: str, known: Mapping[str, object]) -> str:
+    found = difflib.get_close_matches(key.replace("_", "-").lower(), known, 1)
+    return f": did you mean {found[0]!r}?" if found else ""
+
+
+def example_config(command: str, options: Mapping[str, tuple[str, object]]) -> Iterator[str]:
+    """Yield the lines of a file that has every option of a command at its default, each commented out.
+
+    Args:
+        command: whose options they are.
+        options: for each key the sentence that describes it, and its default.
+    """
+    yield f"# Configuration of {command}: remove the # before what is to be set. Flags and variables win over it."
+    for key, (sentence, default) in options.items():
+        yield ""
+        yield from textwrap.wrap(sentence, 118, initial_indent="# ", subsequent_indent="# ")
+        yield f"#{key} = {_written(default)}"
+
+
+def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    if isinstance(value, Enum):
+        return _written(value.value)
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    return json.dumps("" if value is None else str(value), ensure_ascii=False)

@@ -1,0 +1,37 @@
+"""How often values of which size were seen, at the cost of one search in a short list."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Sequence
+
+#: Upper bounds for times that are mostly milliseconds, in seconds.
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+#: Upper bounds for numbers of things.
+COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
+#: Upper bounds for sizes, in bytes.
+BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+
+
+class Distribution:
+    """Values by size. One thread adds, any thread looks: it may see a value counted whose sum is still to come.
+
+    Args:
+        bounds: the largest value of each class, ascending; a last class without bound is added.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        #: Sum of all values.
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """Return for each bound, and at last for infinity, how many values were not above it."""
+        return list(zip((*self._bounds, float("inf")), itertools.accumulate(self._counts.copy()), strict=True))

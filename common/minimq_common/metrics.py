@@ -1,0 +1,153 @@
+"""Metrics of a server in the format of Prometheus, read from what there is when somebody asks, by another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from minimq_common import distribution
+from minimq_common.distribution import Distribution
+from minimq_common.errors import CannotListen
+
+#: Time between two looks at how late the event loop is, in seconds.
+_LOOK_EVERY_S = 0.5
+
+Collect = Callable[[], Iterable[Metric]]
+
+
+class MetricsServer:
+    """Answers scrapes over HTTP, one at a time. Lives on an event loop, which it measures and never blocks.
+
+    Args:
+        collect: called by another thread, once for each scrape; not any more after `stop`.
+        prefix: start of the names of metrics, such as "minimq_broker".
+    """
+
+    def __init__(self, collect: Collect, prefix: str) -> None:
+        self._collector = _OneAtATime(collect, self._loop_lag)
+        self._prefix = prefix
+        self._lag = Distribution(distribution.SECONDS)
+        self._server: WSGIServer | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self, address: str) -> str:
+        """Serve at HOST:PORT, and return that address with the real port in place of 0.
+
+        Raises:
+            CannotListen: the port is taken, or the host is not this machine's.
+        """
+        registry = CollectorRegistry()
+        registry.register(self._collector)
+        ProcessCollector(registry=registry)
+        host, _, port = address.rpartition(":")
+        try:
+            server, _ = await asyncio.to_thread(start_http_server, int(port), host.strip("[]"), registry)
+        except OSError as error:
+            raise CannotListen(f"cannot show metrics at {address}: {error.strerror}") from None
+        self._server = server
+        self._looking = asyncio.create_task(self._look(), name="metrics-loop-lag")
+        return f"{host}:{server.server_port}"
+
+    async def stop(self) -> None:
+        """End a scrape that is under way, and serve no more. Idempotent."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+        server, self._server = self._server, None
+        if server is not None:
+            await asyncio.to_thread(self._close, server)
+
+    def _close(self, server: WSGIServer) -> None:
+        self._collector.close()
+        server.shutdown()
+        server.server_close()
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _LOOK_EVERY_S
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self._lag.add(max(0.0, loop.time() - due))
+
+    def _loop_lag(self) -> Iterator[Metric]:
+        name = f"{self._prefix}_event_loop_lag_seconds"
+        yield histogram(name, "How late the event loop is, looked at twice a second.", self._lag)
+
+
+class _OneAtATime(Collector):
+    """Calls functions that collect, until it is closed."""
+
+    def __init__(self, *collect: Collect) -> None:
+        self._collect = collect
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing of what will be collected: that would be a collection."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        with self._lock:
+            return [] if self._closed else [metric for collect in self._collect for metric in collect()]
+
+    def close(self) -> None:
+        """Wait for the collection that is under way; nothing is collected afterwards."""
+        with self._lock:
+            self._closed = True
+
+
+def counter(name: str, sentence: str, value: float) -> Metric:
+    """Return a number that only grows; the name ends with _total."""
+    return CounterMetricFamily(name, sentence, value=value)
+
+
+def counters(
+    name: str, sentence: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
+) -> Metric:
+    """Return numbers that only grow, each with the values of its labels."""
+    family = CounterMetricFamily(name, sentence, labels=labels)
+    for of_labels, value in values:
+        family.add_metric(of_labels, value)
+    return family
+
+
+def gauge(name: str, sentence: str, value: float) -> Metric:
+    """Return a number as it is now."""
+    return GaugeMetricFamily(name, sentence, value=value)
+
+
+def gauges(
+    name: str, sentence: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
+) -> Metric:
+    """Return numbers as they are now, each with the values of its labels."""
+    family = GaugeMetricFamily(name, sentence, labels=labels)
+    for of_labels, value in values:
+        family.add_metric(of_labels, value)
+    return family
+
+
+def histogram(name: str, sentence: str, values: Distribution) -> Metric:
+    """Return how often values of which size were seen."""
+    buckets = [
+        (str(float(bound)) if bound < math.inf else "+Inf", float(count)) for bound, count in values.cumulative()
+    ]
+    return HistogramMetricFamily(name, sentence, buckets=buckets, sum_value=values.total)
+
+
+def info(name: str, sentence: str, values: dict[str, str]) -> Metric:
+    """Return what does not change, as labels of the number 1; `_info` is added to the name."""
+    return InfoMetricFamily(name, sentence, value=values)

@@ -1,0 +1,111 @@
+"""The services that tools for gRPC know of any server: health, and reflection."""
+
+# ruff: noqa: ANN401, N802 - names and contexts are those of the stubs
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+_Status = health_pb2.HealthCheckResponse
+
+
+class StandardServices:
+    """Health and reflection of one server. Lives on its event loop.
+
+    The health is NOT_SERVING until `serving` is called, and again from `stopping` on. It is the same for each service
+    of the server and for the server as a whole, whose name is "".
+
+    Args:
+        server: not yet started.
+        services: full names of its services, such as "minimq.v1.Broker".
+        with_reflection: let tools ask what these services are.
+    """
+
+    def __init__(self, server: grpc.aio.Server, services: Sequence[str], *, with_reflection: bool) -> None:
+        self._health = _Health(services)
+        self._stopped = asyncio.Event()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if with_reflection:
+            names = (*services, "grpc.health.v1.Health", reflection.SERVICE_NAME)
+            servicer = _Reflection(names, self._stopped)
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+
+    def serving(self) -> None:
+        """Tell everybody that requests are served."""
+        self._health.set(_Status.SERVING)
+
+    def stopping(self) -> None:
+        """Tell everybody that the server stops, and end the streams of those who watch. Idempotent."""
+        self._health.set(_Status.NOT_SERVING, last=True)
+        self._stopped.set()
+
+
+class _Health(health_pb2_grpc.HealthServicer):
+    def __init__(self, services: Sequence[str]) -> None:
+        self._services = frozenset(("", *services))
+        self._status: int = _Status.NOT_SERVING
+        self._is_last = False
+        self._changed = asyncio.Event()
+
+    def set(self, status: int, *, last: bool = False) -> None:
+        self._status, self._is_last = status, last
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> _Status:
+        if request.service not in self._services:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service!r} here")
+        return _Status(status=self._status)
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
+        told = None
+        while True:
+            changed, is_last = self._changed, self._is_last
+            status = self._status if request.service in self._services else _Status.SERVICE_UNKNOWN
+            if status != told:
+                await context.write(_Status(status=status))
+            if is_last:
+                return
+            told = status
+            await changed.wait()
+
+
+class _Reflection(reflection_pb2_grpc.ServerReflectionServicer):
+    """Ends its streams when the server stops, which would wait for them otherwise."""
+
+    def __init__(self, services: Sequence[str], stopped: asyncio.Event) -> None:
+        self._answers: Any = reflection.aio.ReflectionServicer(services).ServerReflectionInfo  # typed as a coroutine
+        self._stopped = stopped
+
+    async def ServerReflectionInfo(
+        self, requests: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: Any
+    ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
+        async for response in self._answers(_until(self._stopped, requests), context):
+            yield response
+
+
+async def _until(stopped: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Yield requests until there are no more or the event is set."""
+    stop = asyncio.create_task(stopped.wait())
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(requests, None))
+            await asyncio.wait((coming, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                coming.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await coming
+                return
+            if (request := coming.result()) is None:
+                return
+            yield request
+    finally:
+        stop.cancel()
