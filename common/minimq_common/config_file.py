@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from minimq_common.errors import InvalidArgument
 
@@ -24,7 +24,7 @@ def read_config(path: Path, kinds: Mapping[str, object]) -> dict[str, Any]:
 
     Args:
         path: the file.
-        kinds: the type of each key's value, as an options class declares it, without None.
+        kinds: the type of each key's value, as an options class declares it. An empty string stands for None.
 
     Raises:
         InvalidArgument: the file cannot be read, is not TOML, has an unknown key, or a value of another type.
@@ -40,11 +40,21 @@ def read_config(path: Path, kinds: Mapping[str, object]) -> dict[str, Any]:
         if key not in kinds:
             raise InvalidArgument(f"{path}: there is no option {key!r}{_nearest(key, kinds)}")
         try:
-            values[key] = _convert(value, kinds[key])
+            kind = without_none(kinds[key])
+            values[key] = None if value == "" and kind is not kinds[key] else _convert(value, kind)
         except _WrongType as error:
             said = json.dumps(value, default=str, ensure_ascii=False)
             raise InvalidArgument(f"{path}: {key} is {said}: it has to be {error}") from None
     return values
+
+
+def without_none(annotation: object) -> object:
+    """Return the type that a value has which is not None."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        rest = [arg for arg in get_args(annotation) if arg is not types.NoneType]
+        if len(rest) == 1:
+            return rest[0]
+    return annotation
 
 
 class _WrongType(Exception):

@@ -25,16 +25,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import types
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
 
-from minimq_common.config_file import example_config, read_config
+from minimq_common.config_file import example_config, read_config, without_none
 from minimq_common.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -141,7 +140,7 @@ def _config_option(
         if path is None:
             return
         try:
-            values = read_config(path, {_key(field): _without_none(hints[field.name]) for field in fields})
+            values = read_config(path, {_key(field): hints[field.name] for field in fields})
         except InvalidArgument as error:
             raise click.UsageError(error.message, context) from None
         names = {_key(field): field.name for field in fields}
@@ -208,7 +207,7 @@ def _click_option(
 ) -> Callable[[Decorated], Decorated]:
     about: _About = field.metadata[_KEY]
     flag = _flag(field)
-    kind = _without_none(annotation)
+    kind = without_none(annotation)
     default = field.default
     if isinstance(default, tuple):
         default = ",".join(map(str, default))
@@ -225,14 +224,6 @@ def _click_option(
         show_envvar=True,
         show_default=default not in (None, ""),
     )
-
-
-def _without_none(annotation: object) -> object:
-    if get_origin(annotation) in (Union, types.UnionType):
-        rest = [arg for arg in get_args(annotation) if arg is not types.NoneType]
-        if len(rest) == 1:
-            return rest[0]
-    return annotation
 
 
 def _click_type(kind: object) -> click.ParamType[Any] | type[Any]:

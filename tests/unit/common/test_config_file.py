@@ -130,6 +130,11 @@ def test_a_file_that_cannot_be_read(file: Path) -> None:
     assert f"{file} is not a TOML file: 'utf-8'" in run(MINIMQ_TEST_CONFIG=str(file))[1].output
 
 
+def test_nothing_is_an_empty_string_where_nothing_may_be_said(file: Path) -> None:
+    file.write_text("data-dir = ''\nlisten = ''")
+    assert run("--config", file)[0] == Options(listen="", data_dir=None)
+
+
 def test_a_number_outside_its_limits_is_found_in_the_file(file: Path) -> None:
     file.write_text("listen = 'h:1'\nid = -1")
     assert f"--id is -1: it must be at least 0 (id in {file})\n" in run("--config", file)[1].output
