@@ -175,19 +175,22 @@ def renew(replica_set: ReplicaSet, report: Report) -> ReplicaSet:
 
 
 def renews_lease(replica_set: ReplicaSet, report: Report) -> bool:
-    """Say whether a report renews the lease of the master.
+    """Say whether a report renews the lease of the master: it is the master's, and no other replica was promoted."""
+    is_master = replica_set.is_master(report.replica_id, report.run)
+    return is_master and not report.resigns and replica_set.successor is None
+
+
+def check_not_ending(replica_set: ReplicaSet, report: Report) -> None:
+    """Check what a reporter may be answered with: a master takes the record for a renewal of its lease.
 
     Raises:
-        TermEnding: it would, had not another replica been promoted.
+        TermEnding: it is the master, but another replica was promoted.
     """
-    if report.resigns or not replica_set.is_master(report.replica_id, report.run):
-        return False
-    if replica_set.successor is not None:
+    if replica_set.successor is not None and replica_set.is_master(report.replica_id, report.run):
         raise TermEnding(
             f"the term {replica_set.term} of replica {report.replica_id} of {replica_set} is not renewed: "
             f"replica {replica_set.successor} was promoted"
         )
-    return True
 
 
 def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from minimq_common.daemon import LogLevel
 from minimq_common.log_format import LogFormat
@@ -30,6 +31,18 @@ class NameServerOptions:
         "After a start, time for running brokers to come back: a topic that is not known yet is answered with "
         "'busy, try again' instead of 'no such topic', and watchers are told nothing. 0 turns it off.",
         minimum=0,
+    )
+    controller_dir: Path | None = option(
+        None,
+        "Be the controller of replicated brokers, too, and keep in this directory which of them are masters; name the "
+        "address of one name server alone with --controller of the brokers. Off unless it is given.",
+        metavar="DIR",
+    )
+    term_lease_s: float = option(
+        3.0,
+        "Silence after which the controller replaces the master of a broker (a tenth more, in fact); the master serves "
+        "nobody from then on. It holds for masters that are elected from now on.",
+        minimum=0.1,
     )
     log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")
     log_format: LogFormat = option(

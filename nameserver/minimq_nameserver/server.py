@@ -1,4 +1,4 @@
-"""The name server: it owns the route table, the timers and the gRPC server."""
+"""The name server: it owns the route table, the controller if there is one, the timers and the gRPC server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import time
 import grpc.aio
 
 from minimq_common import rpc
+from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.service import NameServerService
-from minimq_proto.v1 import nameserver_pb2_grpc
+from minimq_proto.v1 import controller_pb2_grpc, nameserver_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class NameServer:
         self._options = options
         self._service = NameServerService(RouteTable(options.expire_after_s), time.monotonic)
         self._address = options.listen
+        self._controller: ControllerService | None = None
         self._server: grpc.aio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -56,11 +58,17 @@ class NameServer:
 
         Raises:
             CannotListen: the port is taken, or the host is not this machine's.
+            StoreError: the directory of the controller cannot be used.
         """
         self._server = grpc.aio.server(options=tuple(_SERVER_OPTIONS.items()))
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
+        if self._options.controller_dir is not None:
+            self._controller = ControllerService(self._options.controller_dir, self._options.term_lease_s)
+            controller_pb2_grpc.add_ControllerServicer_to_server(self._controller, self._server)
         self._address = await rpc.bind(self._server, self._options.listen)
         await self._server.start()
+        if self._controller is not None:
+            self._controller.start()
         if self._options.start_grace_s:
             self._tasks.append(asyncio.create_task(self._settle(), name="nameserver-settle"))
         else:
@@ -75,10 +83,15 @@ class NameServer:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        controller, self._controller = self._controller, None
+        if controller is not None:
+            await controller.stop()
         server, self._server = self._server, None
         if server is not None:
             self._service.end_streams()
             await server.stop(_DRAIN_S)
+        if controller is not None:
+            controller.close()
 
     async def _settle(self) -> None:
         await asyncio.sleep(self._options.start_grace_s)

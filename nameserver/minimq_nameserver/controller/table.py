@@ -1,0 +1,96 @@
+"""All replica sets of a controller, and what becomes of a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+
+from minimq_common import replica_set as rules
+from minimq_common.errors import InvalidArgument
+from minimq_common.replica_set import ReplicaSet, Report
+from minimq_common.roll_call import RollCall
+
+#: Cluster and broker name.
+Key = tuple[str, str]
+
+
+class ControllerTable:
+    """The records, and who was heard of. Pure: time is an argument.
+
+    A method that decides returns the record as it shall be. It holds from `adopt` on, which is called when it is on
+    disk: a decision that could not be written was never made.
+
+    Args:
+        records: what was decided before the start.
+        lease_s: length of the leases in terms that begin from now on.
+        now: the time.
+    """
+
+    def __init__(self, records: Iterable[ReplicaSet], lease_s: float, now: float) -> None:
+        self._lease_s = lease_s
+        self._records: dict[Key, ReplicaSet] = {}
+        self._calls: dict[Key, RollCall] = {}
+        for record in records:
+            self._records[record.key] = record
+            self._calls[record.key] = RollCall(record.lease_s, now)
+
+    def record(self, key: Key) -> ReplicaSet | None:
+        """Return what is decided about a replica set."""
+        return self._records.get(key)
+
+    def found(self, report: Report) -> ReplicaSet | None:
+        """Return the first record of the reporter's replica set; None if it founds none."""
+        return rules.found(report, self._lease_s)
+
+    def hear(self, report: Report, now: float) -> ReplicaSet:
+        """Note a report of a replica set that has a record, and return the record as it shall be.
+
+        The report of a master that may renew its lease renews it.
+        """
+        record, call = self._records[report.key], self._calls[report.key]
+        call.hear(record, report, now)
+        record = rules.renew(record, report)
+        return call.elect(record, now, self._lease_s) or record
+
+    def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
+        """Return the record with another in-sync set. Raises as the function of that name, and `InvalidArgument`."""
+        return rules.change_in_sync(self._find(known.key), known, in_sync)
+
+    def promote(self, key: Key, replica_id: int, *, unclean: bool, now: float) -> ReplicaSet:
+        """Return the record with the replica that shall be the next master.
+
+        Raises:
+            InvalidArgument: there is no record, or the replica has not been heard of lately.
+            NotInSync, ReplicaSetChanged: as the function of that name says.
+        """
+        record, call = self._find(key), self._calls[key]
+        if replica_id not in call.alive(now):
+            raise InvalidArgument(f"replica {replica_id} of {record} does not report to the controller: start it first")
+        return rules.promote(record, replica_id, unclean=unclean)
+
+    def elections(self, now: float) -> list[ReplicaSet]:
+        """Return the records of those replica sets that get another master now."""
+        elected = (call.elect(self._records[key], now, self._lease_s) for key, call in self._calls.items())
+        return [record for record in elected if record is not None]
+
+    def next_look_at(self, now: float) -> float:
+        """Return when `elections` may have something new, were no report to come; infinity for never."""
+        return min((call.next_look_at(self._records[key], now) for key, call in self._calls.items()), default=math.inf)
+
+    def adopt(self, record: ReplicaSet, now: float) -> None:
+        """Make a record what is decided; with a new term, a lease begins."""
+        known = self._records.get(record.key)
+        self._records[record.key] = record
+        if known is None:
+            self._calls[record.key] = RollCall(record.lease_s, now)
+        elif known.term != record.term:
+            self._calls[record.key].begin_term(record, now)
+
+    def _find(self, key: Key) -> ReplicaSet:
+        record = self._records.get(key)
+        if record is None:
+            cluster, broker_name = key
+            raise InvalidArgument(
+                f"broker {broker_name} of cluster {cluster} is not known to this controller: none has reported yet"
+            )
+        return record

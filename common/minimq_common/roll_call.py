@@ -1,0 +1,104 @@
+"""Which replicas of a replica set have been heard of, and when one of them has to be elected.
+
+Pure: time is an argument, in seconds of any clock that never goes back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from minimq_common.replica_set import ReplicaSet, Report, elect, may_lead, patience, renews_lease
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The latest report of a replica, when it came, and since when that run reports without a break."""
+
+    report: Report
+    at: float
+    since: float
+
+
+class RollCall:
+    """What an authority has heard of the replicas of one replica set; it is forgotten with the authority's process.
+
+    It begins as if the master had just renewed its lease: whoever has just started does not know what was granted.
+
+    Args:
+        lease_s: the lease of the master's term.
+        now: the time.
+    """
+
+    def __init__(self, lease_s: float, now: float) -> None:
+        self._heard: dict[int, _Heard] = {}
+        self._patience_s = patience(lease_s)
+        self._lease_over_at = now + self._patience_s
+
+    @property
+    def lease_over_at(self) -> float:
+        """From when on another replica may be given a term."""
+        return self._lease_over_at
+
+    def begin_term(self, replica_set: ReplicaSet, now: float) -> None:
+        """Count the lease of a new master."""
+        self._patience_s = patience(replica_set.lease_s)
+        self._lease_over_at = now + self._patience_s
+
+    def hear(self, replica_set: ReplicaSet, report: Report, now: float) -> None:
+        """Note a report; that of the master renews its lease, or ends it when it resigns."""
+        known = self._heard.get(report.replica_id)
+        goes_on = known is not None and known.report.run == report.run and self._is_recent(known, now)
+        self._heard[report.replica_id] = _Heard(report, now, known.since if known and goes_on else now)
+        if report.resigns and replica_set.is_master(report.replica_id, report.run):
+            self._lease_over_at = now
+        elif renews_lease(replica_set, report):
+            self._lease_over_at = now + self._patience_s
+
+    def alive(self, now: float) -> Mapping[int, Report]:
+        """Return the latest report of each replica that was heard of lately and goes on, by replica id."""
+        return {
+            replica_id: heard.report
+            for replica_id, heard in self._heard.items()
+            if self._is_recent(heard, now) and not heard.report.resigns
+        }
+
+    def next_look_at(self, replica_set: ReplicaSet, now: float) -> float:
+        """Return when `elect` may find what it did not find now, were no report to come; infinity for never."""
+        waited = (heard.since + self._patience_s for heard in self._candidates(replica_set, now))
+        return min((at for at in (self._lease_over_at, *waited) if at > now), default=math.inf)
+
+    def elect(self, replica_set: ReplicaSet, now: float, lease_s: float | None = None) -> ReplicaSet | None:
+        """Return the record with a new master, or None while it is not time, or while none is to be had.
+
+        Not before the lease of the present master is over. After that at once if every member of the in-sync set is
+        there, or has said that it stops, or if a candidate has been there for the time of a lease: when all of them
+        come back after a failure of everything, the one with the longest log is to win, not the quickest.
+
+        Args:
+            replica_set: the record as it is.
+            now: the time.
+            lease_s: the length of leases from now on.
+        """
+        if now < self._lease_over_at:
+            return None
+        alive = self.alive(now)
+        stopped = {heard.report.replica_id for heard in self._heard.values() if heard.report.resigns}
+        if (
+            replica_set.successor in alive
+            or replica_set.in_sync <= alive.keys() | stopped
+            or any(heard.since + self._patience_s <= now for heard in self._candidates(replica_set, now))
+        ):
+            return elect(replica_set, alive.values(), lease_s=lease_s)
+        return None
+
+    def _candidates(self, replica_set: ReplicaSet, now: float) -> list[_Heard]:
+        return [
+            heard
+            for heard in self._heard.values()
+            if self._is_recent(heard, now) and may_lead(replica_set, heard.report)
+        ]
+
+    def _is_recent(self, heard: _Heard, now: float) -> bool:
+        return now - heard.at < self._patience_s

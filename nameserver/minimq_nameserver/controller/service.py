@@ -1,0 +1,196 @@
+"""The gRPC face of the controller: reports in, the table, decisions to the disk and out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from pathlib import Path
+
+import grpc.aio
+
+from minimq_common import rpc
+from minimq_common.errors import MiniMQError, ReplicaSetChanged, StoreError, Unavailable
+from minimq_common.replica_set import ReplicaSet, check_not_ending
+from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
+from minimq_common.replica_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
+from minimq_nameserver.controller.decisions import DecisionFile
+from minimq_nameserver.controller.table import ControllerTable, Key
+from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+
+class ControllerService(controller_pb2_grpc.ControllerServicer):
+    """Answers replicas out of one table. Everything runs on one event loop, so nothing is locked.
+
+    A decision is written while the loop stands still, for the time of one sync: no report comes between what was
+    decided and what it was decided on. There are few: a replica starts, is elected, or joins or leaves a set.
+
+    Args:
+        directory: where the decisions are kept.
+        lease_s: length of the leases of masters.
+
+    Raises:
+        StoreError: the directory cannot be used.
+    """
+
+    def __init__(self, directory: Path, lease_s: float) -> None:
+        self._file = DecisionFile(directory)
+        self._lease_s = lease_s
+        self._table = ControllerTable(self._file.load(), lease_s, time.monotonic())
+        self._news: dict[Key, asyncio.Event] = {}
+        self._electing: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin to elect."""
+        self._electing = asyncio.create_task(self._elect(), name="controller-elect")
+
+    async def stop(self) -> None:
+        """Elect no more, and let held calls fail, so that their callers look for another controller. Idempotent."""
+        self._stopping = True
+        for event in self._news.values():
+            event.set()
+        electing, self._electing = self._electing, None
+        if electing is not None:
+            electing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await electing
+
+    def close(self) -> None:
+        """Close the file; nothing may be called any more."""
+        self._file.close()
+
+    # ---- Calls -----------------------------------------------------------------------------------
+
+    async def Report(
+        self,
+        request: controller_pb2.ReportRequest,
+        context: grpc.aio.ServicerContext[controller_pb2.ReportRequest, controller_pb2.ReportResponse],
+    ) -> controller_pb2.ReportResponse:
+        """Note that a replica lives, and answer the record, at the latest when the reporter wants to know."""
+        try:
+            report = report_from_wire(request)
+            self._receive(report)
+            record = await self._hold(report, request.known_version, request.wait_ms / 1000)
+        except MiniMQError as error:
+            await rpc.abort(context, error)
+        return controller_pb2.ReportResponse(replica_set=replica_set_to_wire(record) if record else None)
+
+    async def ChangeInSync(
+        self,
+        request: controller_pb2.ChangeInSyncRequest,
+        context: grpc.aio.ServicerContext[controller_pb2.ChangeInSyncRequest, controller_pb2.ChangeInSyncResponse],
+    ) -> controller_pb2.ChangeInSyncResponse:
+        """Replace the in-sync set of a replica set, for its master."""
+        try:
+            record = self._table.change_in_sync(replica_set_from_wire(request.known), request.in_sync)
+            self._decide(record)
+        except MiniMQError as error:
+            await rpc.abort(context, error)
+        return controller_pb2.ChangeInSyncResponse(replica_set=replica_set_to_wire(record))
+
+    async def Promote(
+        self,
+        request: controller_pb2.PromoteReplicaRequest,
+        context: grpc.aio.ServicerContext[controller_pb2.PromoteReplicaRequest, controller_pb2.PromoteReplicaResponse],
+    ) -> controller_pb2.PromoteReplicaResponse:
+        """Make a replica the master once the lease of the present one is over, and answer then."""
+        try:
+            record = await self._promote((request.cluster, request.broker_name), request.replica_id, request.unclean)
+        except MiniMQError as error:
+            await rpc.abort(context, error)
+        return controller_pb2.PromoteReplicaResponse(replica_set=replica_set_to_wire(record))
+
+    # ---- Decisions -------------------------------------------------------------------------------
+
+    def _receive(self, report: ReplicaReport) -> None:
+        if self._table.record(report.key) is None:
+            record = self._table.found(report)
+            if record is None:
+                return
+            self._decide(record)
+        self._decide(self._table.hear(report, time.monotonic()))
+
+    async def _hold(self, report: ReplicaReport, known_version: int, wait_s: float) -> ReplicaSet | None:
+        """Wait until there is news for a reporter, for that time at most, and return the record."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while not self._is_news(self._table.record(report.key), report, known_version):
+                    await self._change(report.key)
+        except TimeoutError:
+            pass
+        record = self._table.record(report.key)
+        if record is not None:
+            check_not_ending(record, report)
+        return record
+
+    def _is_news(self, record: ReplicaSet | None, report: ReplicaReport, known_version: int) -> bool:
+        if report.resigns:
+            return True  # it is about to leave
+        if record is None:
+            return False
+        ending = record.successor is not None and record.is_master(report.replica_id, report.run)
+        return record.version != known_version and not ending
+
+    async def _promote(self, key: Key, replica_id: int, unclean: bool) -> ReplicaSet:
+        record = self._table.promote(key, replica_id, unclean=unclean, now=time.monotonic())
+        log.warning("promotion broker=%s cluster=%s to=%d unclean=%s", key[1], key[0], replica_id, unclean)
+        self._decide(record)
+        self._hold_elections()  # the lease of a master that is gone is over already
+        while (record := self._table.record(key) or record).successor is not None:
+            await self._change(key)
+        if record.master_id != replica_id:
+            raise ReplicaSetChanged(
+                f"replica {replica_id} of {record} was not elected: it fell silent, and replica {record.master_id} "
+                "is the master; look at its log, and try again"
+            )
+        return record
+
+    async def _change(self, key: Key) -> None:
+        """Wait until the record of a replica set changes."""
+        if self._stopping:
+            raise Unavailable("the controller stops")
+        await self._news.setdefault(key, asyncio.Event()).wait()
+        if self._stopping:
+            raise Unavailable("the controller stops")
+
+    async def _elect(self) -> None:
+        while True:
+            with contextlib.suppress(StoreError):  # it was logged, and is tried again
+                self._hold_elections()
+            now = time.monotonic()
+            # What comes meanwhile puts elections off, or is decided when it comes.
+            await asyncio.sleep(min(self._table.next_look_at(now) - now, self._lease_s / 4))
+
+    def _hold_elections(self) -> None:
+        for record in self._table.elections(time.monotonic()):
+            self._decide(record)
+
+    def _decide(self, record: ReplicaSet) -> None:
+        """Write what is decided, then let it hold; nothing happens when it holds already."""
+        known = self._table.record(record.key)
+        if record is known:
+            return
+        try:
+            self._file.save(record)
+        except StoreError:
+            log.exception("a decision was not made broker=%s cluster=%s", record.broker_name, record.cluster)
+            raise
+        self._table.adopt(record, time.monotonic())
+        level = logging.INFO if known is None or known.term != record.term else logging.DEBUG
+        log.log(
+            level,
+            "decided broker=%s cluster=%s term=%d master=%d address=%s in_sync=%s",
+            record.broker_name,
+            record.cluster,
+            record.term,
+            record.master_id,
+            record.master_address,
+            sorted(record.in_sync),
+        )
+        event = self._news.pop(record.key, None)
+        if event is not None:
+            event.set()
