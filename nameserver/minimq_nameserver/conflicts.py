@@ -81,5 +81,5 @@ class ConflictLog:
         }
 
     def recent(self, now: float) -> list[Conflict]:
-        """Return those that are not over, the one that was seen last at the end."""
-        return [conflict for conflict in self._seen.values() if now - conflict.last_at < KEPT_S]
+        """Return those that are not over, the one that was seen last at the end; any thread may ask."""
+        return [conflict for conflict in self._seen.copy().values() if now - conflict.last_at < KEPT_S]

@@ -157,6 +157,10 @@ class RouteTable:
         """Return all brokers, sorted by name."""
         return [self._told[name].broker for name in sorted(self._told)]
 
+    def registered(self) -> list[BrokerState]:
+        """Return what every broker told; any thread may ask."""
+        return [replica.state for replica in self._by_session.copy().values()]
+
     def versions(self) -> dict[tuple[str, int], int]:
         """Return the data version of every broker by its name and id, sorted."""
         return {

@@ -10,7 +10,10 @@ import time
 import grpc.aio
 
 from minimq_common import rpc
+from minimq_common.metrics import MetricsServer
+from minimq_common.standard_services import StandardServices
 from minimq_nameserver.controller.service import ControllerService
+from minimq_nameserver.metrics import PREFIX, NameServerMetrics
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.service import NameServerService
@@ -42,6 +45,9 @@ class NameServer:
         self._controller: ControllerService | None = None
         self._server: grpc.aio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._standard: StandardServices | None = None
+        self._metrics = MetricsServer(NameServerMetrics(self._service).collect, PREFIX)
+        self._metrics_address = ""
 
     @property
     def address(self) -> str:
@@ -51,7 +57,7 @@ class NameServer:
     @property
     def metrics_address(self) -> str:
         """HOST:PORT at which it shows its metrics once `start` has returned; empty when it does not."""
-        return ""
+        return self._metrics_address
 
     async def start(self) -> None:
         """Return when requests are served.
@@ -65,6 +71,8 @@ class NameServer:
         if self._options.controller_dir is not None:
             self._controller = ControllerService(self._options.controller_dir, self._options.term_lease_s)
             controller_pb2_grpc.add_ControllerServicer_to_server(self._controller, self._server)
+        services = ["minimq.v1.NameServer", *(["minimq.v1.Controller"] if self._controller is not None else [])]
+        self._standard = StandardServices(self._server, services, with_reflection=self._options.reflection)
         self._address = await rpc.bind(self._server, self._options.listen)
         await self._server.start()
         if self._controller is not None:
@@ -74,9 +82,15 @@ class NameServer:
         else:
             self._service.settle()
         self._tasks.append(asyncio.create_task(self._expire(), name="nameserver-expire"))
+        if self._options.metrics:
+            self._metrics_address = await self._metrics.start(self._options.metrics)
+        self._standard.serving()
 
     async def stop(self) -> None:
         """Stop serving: streams end at once, calls under way are answered."""
+        if self._standard is not None:
+            self._standard.stopping()
+        await self._metrics.stop()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

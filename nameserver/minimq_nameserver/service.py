@@ -18,7 +18,9 @@ from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.stream_writer import StreamWriter
 from minimq_common.wire import broker_to_wire, route_to_wire
+from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict
+from minimq_nameserver.counters import Counters
 from minimq_nameserver.registration_reader import RegistrationReader
 from minimq_nameserver.route_table import Change, RouteTable
 from minimq_nameserver.watchers import Watcher, Watchers
@@ -52,6 +54,33 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._watches: set[asyncio.Task[object]] = set()
         self._reader = RegistrationReader()
         self._stopping = False
+        self.counters = Counters()
+
+    # What metrics show: any thread may ask.
+
+    @property
+    def settled(self) -> bool:
+        """Whether what is not in the table does not exist."""
+        return self._settled
+
+    def registered(self) -> list[BrokerState]:
+        """Return what every broker told that is registered."""
+        return self._table.registered()
+
+    @property
+    def topics(self) -> int:
+        """Number of topics that have a route."""
+        return len(self._table.topics())
+
+    @property
+    def conflicts(self) -> int:
+        """Number of brokers whose place another one has."""
+        return len(self._table.conflicts(self._clock()))
+
+    @property
+    def watchers(self) -> int:
+        """Number of clients that watch routes."""
+        return len(self._watches)
 
     def settle(self) -> None:
         """From now on, what is not in the table does not exist."""
@@ -96,6 +125,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
                 raise
             await rpc.abort(context, Unavailable(reason))
         except MiniMQError as error:
+            self.counters.refusals += 1
             level = logging.DEBUG if self._was_told(error) else logging.WARNING
             log.log(level, "registration refused reason=%r", error.message)
             await rpc.abort(context, error)
@@ -111,6 +141,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             self.expire()  # so that a silent broker does not stand in the way
             known = self._table.broker(session)
             self._carry_out(self._table.register(session, state, self._clock()))
+            self.counters.registrations += 1
             level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
             log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
         return nameserver_pb2.RegisterResponse(
@@ -134,6 +165,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         if not self._stopping:
             self._watchers.publish(change.topics)
         for session, reason in change.ended:
+            self.counters.removals += 1
             log.warning("broker removed reason=%r", reason)
             if session in self._streams:
                 self._reasons[session] = reason
@@ -151,8 +183,10 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             check_topic(request.topic)
         except InvalidArgument as error:
             await rpc.abort(context, error)
+        self.counters.look_ups += 1
         route = self._table.route(request.topic)
         if route is None:
+            self.counters.unknown_look_ups += 1
             await self._abort_unknown(context, request.topic)
         return nameserver_pb2.GetRouteResponse(route=route_to_wire(route))
 

@@ -1,0 +1,48 @@
+"""The metrics of a name server; docs/monitoring.md has the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from minimq_common import daemon
+from minimq_common.metrics import counter, gauge, gauges, info
+from minimq_nameserver.service import NameServerService
+
+PREFIX = "minimq_nameserver"
+
+
+class NameServerMetrics:
+    """Reads what there is from a thread that only looks."""
+
+    def __init__(self, service: NameServerService) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        service = self._service
+        counters, clusters = service.counters, Counter(broker.cluster for broker in service.registered())
+        yield info(PREFIX, "Which release this is.", {"version": daemon.version()})
+        yield gauge(
+            f"{PREFIX}_settled", "1 once running brokers had the time to register after a start.", service.settled
+        )
+        yield gauges(
+            f"{PREFIX}_brokers",
+            "Brokers that are registered.",
+            ("cluster",),
+            (((cluster,), number) for cluster, number in sorted(clusters.items())),
+        )
+        yield gauge(f"{PREFIX}_topics", "Topics that have a route.", service.topics)
+        yield gauge(f"{PREFIX}_conflicts", "Brokers whose place another one has.", service.conflicts)
+        yield gauge(f"{PREFIX}_watchers", "Clients that watch routes.", service.watchers)
+        yield counter(f"{PREFIX}_registrations_total", "Tables of brokers that were taken in.", counters.registrations)
+        yield counter(f"{PREFIX}_registrations_refused_total", "Registrations that were refused.", counters.refusals)
+        yield counter(
+            f"{PREFIX}_brokers_removed_total",
+            "Brokers that lost their place by silence or to another one.",
+            counters.removals,
+        )
+        yield counter(f"{PREFIX}_lookups_total", "Questions where a topic is.", counters.look_ups)
+        yield counter(f"{PREFIX}_lookups_unknown_total", "Such questions without a route.", counters.unknown_look_ups)
