@@ -88,7 +88,7 @@ class PullConsumer:
             return polled.result()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Yield messages for ever. What a batch brought counts as done when its last message was taken."""
+        """Yield messages for ever. What a poll brought counts as done when its last message was taken."""
         while True:
             for message in await self.poll():
                 yield message
@@ -96,10 +96,10 @@ class PullConsumer:
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk; see `minimq.PullConsumer.commit`."""
         if offsets is None:
-            untaken = await self._untaken()
-            positions = {queue: self._consumer.position(queue) for queue in self._consumer.assignment}
-            offsets = positions | {message.queue: message.queue_offset for message in untaken[:1]}
-        await self._run(partial(self._consumer.commit, offsets))
+            untaken = {message.queue: message.queue_offset for message in (await self._untaken())[:1]}
+            await self._run(partial(self._consumer.commit_polled, untaken))
+        else:
+            await self._run(partial(self._consumer.commit, offsets))
 
     async def close(self) -> None:
         """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.

@@ -17,6 +17,7 @@ from enum import Enum
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.member_state import Grant
+from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.offset_stores import BrokerOffsets, Commit, OffsetStore
 from minimq.receiving.pull_stream import PullStreams
 from minimq.receiving.puller import Puller
@@ -56,6 +57,8 @@ class ConsumerCore:
         leased: whether queues are read and committed under leases, as a member of the group does.
         offsets: where offsets are recorded.
         delay_ms: tells how long the messages of a queue wait after they were stored.
+        announce_reset: called by the thread that takes messages when a queue goes on elsewhere.
+        missed_messages: how many were passed over because they were not stored any more.
     """
 
     def __init__(
@@ -74,6 +77,8 @@ class ConsumerCore:
             links, self._streams.address, group, client_id, options.request_timeout_s
         )
         self.delay_ms: Callable[[MessageQueue], int] = lambda _: 0
+        self.announce_reset: Callable[[OffsetReset], None] = lambda _: None
+        self.missed_messages = 0
         self._announce = announce
         #: Protects everything below and all fetchers; notified when there may be something to take or to do.
         self.changed = threading.Condition()
@@ -83,9 +88,12 @@ class ConsumerCore:
         self._news: list[tuple[News, MessageQueue]] = []
         #: Until when leases hold, by broker name, on the monotonic clock.
         self._trusted_until: dict[str, float] = {}
+        #: Queues that left before what was handed out of them was recorded, and how far it was.
+        self._left_behind: dict[MessageQueue, int] = {}
         self._failure: MiniMQError | None = None
+        self._refusal: MiniMQError | None = None
         self._woken = False
-        self._closed = False
+        self._halted = False
 
     # ---- assignment -----------------------------------------------------------------------------
 
@@ -107,30 +115,33 @@ class ConsumerCore:
         """Go on reading a queue under a lease that was renewed, where it is read now: nothing is handed out twice.
 
         Returns:
-            False when that cannot be: it is not read, or is another topic's, or its group is further; or its broker has
-            given another lease though it has been running all the time (the upper half of an epoch counts its starts):
-            the group was sent elsewhere, or somebody else had the queue meanwhile.
+            False when that cannot be: it is not read, or is another topic's; or it is another lease and its group is
+            further, or its broker has been running all the time (the upper half of an epoch counts its starts): the
+            group was sent elsewhere, or somebody else had the queue meanwhile.
         """
         with self.changed:
             fetcher = self._fetchers.get(queue)
-            if fetcher is None or fetcher.topic_id != grant.topic_id or grant.offset > fetcher.position:
+            if fetcher is None or fetcher.topic_id != grant.topic_id:
                 return False
-            if grant.epoch != fetcher.epoch and grant.epoch >> 32 == fetcher.epoch >> 32:
+            same_run = grant.epoch >> 32 == fetcher.epoch >> 32
+            if grant.epoch != fetcher.epoch and (same_run or grant.offset > fetcher.position):
                 return False
             self._puller.cancel(fetcher)
             fetcher.leaving = False
             fetcher.epoch = grant.epoch
             fetcher.error = fetcher.committed = None
             fetcher.retry_at = 0.0
+            fetcher.sure_until = math.inf
             self._puller.pull(fetcher)
             self.changed.notify_all()
             return True
 
-    def stop(self, queue: MessageQueue) -> None:
-        """Read a queue no more, and forget what was fetched."""
+    def stop(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Read queues no more, and forget what was fetched. Returns those that were read, and under which epochs."""
         with self.changed:
-            self._stop(queue, tell=False)
+            stopped = [fetcher for queue in queues if (fetcher := self._stop(queue, tell=False))]
             self.changed.notify_all()
+            return {fetcher.queue: fetcher.epoch for fetcher in stopped}
 
     def lose(self, queues: Iterable[MessageQueue]) -> None:
         """Read queues no more that were taken away; the user is told by the thread that takes messages."""
@@ -144,6 +155,13 @@ class ConsumerCore:
         with self.changed:
             self._trusted_until[broker_name] = until
             self.changed.notify_all()
+
+    def doubt(self, queue: MessageQueue, until: float) -> None:
+        """Hand nothing out of a queue after that time, on the monotonic clock, until it is started or renewed."""
+        with self.changed:
+            fetcher = self._fetchers.get(queue)
+            if fetcher is not None:
+                fetcher.sure_until = min(fetcher.sure_until, until)
 
     def leave(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing more out of these queues; they wait for their owner to commit and stop them."""
@@ -213,7 +231,7 @@ class ConsumerCore:
     # ---- taking ---------------------------------------------------------------------------------
 
     def take(self, max_messages: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> list[ReceivedMessage]:
-        """Return messages of one queue, all of one batch; nothing when none came in time or a queue has to leave.
+        """Return messages of one queue; nothing when none came in time or a queue has to leave.
 
         Args:
             max_messages: most messages to return.
@@ -228,7 +246,7 @@ class ConsumerCore:
         while True:
             self.tell_news()
             with self.changed:
-                while not self._news:
+                while not (self._news or self._puller.resets):
                     self._raise_failure()
                     found = filter(self._may_hand_out, self._fetchers.values())
                     fetcher = next((item for item in found if item.queue not in but), None)
@@ -249,13 +267,17 @@ class ConsumerCore:
     def _may_hand_out(self, fetcher: Fetcher) -> bool:
         if not fetcher.has_messages:
             return False
+        if not fetcher.epoch:
+            return True
         # The member may not have noticed yet that its leases are over: this process may have slept.
-        return not fetcher.epoch or time.monotonic() < self._trusted_until.get(fetcher.queue.broker_name, math.inf)
+        trusted_until = self._trusted_until.get(fetcher.queue.broker_name, math.inf)
+        return time.monotonic() < min(trusted_until, fetcher.sure_until)
 
     def _take(self, fetcher: Fetcher, max_messages: int) -> list[ReceivedMessage]:
         # To the back, so that every queue gets its turn, also when this one is damaged.
         self._fetchers[fetcher.queue] = self._fetchers.pop(fetcher.queue)
         messages = fetcher.take(max_messages)
+        fetcher.unsaved = True
         self._puller.pull(fetcher)
         return messages
 
@@ -263,12 +285,17 @@ class ConsumerCore:
         """Tell the user of queues that were gained and lost; only by the thread that takes messages."""
         with self.changed:
             news, self._news = self._news, []
+            resets, self._puller.resets = self._puller.resets, []
+            resets = [(fetcher, reset) for fetcher, reset in resets if self._fetchers.get(reset.queue) is fetcher]
+            self.missed_messages += sum(reset.missed for _, reset in resets)
             for kind, queue in news:
                 fetcher = self._fetchers.get(queue)
                 if kind is News.GAINED and fetcher is not None:
                     fetcher.announced = True
         for kind, together in itertools.groupby(news, key=lambda item: item[0]):
             self._announce(kind, [queue for _, queue in together])
+        for _, reset in resets:
+            self.announce_reset(reset)
 
     def fail(self, error: MiniMQError) -> None:
         """Let the next `take` raise an error."""
@@ -276,9 +303,23 @@ class ConsumerCore:
             self._failure = error
             self.changed.notify_all()
 
+    def refuse(self, error: MiniMQError | None) -> None:
+        """Let each `take` raise an error from now on, or none any more."""
+        with self.changed:
+            self._refusal = error
+            self.changed.notify_all()
+
+    def halt(self) -> None:
+        """Hand nothing more out: a `take` that waits raises `Closed`, and so does each further one."""
+        with self.changed:
+            self._halted = True
+            self.changed.notify_all()
+
     def _raise_failure(self) -> None:
-        if self._closed:
+        if self._halted:
             raise Closed("the consumer is closed")
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)  # which would grow with each time
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -306,24 +347,47 @@ class ConsumerCore:
         failures: dict[MessageQueue, MiniMQError] = {}
         with self.changed:
             fetchers = {queue: self._fetchers.get(queue) for queue in offsets}
-        for queue, offset in offsets.items():
-            fetcher = fetchers[queue]
-            if fetcher is not None:
-                if fetcher.committed != offset:
-                    commits.append(Commit(queue, offset, fetcher.epoch, fetcher.sought))
-            elif self.leased:
-                failures[queue] = Fenced(f"queue {queue} is not this consumer's any more; offset {offset} is not kept")
-            else:
-                commits.append(Commit(queue, offset, 0, False))
+            for queue, offset in offsets.items():
+                fetcher = fetchers[queue]
+                if fetcher is None and self.leased:
+                    text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"
+                    failures[queue] = Fenced(text)
+                elif fetcher is None:
+                    commits.append(Commit(queue, offset))
+                elif fetcher.committed != offset:
+                    commits.append(Commit(queue, offset, fetcher.epoch, fetcher.topic_id, fetcher.sought))
+                    fetcher.sought = False  # a seek that comes meanwhile is for the next commit
         failures |= self.offsets.save(commits)
         with self.changed:
             for commit in commits:
                 fetcher = fetchers[commit.queue]
-                if fetcher is not None and commit.queue not in failures:
-                    fetcher.committed = commit.offset
-                    fetcher.sought = False
+                if fetcher is not None:
+                    self._committed(fetcher, commit, failed=commit.queue in failures)
         for error in failures.values():
             raise error
+
+    def commit_positions(self, instead: Mapping[MessageQueue, int]) -> None:
+        """Record where the reader is in all queues, but for some with offsets of their own. Raises as `commit`.
+
+        Raises:
+            Fenced: queues have left before what was handed out of them was recorded; said once.
+        """
+        self.commit({**self.positions(), **instead})
+        with self.changed:
+            lost, self._left_behind = self._left_behind, {}
+        if lost:
+            names = ", ".join(f"{queue} up to {offset}" for queue, offset in sorted(lost.items()))
+            raise Fenced(
+                f"queues have left before they were committed, and are read again from their last commit: {names}"
+            )
+
+    def _committed(self, fetcher: Fetcher, commit: Commit, *, failed: bool) -> None:
+        if failed:
+            fetcher.committed = None  # the broker may have it all the same
+            fetcher.sought |= commit.sought
+        else:
+            fetcher.committed = commit.offset
+            fetcher.unsaved &= commit.offset < fetcher.position
 
     # ---- fetching -------------------------------------------------------------------------------
 
@@ -338,7 +402,7 @@ class ConsumerCore:
     def close(self) -> None:
         """End all streams. Idempotent."""
         with self.changed:
-            self._closed = self._puller.closed = True
+            self._halted = self._puller.closed = True
             streams = self._streams.all()
             self._fetchers.clear()
             self.changed.notify_all()
@@ -351,13 +415,16 @@ class ConsumerCore:
             raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
         return fetcher
 
-    def _stop(self, queue: MessageQueue, *, tell: bool) -> None:
+    def _stop(self, queue: MessageQueue, *, tell: bool) -> Fetcher | None:
         """End the reading of a queue. The user is told only of the end of what he was told the beginning of."""
         fetcher = self._fetchers.pop(queue, None)
         if fetcher is None:
-            return
+            return None
         self._puller.cancel(fetcher)
+        if fetcher.epoch and (fetcher.unsaved or fetcher.sought):
+            self._left_behind[queue] = fetcher.position
         if not fetcher.announced:
             self._news = [item for item in self._news if item != (News.GAINED, queue)]
         elif tell:
             self._news.append((News.LOST, queue))
+        return fetcher

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 
+from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.pull_stream import PullStream
 from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
 from minimq_common.errors import CorruptBatch, MiniMQError
@@ -28,6 +30,8 @@ class Fetcher:
         paused: nothing is handed out until `resume`.
         committed: the offset that was recorded last, None when it is not known.
         sought: the reader has moved; the next commit may go back.
+        unsaved: messages were handed out, up to `position`, since an offset was recorded.
+        sure_until: when the lease is in doubt, on the monotonic clock: after it nothing is handed out.
         delay_ms: how long messages wait after they were stored before they are handed out, by the clock of this
             machine.
         announced: whether the user was told that the queue is this consumer's.
@@ -47,6 +51,8 @@ class Fetcher:
         self.paused = False
         self.committed: int | None = None
         self.sought = False
+        self.unsaved = False
+        self.sure_until = math.inf
         self.delay_ms = 0
         self.announced = False
         self.generation = 0
@@ -98,32 +104,62 @@ class Fetcher:
         self._pass_over()
 
     def take(self, max_messages: int) -> list[ReceivedMessage]:
-        """Hand messages out, at most one batch at a time.
+        """Hand messages out: what was sent one by one comes in many batches.
 
         Raises:
             CorruptBatch: the next batch is damaged. The fetcher stays in front of it until a seek.
         """
-        if self._handed_out == len(self._opened):
-            stored = self._batches[0]
-            try:
-                self._opened = ReceivedBatch(self.queue, stored).messages(self.position)
-            except CorruptBatch as error:
-                self.error = error
-                raise
-            self._handed_out = 0
-            self._batches.popleft()
-            self._buffered_bytes -= len(stored.data)
-            self._buffered_messages -= stored.count
-        taken = self._opened[self._handed_out : self._handed_out + max_messages]
-        self._handed_out += len(taken)
+        taken: list[ReceivedMessage] = []
+        while len(taken) < max_messages and self.has_messages:
+            if self._handed_out == len(self._opened):
+                try:
+                    self._open()
+                except CorruptBatch as error:
+                    if taken:
+                        break  # those ahead of it come first
+                    self.error = error
+                    raise
+            more = self._opened[self._handed_out : self._handed_out + max_messages - len(taken)]
+            self._handed_out += len(more)
+            taken += more
         self.position = taken[-1].queue_offset + 1
         self._pass_over()
         return taken
+
+    def _open(self) -> None:
+        stored = self._batches[0]
+        self._opened = ReceivedBatch(self.queue, stored).messages(self.position)
+        self._handed_out = 0
+        self._batches.popleft()
+        self._buffered_bytes -= len(stored.data)
+        self._buffered_messages -= stored.count
 
     def _pass_over(self) -> None:
         """Go on behind what the broker has passed over, when all before it has been handed out."""
         if not self._batches and self._handed_out == len(self._opened):
             self.position = max(self.position, self._fetch_offset)
+
+    def reset(self, first: int, end: int, rule: str) -> OffsetReset | None:
+        """Go on elsewhere, since what was to be fetched next is not stored. Returns None when nothing is missed.
+
+        What was deleted is passed over, when all before it has been handed out. Beyond the end there will be other
+        messages, so what was fetched is forgotten; the next commit may then go back.
+
+        Args:
+            first: first offset that is stored.
+            end: where the queue ends.
+            rule: where to go on when messages were deleted, "earliest" or "latest".
+        """
+        if self._fetch_offset <= end:
+            wanted, self._fetch_offset = self._fetch_offset, end if rule == "latest" else first
+            self._pass_over()
+        else:
+            wanted = self.position
+            self.seek(min(wanted, end))
+            if self.position == wanted:
+                return None
+            self.sought = True
+        return OffsetReset(self.queue, wanted, self._fetch_offset, first, end)
 
     def seek(self, offset: int) -> None:
         """Go on at another offset, and forget what was fetched."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Start
-from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.consumer_options import ConsumerOptions, check_count
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
@@ -29,7 +29,7 @@ class PullConsumer(Consumer):
     another member is to have leaves only in `poll`, when nothing is in hand, after what was in hand before has been
     committed; with `auto_commit=False` that is the user's to do, in `on_revoked` at the latest. When the next `poll`
     takes longer than `drain_s`, the queue is lost: what was in hand is handed out again, by its new owner, and to
-    commit it raises `Fenced`. Not thread-safe: one thread polls and closes, and runs the callbacks.
+    commit it raises `Fenced`. Not thread-safe: one thread polls and runs the callbacks. Another one may close.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
@@ -66,6 +66,8 @@ class PullConsumer(Consumer):
         )
         self._auto_commit = auto_commit
         self._commit_at = time.monotonic() + self._options.commit_interval_s
+        #: Held while messages are handed out, and while closing: by then it is known what was.
+        self._turn = threading.RLock()
         self._ticking: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -108,7 +110,7 @@ class PullConsumer(Consumer):
         offsets = {queue: self._start_offset(queue) for queue in wanted}
         for queue in self._core.queues:
             if queue not in offsets:
-                self._core.stop(queue)
+                self._core.stop([queue])
         for queue in wanted:
             if queue not in self._core.queues:
                 self._core.start(queue, offsets[queue], tell=False)
@@ -147,11 +149,16 @@ class PullConsumer(Consumer):
         Raises:
             OffsetOutOfRange: a queue's offset is not stored; `seek` to one of those that the text names.
             CorruptBatch: a batch is damaged; `seek` to the offset that the text names.
-            GroupConflict: the consumer contradicts its group.
+            GroupConflict: the consumer contradicts its group; said by each `poll` until the group takes it.
             TopicNotFound, Unavailable: a topic is not found at the first `poll`.
-            InvalidArgument: nothing was subscribed to or assigned.
-            Closed: the consumer was closed.
+            InvalidArgument: nothing was subscribed to or assigned, or `max_messages` is no number from 1 on.
+            Closed: the consumer was closed, perhaps meanwhile.
         """
+        check_count("max_messages", max_messages)
+        with self._turn:
+            return self._poll(timeout, max_messages)
+
+    def _poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
         if self._member is None and not self._closed:
             if self._filters:
                 self._join()
@@ -167,7 +174,7 @@ class PullConsumer(Consumer):
                 return messages
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Yield messages for ever. What a batch brought counts as done when its last message was taken."""
+        """Yield messages for ever. What a poll brought counts as done when its last message was taken."""
         while True:
             yield from self.poll(timeout=1.0)
 
@@ -179,32 +186,55 @@ class PullConsumer(Consumer):
         """Record how far the group is, and wait until it is on disk.
 
         Args:
-            offsets: the next offset to read by queue; where `poll` is, unless given.
+            offsets: the next offset to read by queue; where `poll` is in all of them, unless given.
 
         Raises:
-            Fenced: a queue has left meanwhile; those that have not are recorded.
-            MiniMQError: a broker refused or did not answer.
+            Fenced: a queue has left, so that what was returned of it, or its offset here, is not recorded; its owner
+                reads it again. What is still this consumer's is recorded. Without `offsets` each such loss is told
+                once.
+            MiniMQError: a broker refused or did not answer; what others have is recorded.
         """
-        self._core.commit(self._core.positions() if offsets is None else offsets)
+        if offsets is None:
+            self.commit_polled({})
+        else:
+            self._core.commit(offsets)
+
+    def commit_polled(self, untaken: Mapping[MessageQueue, int]) -> None:
+        """Commit where `poll` is, for a caller that has not taken all of that in.
+
+        Args:
+            untaken: by queue, the offset of the first message that counts as not returned yet.
+
+        Raises:
+            MiniMQError: as `commit`.
+        """
+        self._core.commit_positions(untaken)
 
     def close(self) -> None:
         """Commit what was in hand unless the user commits alone, leave the group, end. Idempotent.
 
+        A `poll` that runs in another thread hands out nothing more and raises `Closed`; a callback that it runs is
+        waited for.
+
         Raises:
-            MiniMQError: the last commit failed; the consumer is closed all the same.
+            Fenced: a queue has left, so that what was returned of it is not recorded; the consumer is closed all the
+                same, as after each of these errors.
+            MiniMQError: the last commit failed.
         """
-        if self._closed:
-            return
-        self._closed = True
-        self._stop.set()
-        try:
-            self._revoke_all()
-            if self._auto_commit:
-                self.commit()
-        finally:
-            if self._ticking is not None:
-                self._ticking.join()
-            self._shut_down()
+        self._core.halt()
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            self._stop.set()
+            try:
+                self._revoke_all()
+                if self._auto_commit:
+                    self.commit()
+            finally:
+                if self._ticking is not None:
+                    self._ticking.join()
+                self._shut_down()
 
     # ---- between polls --------------------------------------------------------------------------
 
@@ -223,7 +253,7 @@ class PullConsumer(Consumer):
                 # The broker may be about to come back, or the queue another member's: the next commit will tell.
                 if not error.retriable and not isinstance(error, Fenced):
                     raise
-                log.warning("consumer: not committed, trying again later group=%s reason=%s", self.group, error)
+                log.warning("consumer: not all is committed group=%s reason=%s", self.group, error)
 
     def _start_offset(self, queue: MessageQueue) -> int:
         bounds = self._starts.bounds(queue)

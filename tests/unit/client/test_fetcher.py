@@ -1,0 +1,46 @@
+"""What a fetcher hands out of what was fetched."""
+
+from __future__ import annotations
+
+import pytest
+from support.batches import encode, one
+
+from minimq.receiving.fetcher import Fetcher
+from minimq_common.errors import CorruptBatch
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+
+def fetcher_with(*batches: bytes, start: int = 0, size: int = 3) -> Fetcher:
+    """Return a fetcher that has fetched batches of `size` messages each, and reads from an offset on."""
+    fetcher = Fetcher(MessageQueue("t", "broker-a", 0), start, epoch=0, topic_id=0)
+    stored = [
+        broker_pb2.StoredBatch(base_offset=number * size, count=size, batch=batch)
+        for number, batch in enumerate(batches)
+    ]
+    fetcher.add(broker_pb2.PullFrame(batches=stored, max_offset=len(batches) * size))
+    return fetcher
+
+
+def batch_of(*bodies: bytes) -> bytes:
+    return encode([one(body=body) for body in bodies])
+
+
+A, B, C = batch_of(b"0", b"1", b"2"), batch_of(b"3", b"4", b"5"), batch_of(b"6", b"7", b"8")
+
+
+def test_small_batches_are_handed_out_together() -> None:
+    fetcher = fetcher_with(A, B, C, start=1)
+    assert [message.body for message in fetcher.take(6)] == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert fetcher.position == 7
+    assert [message.queue_offset for message in fetcher.take(6)] == [7, 8]
+    assert fetcher.position == 9
+    assert not fetcher.has_messages
+
+
+def test_what_is_ahead_of_a_damaged_batch_comes_first() -> None:
+    fetcher = fetcher_with(A, B[:-1] + bytes([B[-1] ^ 1]), C)
+    assert [message.body for message in fetcher.take(9)] == [b"0", b"1", b"2"]
+    with pytest.raises(CorruptBatch, match="seek to 6"):
+        fetcher.take(9)
+    assert fetcher.position == 3
