@@ -17,7 +17,7 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import HEADER_BYTES, EntryHeader, Kind, read_fact, read_header
-from minimq_broker.store.segment import Row, Segment
+from minimq_broker.store.segment import Row, Segment, row_of
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 
@@ -140,16 +140,7 @@ class _Walk:
         """Return the index row that a batch must have, with its key."""
         about = batch.read_header(data)
         self._report.messages += about.count
-        row = Row(
-            header.base_offset + about.count - 1,
-            position,
-            HEADER_BYTES + len(data),
-            about.count,
-            header.stored_ms,
-            about.born_first_ms,
-            about.born_last_ms,
-            about.tag_hashes,
-        )
+        row = row_of(header, about, position, HEADER_BYTES + len(data))
         return (header.queue, row.last_offset), row
 
     def _verify(self, header: EntryHeader, data: bytes) -> None:

@@ -6,6 +6,7 @@ power cut.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import google_crc32c
@@ -73,6 +74,38 @@ class Checkpoint:
             txn.put(_POSITION_KEY, _seal(_POSITION_KEY, msgspec.msgpack.encode(state.position)))
         state.saved()
         self.position = state.position
+
+    def clear(self) -> None:
+        """Forget what was saved, and sync: the state follows from the log alone."""
+        with self._env.begin(write=True) as txn:
+            txn.drop(self._env.open_db(txn=txn), delete=False)
+        self.position = 0
+
+    def rows(self) -> list[tuple[bytes, bytes]]:
+        """Return all rows as stored, each with its checksum, for `restore`. Any thread may call this."""
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            return [(bytes(key), bytes(value)) for key, value in cursor]
+
+    def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Put rows of another checkpoint in the place of all that was saved, and sync.
+
+        Raises:
+            StoreError: one of them is damaged.
+        """
+        with self._env.begin(write=True) as txn:
+            txn.drop(self._env.open_db(txn=txn), delete=False)
+            for key, stored in rows:
+                try:
+                    _unseal(key, stored)
+                except ValueError as error:
+                    raise StoreError(f"the state that was received is damaged: {error}: copy it anew") from None
+                txn.put(key, stored)
+
+
+def position_of(rows: Iterable[tuple[bytes, bytes]]) -> int:
+    """Return the log position up to which rows of a checkpoint hold; 0 when nothing was saved yet."""
+    found = [_unseal(key, stored) for key, stored in rows if key == _POSITION_KEY]
+    return int(msgspec.msgpack.decode(found[0])) if found else 0
 
 
 def _seal(key: bytes, value: bytes) -> bytes:

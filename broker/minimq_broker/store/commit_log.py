@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from minimq_broker.core.state import QueueKey
@@ -35,7 +36,7 @@ class CommitLog:
         self._segment_bytes = segment_bytes
         #: Only ever replaced as a whole, under the lock.
         self.segments: list[Segment] = []
-        self._changing = threading.Lock()
+        self._changing = threading.RLock()
         try:
             for file in _segment_files(path, readonly=readonly):
                 self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
@@ -79,7 +80,8 @@ class CommitLog:
 
     def roll_if_full(self, end: int) -> None:
         """Begin a new segment at position `end` when the active one has its size."""
-        if self.active.used_bytes >= self._segment_bytes:
+        # One whose entries were all deleted again keeps its size, and has room nevertheless.
+        if self.active.used_bytes >= self._segment_bytes and end != self.active.start:
             self.roll(end)
 
     def roll(self, end: int) -> None:
@@ -101,6 +103,12 @@ class CommitLog:
             self.segments = [*self.segments, segment]
         sync_directory(self._path)
 
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Let nothing be removed meanwhile."""
+        with self._changing:
+            yield
+
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment and its file, and tell whether there was one to remove. Any thread may call this.
 
@@ -117,9 +125,28 @@ class CommitLog:
             self.segments = rest
         return True
 
+    def truncate(self, position: int) -> None:
+        """Delete all entries from a position on. By the thread that writes; nobody may read meanwhile.
+
+        It begins at the end, so that whatever interrupts it leaves a log in one piece.
+        """
+        with self._changing:
+            while len(self.segments) > 1 and self.active.start >= position:
+                *rest, last = self.segments
+                self.segments = rest
+                last.remove_file()
+                sync_directory(self._path)
+            self.active.truncate(position)
+
     # ---- reading ------------------------------------------------------------------------------------
 
-    def entries(self, position: int = 0) -> Iterator[tuple[int, memoryview]]:
+    def begins_at(self, position: int) -> bool:
+        """Tell whether an entry begins at a log position, or the log ends there."""
+        starts = [segment.start for segment in self.segments]
+        index = bisect_right(starts, position) - 1
+        return index >= 0 and (self.segments[index].begins_at(position) or position == self.end)
+
+    def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:
         """Yield (position, entry) from a log position on, over all segments."""
         starts = [segment.start for segment in self.segments]
         first = max(bisect_right(starts, position) - 1, 0)

@@ -6,6 +6,7 @@ DIR/format          the version of the format
 DIR/lock            locked by the process that has the directory open
 DIR/commitlog/      the segments, see `commit_log.py`
 DIR/state.mdb       the checkpoint, see `checkpoint.py`
+DIR/copying         there while everything is copied from another replica, see `copy.py`
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from minimq_common.errors import DataDirectoryInUse, DataDirectoryVersion, StoreError
+from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError
 
 FORMAT = 2
 
@@ -36,6 +37,7 @@ class DataDirectory:
         self.path = path
         self.log_path = path / "commitlog"
         self.state_path = path / "state.mdb"
+        self.copying_path = path / "copying"
         try:
             if create:
                 self.log_path.mkdir(parents=True, exist_ok=True)
@@ -54,6 +56,13 @@ class DataDirectory:
     def close(self) -> None:
         """Let other processes have the directory."""
         os.close(self._lock)
+
+    def check_whole(self) -> None:
+        """Raise `CopyInterrupted` when the directory holds a part of a copy."""
+        if self.copying_path.exists():
+            raise CopyInterrupted(
+                f"{self.path} holds a part of a copy that was interrupted: copy anew, or use another directory"
+            )
 
     def _take_lock(self) -> None:
         try:

@@ -16,7 +16,7 @@ from minimq_broker.core.facts import Fact, decode_fact, encode_fact
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey
 from minimq_common import batch
-from minimq_common.errors import CorruptEntry, StoreError
+from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 
 #: crc, kind, one spare byte, two spare bytes, queue id, topic id, base offset, store time in ms.
 _HEADER = struct.Struct("<IBxHIqqq")
@@ -72,13 +72,44 @@ def read_fact(payload: memoryview, position: int) -> Fact:
         raise StoreError(f"the entry at position {position} cannot be read: {error.message}") from None
 
 
+class OpenedEntry(NamedTuple):
+    """An entry that came from elsewhere, verified: its header, that of its batch if it has one, and what it does."""
+
+    header: EntryHeader
+    about: batch.Header | None
+    effect: Fact | BatchApplied
+
+
+def opened(data: bytes, position: int) -> OpenedEntry:
+    """Verify an entry for a log position, with the batch in it.
+
+    Raises:
+        CorruptEntry: a checksum does not match.
+        StoreError: it is of a kind or a format that this release does not know.
+    """
+    entry = memoryview(data)
+    header = read_header(entry, position)
+    if header.kind == Kind.FACT:
+        return OpenedEntry(header, None, read_fact(entry[HEADER_BYTES:], position))
+    payload = data[HEADER_BYTES:]
+    try:
+        batch.verify(payload)
+        about = batch.read_header(payload)
+    except MiniMQError as error:
+        raise CorruptEntry(f"the entry at position {position} cannot be taken over: {error.message}") from None
+    return OpenedEntry(header, about, _applied(header, about))
+
+
 def effect(entry: memoryview, position: int) -> Fact | BatchApplied:
     """Return what the entry at a log position does to the state. Raises `CorruptEntry`, and as `read_fact`."""
     header = read_header(entry, position)
     payload = entry[HEADER_BYTES:]
     if header.kind == Kind.FACT:
         return read_fact(payload, position)
-    about = batch.read_header(payload)
+    return _applied(header, batch.read_header(payload))
+
+
+def _applied(header: EntryHeader, about: batch.Header) -> BatchApplied:
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = Place(*header.queue, header.base_offset, header.stored_ms)
     return BatchApplied(header.queue, end, place, about.producer_id, about.sequence, about.settled_before)

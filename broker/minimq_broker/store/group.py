@@ -8,10 +8,10 @@ from collections.abc import Set
 from minimq_broker.core.facts import Fact, Topic
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
-from minimq_broker.store.entry import batch_entry, fact_entry
-from minimq_broker.store.jobs import AppendJob, FactJob, SendStatus
-from minimq_broker.store.segment import Row
-from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound
+from minimq_broker.store.entry import batch_entry, fact_entry, opened
+from minimq_broker.store.jobs import AppendJob, FactJob, ReplicaJob, SendStatus
+from minimq_broker.store.segment import Row, row_of
+from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, QueueNotFound, StoreError
 from minimq_common.model import Permission
 
 
@@ -120,6 +120,39 @@ class Group:
         if job.fact is not None:
             self._append(fact_entry(job.fact, self._now_ms))
             self.effects.append((job.fact, self.end))
+
+    def add_entries(self, job: ReplicaJob) -> None:
+        """Take entries of the master in.
+
+        Raises:
+            CorruptEntry: one does not match its checksum, or does not go on where its queue ends.
+            StoreError: they do not begin where the log ends, or this release does not know one of them.
+        """
+        if job.position != self.end:
+            raise StoreError(f"entries of position {job.position} cannot follow on a log that ends at {self.end}")
+        at = job.position
+        ends = dict(self._ends)
+        rows, effects = [], []
+        for data in job.entries:
+            entry = opened(data, at)
+            if isinstance(entry.effect, BatchApplied):
+                queue, base_offset = entry.effect.queue, entry.header.base_offset
+                expected = (ends.get(queue) or self._state.end(queue)).offset
+                if base_offset != expected:
+                    raise CorruptEntry(
+                        f"the entry at position {at} goes on at offset {base_offset} of queue {queue}, "
+                        f"which ends at {expected}: the logs are not the same"
+                    )
+                ends[queue] = entry.effect.end
+            if entry.about is not None:
+                rows.append((entry.header.queue, row_of(entry.header, entry.about, at, len(data))))
+            at += len(data)
+            effects.append((entry.effect, at))
+        for data in job.entries:
+            self._append(data)
+        self.rows += rows
+        self.effects += effects
+        self._ends = ends
 
     def _append(self, entry: bytes) -> None:
         self.entries.append((self.end, entry))

@@ -17,7 +17,7 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import HEADER_BYTES, Kind, read_fact, read_header
-from minimq_broker.store.message_store import recover
+from minimq_broker.store.recovery import recover
 from minimq_common import batch
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission

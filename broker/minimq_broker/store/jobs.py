@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -73,7 +74,39 @@ class FactJob(Job):
         return 256
 
 
-AnyJob = AppendJob | FactJob
+@dataclass(slots=True, eq=False)
+class ReplicaJob(Job):
+    """Entries of the master's log for that of a slave, as they are. They begin where the log of the slave ends.
 
-#: Called by the writer's thread with jobs that are acknowledged or refused, and the queues that readers see grown.
+    It comes back when they are synced here, whoever else has them.
+    """
+
+    position: int
+    entries: Sequence[bytes]
+    done: Callable[[ReplicaJob], None]
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory."""
+        return sum(map(len, self.entries))
+
+
+AnyJob = AppendJob | FactJob | ReplicaJob
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """Something else that the writer's thread does, between two groups."""
+
+    run: Callable[[], None]
+    done: Future[None] = field(default_factory=Future)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the call holds in memory: next to none."""
+        return 0
+
+
+#: Called with jobs that are acknowledged or refused, and the queues that readers see grown: by the writer's thread, or
+#: by the one that confirms what a master with slaves has written.
 Notify = Callable[[list[AnyJob], Set[QueueKey]], None]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,19 +12,18 @@ import lmdb
 from minimq_broker.core.disk import UNWATCHED, Watermarks
 from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.retention import FOR_EVER, RetentionRules
-from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.core.state import QueueEnd, QueueKey, State
+from minimq_broker.store.checkpoint import Checkpoint, position_of
 from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.disk import Disk
-from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
+from minimq_broker.store.recovery import recover
 from minimq_broker.store.segment import Wish
 from minimq_broker.store.writer import Writer
-from minimq_common.errors import CorruptEntry, StoreError
-
-log = logging.getLogger(__name__)
+from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +36,7 @@ class StoreOptions:
         checkpoint_interval_s: seconds between two saves of the state; recovery applies what came later.
         retention: how long segments are kept.
         watermarks: from which fullness of the disk on something is done.
+        replication_timeout_s: seconds after which one who waits for other replicas is told that they do not answer.
     """
 
     segment_bytes: int = 1 << 30
@@ -46,6 +44,7 @@ class StoreOptions:
     checkpoint_interval_s: float = 5.0
     retention: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
+    replication_timeout_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +58,34 @@ class StoredBatch:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A saved state: what the entries of the log up to a position add up to.
+
+    Attributes:
+        position: the log position.
+        rows: keys and values as stored, each with its checksum.
+    """
+
+    position: int
+    rows: list[tuple[bytes, bytes]]
+
+
 class MessageStore:
     """The data directory of a broker, open. Any thread may submit and read.
 
+    A broker that stands alone writes from the start, in a term of its own. One of several replicas writes what it is
+    sent by a master, until it is told to lead.
+
     Args:
         path: the data directory; made when it is not there.
-        notify: called by the writer's thread, see `Notify`.
+        notify: called by the writer's thread, and by those who confirm; see `Notify`.
         options: how to keep the data.
         clock_ms: the time of day in ms since 1970.
+        alone: there is no other replica.
 
     Raises:
+        CopyInterrupted: it holds a part of a copy, see `copy.py`.
         StoreError: the directory cannot be used; the class and the text say why.
     """
 
@@ -78,24 +95,27 @@ class MessageStore:
         notify: Notify,
         options: StoreOptions,
         clock_ms: Callable[[], int],
+        *,
+        alone: bool = True,
     ) -> None:
         with ExitStack() as opened:
             self._directory = DataDirectory(path, create=True)
             opened.callback(self._directory.close)
+            self._directory.check_whole()
             try:
                 self._checkpoint = Checkpoint(self._directory.state_path)
                 opened.callback(self._checkpoint.close)
                 self.log = CommitLog(self._directory.log_path, options.segment_bytes)
                 opened.callback(self.log.close)
-                self.state = recover(self._checkpoint, self.log)
+                self._confirmation, state = _recover(self._checkpoint, self.log, notify, alone=alone)
             except lmdb.Error as error:
                 raise StoreError(f"cannot open the store in {path}: {error}: run minimq-broker check {path}") from error
             opened.pop_all()  # all is well: `close` closes them
         self._writer = Writer(
             self.log,
-            self.state,
+            state,
             self._checkpoint,
-            notify,
+            self._confirmation,
             sync=options.sync,
             checkpoint_interval_s=options.checkpoint_interval_s,
             clock_ms=clock_ms,
@@ -104,10 +124,12 @@ class MessageStore:
         self.options = options
         self.disk = Disk(path, options.watermarks)
         self._writer.refusal = self.disk.refusal
-        #: Number of this run; larger than that of any run before.
-        self.term = self.state.term + 1
+        self._writer.leads = alone
+        #: The term in which this broker writes, larger than that of any run before; of a slave, that of its master.
+        self._term = self.state.term + 1 if alone else 0
         self._writer.start()
-        self.submit(FactJob(lambda _: TermBegun(self.term), lambda job: None))
+        if alone:
+            self.submit(FactJob(lambda _: TermBegun(self._term), lambda job: None))
 
     def submit(self, job: AnyJob) -> None:
         """Hand a job to the writer; it comes back through `notify`."""
@@ -129,6 +151,142 @@ class MessageStore:
         return self._checkpoint.position
 
     @property
+    def state(self) -> State:
+        """What the entries add up to; only to look at. After a truncation it is another object."""
+        return self._writer.state
+
+    @property
+    def term(self) -> int:
+        """The term in which this broker writes, or its master; larger than that of any run before."""
+        return self._term if self._writer.leads else self.state.term
+
+    @property
+    def end(self) -> int:
+        """Log position up to which everything is synced here."""
+        return self.state.position
+
+    # ---- as one of several replicas ---------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """Whether the broker writes as the master."""
+        return self._writer.leads
+
+    def lead(self, term: int, *, waits_for_replicas: bool = False) -> None:
+        """Write as the master of a term from now on. Waits until its begin is synced here: not for the event loop.
+
+        Args:
+            term: larger than all before.
+            waits_for_replicas: whether what is written waits until it is confirmed, as `hold_back`.
+
+        Raises:
+            InvalidArgument: the term is not larger.
+            StoreFull, InternalError: its begin could not be written, and the broker does not lead.
+        """
+
+        def begin() -> None:
+            before, self._term = self._term, term
+            try:
+                self._writer.lead(term, holds=waits_for_replicas)
+            except BaseException:
+                self._term = before
+                raise
+
+        self._writer.call(begin)
+
+    def follow(self) -> None:
+        """Write nothing but `ReplicaJob`s from now on; all who wait are refused. Not for the event loop: it waits."""
+        self._writer.call(self._writer.follow)
+
+    def truncate(self, position: int) -> None:
+        """Delete all entries from a log position on. Not for the event loop: it waits.
+
+        Nobody may read meanwhile, and those who have the state at hand must take the new one. Whatever interrupts it,
+        the directory can be opened, and truncated again.
+
+        Raises:
+            CopyNeeded: nothing was changed; only a copy of everything helps.
+        """
+        self._writer.call(lambda: self._writer.truncate(position))
+
+    def call(self, run: Callable[[], None]) -> None:
+        """Have the writer's thread do something between two groups, and wait for it. Raises what that raises."""
+        self._writer.call(run)
+
+    def on_growth(self, grown: Callable[[], None]) -> None:
+        """Have something called by the writer's thread whenever `end` has grown. It must not block."""
+        self._writer.grown = grown
+
+    @property
+    def hold_back(self) -> bool:
+        """Whether what is written waits for `confirm` until it is answered and can be read; else the sync is enough.
+
+        Setting it to True concerns what is written from then on, a group under way possibly not; setting it to False
+        answers all who wait.
+        """
+        return self._confirmation.holds
+
+    @hold_back.setter
+    def hold_back(self, holds: bool) -> None:
+        self._confirmation.hold(holds, self.end)
+
+    @property
+    def confirmed(self) -> int:
+        """Log position up to which all replicas that count have everything."""
+        return min(self._confirmation.position, self.end) if self._confirmation.holds else self.end
+
+    def confirm(self, position: int) -> None:
+        """Take note that all up to a log position is confirmed: those who wait for it are answered on this thread."""
+        self._confirmation.confirm(position)
+
+    def expire(self, now: float) -> None:
+        """Tell those who have waited for too long that too few replicas answer. `now` is on the monotonic clock."""
+        timeout_s = self.options.replication_timeout_s
+        self._confirmation.refuse(
+            lambda: NotEnoughReplicas(
+                f"other replicas did not confirm within {timeout_s:g} s what was sent: it is stored here, and may be "
+                "sent again"
+            ),
+            before=now - timeout_s,
+        )
+
+    def entries(self, position: int, max_bytes: int) -> list[bytes]:
+        """Return the entries from a log position on as they are, up to the one that reaches a size; none at the end.
+
+        Raises:
+            CopyNeeded: no entry begins there, or it is not stored any more.
+        """
+        found: list[bytes] = []
+        end, at = self.end, position
+        with closing(self.log.entries(position)) as entries:
+            for place, entry in entries:
+                if place >= end or at - position >= max_bytes:
+                    break
+                if place != at and found:
+                    raise CorruptEntry(f"the log has a gap: entry at {place} where {at} was expected")
+                if place != at:
+                    break
+                found.append(bytes(entry))
+                at += len(entry)
+        if not found and position != end:
+            raise CopyNeeded(
+                f"no entry begins at position {position} of the log, which holds {self.log.start} to {end}"
+            )
+        return found
+
+    def snapshot(self) -> Snapshot:
+        """Return the state that was saved last. With the log from its start on, it makes a replica."""
+        rows = self._checkpoint.rows()
+        return Snapshot(position_of(rows), rows)
+
+    # ---- old segments -----------------------------------------------------------------------------------
+
+    def remove_first(self, needed_from: int) -> bool:
+        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery needs it."""
+        with self.log.kept():
+            return self.log.remove_first(min(needed_from, self._checkpoint.position))
+
+    @property
     def commits(self) -> int:
         """Transactions committed since the start."""
         return self._writer.commits
@@ -143,6 +301,12 @@ class MessageStore:
         """Whether everything is refused until the broker is started anew."""
         return self._writer.has_failed
 
+    # ---- reading ----------------------------------------------------------------------------------------
+
+    def queue_end(self, queue: QueueKey) -> QueueEnd:
+        """Return where a queue ends for readers: behind what is confirmed."""
+        return self._confirmation.visible(queue, self.state.end(queue))
+
     def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
         """Return the batches of a queue from the one that holds `offset` on; nothing when there is none yet.
 
@@ -153,7 +317,7 @@ class MessageStore:
     def search(self, queue: QueueKey, offset: int, wish: Wish) -> tuple[list[StoredBatch], int]:
         """Return batches as `read` does, only those that are wanted, and the offset after all that was looked at."""
         # What was committed this moment and is not in the state yet is beyond the end that everybody is told.
-        end = self.state.end(queue).offset
+        end = self.queue_end(queue).offset
         part = self.log.read(queue, offset, wish)
         batches = [
             StoredBatch(row.base_offset, row.stored_ms, row.position, row.count, data)
@@ -168,46 +332,28 @@ class MessageStore:
         It is the time of its whole batch.
         """
         row = self.log.row_at(queue, offset)
-        return row.stored_ms if row is not None and row.base_offset < self.state.end(queue).offset else 0
+        return row.stored_ms if row is not None and row.base_offset < self.queue_end(queue).offset else 0
 
     def bounds(self, queue: QueueKey) -> tuple[int, int]:
         """Return the first stored offset and the one the next message will get; both are equal for an empty queue."""
-        end = self.state.end(queue).offset
+        end = self.queue_end(queue).offset
         first = self.log.first_offset(queue)
         return (end if first is None else min(first, end)), end
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
         """Return the first offset of a queue stored at or after a time, or its end."""
+        end = self.queue_end(queue).offset
         found = self.log.offset_at(queue, timestamp_ms)
-        return self.state.end(queue).offset if found is None else found
+        return end if found is None else min(found, end)
 
 
-def recover(checkpoint: Checkpoint, commit_log: CommitLog) -> State:
-    """Return the state: the checkpoint, and on top of it the entries that came later.
-
-    Raises:
-        CorruptEntry: one of those entries does not match its checksum.
-        StoreError: the checkpoint is of another log.
-    """
-    started = time.monotonic()
-    state = checkpoint.load()
-    behind = state.position
-    if not commit_log.start <= behind <= commit_log.end:
-        raise StoreError(
-            f"the checkpoint is at log position {behind}, but the log holds {commit_log.start} to {commit_log.end}: "
-            "files of two directories were mixed, or some are missing; restore them together"
-        )
-    applied = 0
-    for position, entry in commit_log.entries(behind):
-        if position != state.position:
-            raise CorruptEntry(f"the log has a gap: entry at {position} where {state.position} was expected")
-        state.apply(effect(entry, position), position + len(entry))
-        applied += 1
-    log.info(
-        "store: recovered topics=%d end=%d applied=%d seconds=%.3f",
-        len(state.topics),
-        state.position,
-        applied,
-        time.monotonic() - started,
-    )
-    return state
+def _recover(
+    checkpoint: Checkpoint, commit_log: CommitLog, notify: Notify, *, alone: bool
+) -> tuple[Confirmation, State]:
+    """Return the state, and what is sure to be confirmed of it: all if nobody else has to, else what is saved."""
+    if alone:
+        state = recover(checkpoint, commit_log)
+        return Confirmation(notify, state.position, holds=False), state
+    checkpoint.load()
+    confirmation = Confirmation(notify, checkpoint.position, holds=True)
+    return confirmation, recover(checkpoint, commit_log, confirmation)

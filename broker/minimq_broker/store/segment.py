@@ -12,7 +12,7 @@ Store times never go back within a queue, so "the first batch at or after time t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ from typing import NamedTuple
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header
+from minimq_broker.store.entry import HEADER_BYTES, EntryHeader, Kind, read_header
 from minimq_broker.store.lmdb_file import open_lmdb
+from minimq_common.batch import Header
 from minimq_common.errors import CorruptEntry, StoreError
 
 _POSITION = struct.Struct(">Q")
@@ -40,7 +41,7 @@ _MAP_SLACK = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the ConsumeQueue knows of one batch."""
+    """What the ConsumeQueue knows of one batch; the same in every replica."""
 
     last_offset: int
     position: int
@@ -65,6 +66,20 @@ class Row:
             self.position, self.size, self.count, self.stored_ms, self.born_first_ms, self.born_last_ms, number
         )
         return fixed + struct.pack(f"<{len(hashes)}I", *hashes) if hashes else fixed
+
+
+def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
+    """Return the row of the batch in the entry of a size at a log position."""
+    return Row(
+        header.base_offset + about.count - 1,
+        position,
+        size,
+        about.count,
+        header.stored_ms,
+        about.born_first_ms,
+        about.born_last_ms,
+        about.tag_hashes,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +218,33 @@ class Segment:
             with txn.cursor(self._rows) as cursor:
                 cursor.putmulti([(_ROW_KEY.pack(*queue, row.last_offset), row.pack()) for queue, row in rows])
 
+    def truncate(self, position: int) -> None:
+        """Delete all entries from a position on and the rows of the batches among them, and sync; it is written again.
+
+        Nobody may read the segment meanwhile.
+        """
+        self.sealed = False
+        self._first.clear()
+        self._newest = (-1, None)
+        with self._env.begin(write=True) as txn:
+            with txn.cursor(self._rows) as cursor:
+                rows = [key for key, value in cursor if _ROW.unpack_from(value)[0] >= position]
+            with txn.cursor(self._log) as cursor:
+                found = cursor.set_range(_POSITION.pack(position))
+                entries = list(cursor.iternext(values=False)) if found else []
+            for key in rows:
+                txn.delete(key, db=self._rows)
+            for key in entries:
+                txn.delete(key, db=self._log)
+
     # ---- reading ------------------------------------------------------------------------------------
 
-    def entries(self, position: int = 0) -> Iterator[tuple[int, memoryview]]:
+    def begins_at(self, position: int) -> bool:
+        """Tell whether an entry begins at a log position."""
+        with self._env.begin(self._log, buffers=True) as txn:
+            return txn.get(_POSITION.pack(position)) is not None
+
+    def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:
         """Yield (position, entry) from a log position on. The entry is valid until the next one is asked for."""
         with self._env.begin(self._log, buffers=True) as txn, txn.cursor() as cursor:
             if cursor.set_range(_POSITION.pack(position)):

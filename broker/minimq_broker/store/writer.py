@@ -2,7 +2,7 @@
 
 It takes everything that waits, appends it in one transaction, syncs once, applies the entries to the state and only
 then tells the callers. There is no timer: a lone write is committed at once, and what arrives during its sync makes
-the next group.
+the next group. A master that waits for its slaves leaves the telling to the `Confirmation`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,35 @@ from collections.abc import Callable, Iterator, Set
 
 import lmdb
 
+from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.group import Group
-from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, Notify, SendStatus
-from minimq_common.errors import InternalError, MiniMQError, StoreError, StoreFull
+from minimq_broker.store.jobs import AnyJob, AppendJob, Call, FactJob, ReplicaJob, SendStatus
+from minimq_broker.store.recovery import truncate
+from minimq_common.errors import (
+    Closed,
+    InternalError,
+    InvalidArgument,
+    MiniMQError,
+    NotMaster,
+    StoreError,
+    StoreFull,
+)
 
 log = logging.getLogger(__name__)
 
 #: A group is committed when it has this much, so that one transaction stays small next to a segment.
 _MAX_GROUP_BYTES = 32 << 20
+#: How long the writer stands still until what it wrote is confirmed, so that the state can be saved, in seconds.
+_SAVE_PATIENCE_S = 0.05
+#: When it tries again if that was not enough, in seconds.
+_SAVE_AGAIN_S = 1.0
+#: How often one who waits for a call looks whether the writer is still there, in seconds.
+_LOOK_S = 1.0
 
 
 class Writer:
@@ -36,9 +53,9 @@ class Writer:
 
     Args:
         commit_log: where entries go.
-        state: what they add up to; only the writer's thread changes it.
+        state: what they add up to; only the writer's thread changes it, or puts another in its place.
         checkpoint: where the state is saved every `checkpoint_interval_s` seconds and at the end.
-        notify: see `Notify`.
+        confirmation: where what has to be confirmed waits for that; what has not is told the same way.
         sync: tell those who append after the sync (True), or before the commit as long as commits succeed (False).
         clock_ms: the time of day in ms since 1970.
     """
@@ -48,20 +65,25 @@ class Writer:
         commit_log: CommitLog,
         state: State,
         checkpoint: Checkpoint,
-        notify: Notify,
+        confirmation: Confirmation,
         *,
         sync: bool,
         checkpoint_interval_s: float,
         clock_ms: Callable[[], int],
     ) -> None:
         self._log = commit_log
-        self._state = state
+        self.state = state
         self._checkpoint = checkpoint
-        self._notify = notify
+        self._notify = confirmation.notify
+        self._confirmation = confirmation
+        #: Whether batches and facts are written, as the master, or the entries of another one.
+        self.leads = True
+        #: Called by the writer's thread when the log has grown, whether that is confirmed or not.
+        self.grown: Callable[[], None] = lambda: None
         self._sync = sync
         self._interval_s = checkpoint_interval_s
         self._clock_ms = clock_ms
-        self._jobs: queue.SimpleQueue[AnyJob | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[AnyJob | Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MiniMQError | None = None
         #: Whether the latest batches were written; those who append are told early only then.
@@ -86,6 +108,19 @@ class Writer:
         """Hand a job in; it comes back through `notify`. Any thread may call this until `stop`."""
         self._jobs.put(job)
 
+    def call(self, run: Callable[[], None]) -> None:
+        """Have the writer's thread do something behind all jobs that were handed in, and return when it is done."""
+        call = Call(run)
+        self._jobs.put(call)
+        while True:
+            try:
+                return call.done.result(_LOOK_S)
+            except TimeoutError:
+                if call.done.done():
+                    raise
+                if not self._thread.is_alive():
+                    raise Closed("the store is closed") from None
+
     def stop(self) -> None:
         """Write what was handed in, save the state, and end the thread. Idempotent."""
         self._jobs.put(None)
@@ -93,22 +128,26 @@ class Writer:
             self._thread.join()
 
     def _run(self) -> None:
-        saved_at = time.monotonic()
+        save_at = time.monotonic() + self._interval_s
         while not self._stopping:
             try:
-                jobs = self._take(max(0.0, saved_at + self._interval_s - time.monotonic()))
+                jobs = self._take(max(0.0, save_at - time.monotonic()))
                 for group in _groups(jobs):
-                    self._write(group)
+                    if isinstance(group, Call):
+                        self._do(group)
+                    else:
+                        self._write(group)
             except Exception as error:  # noqa: BLE001 - never the end of the thread: later jobs must hear of it
                 self._fail(error)
-            if time.monotonic() >= saved_at + self._interval_s:
-                self._save()
-                saved_at = time.monotonic()
+            if time.monotonic() >= save_at:
+                wait_s = self._interval_s if self._save() else min(self._interval_s, _SAVE_AGAIN_S)
+                save_at = time.monotonic() + wait_s
         self._save()
+        self._confirmation.refuse(lambda: NotMaster("the broker stops before the other replicas had what was sent"))
 
-    def _take(self, wait_s: float) -> list[AnyJob]:
+    def _take(self, wait_s: float) -> list[AnyJob | Call]:
         """Return all that waits, up to the size of a group; wait for the first."""
-        jobs: list[AnyJob] = []
+        jobs: list[AnyJob | Call] = []
         size = 0
         try:
             job = self._jobs.get(timeout=wait_s)
@@ -124,6 +163,52 @@ class Writer:
         except queue.Empty:
             pass
         return jobs
+
+    def _do(self, call: Call) -> None:
+        try:
+            if self._failure:
+                raise copy.copy(self._failure)
+            call.run()
+        except MiniMQError as error:
+            call.done.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - the caller must hear of it
+            call.done.set_exception(self._fail(error))
+        else:
+            call.done.set_result(None)
+
+    # ---- roles ----------------------------------------------------------------------------------------
+
+    def lead(self, term: int, *, holds: bool) -> None:
+        """Write as the master of a term from now on. By the writer's thread."""
+        if term <= self.state.term:
+            raise InvalidArgument(f"term {term} cannot follow on term {self.state.term}")
+        self._confirmation.restart(holds=holds, end=self.state.position)
+        self.leads = True
+        job = FactJob(lambda _: TermBegun(term), lambda _: None)
+        jobs: list[AnyJob] = [job]
+        try:
+            grown = self._commit(jobs)
+        except Exception as error:
+            self.follow()
+            raise self._reason(error) from error
+        self._notify(jobs, grown)
+        if job.error is not None:
+            self.follow()
+            raise job.error
+
+    def follow(self) -> None:
+        """Write nothing but entries of a master from now on. By the writer's thread."""
+        self.leads = False
+        self._confirmation.refuse(_not_master)
+        self._confirmation.restart(holds=True, end=self.state.position)
+
+    def truncate(self, position: int) -> None:
+        """Delete all entries from a position on. By the writer's thread."""
+        if self.leads:
+            raise InvalidArgument("the log of a master cannot be cut")
+        self.state = truncate(self._log, self._checkpoint, self._confirmation, self.state, position)
+
+    # ---- writing --------------------------------------------------------------------------------------
 
     def _write(self, jobs: list[AnyJob]) -> None:
         """Write one group and tell everybody."""
@@ -144,29 +229,50 @@ class Writer:
 
     def _commit(self, jobs: list[AnyJob]) -> Set[QueueKey]:
         """Write what can be written of a group, and return the queues that have grown. Takes early answers out."""
-        self._log.roll_if_full(self._state.position)
-        ahead = not self._sync and self._succeeded
-        group = Group(self._state, self._state.position, self._clock_ms(), ahead=ahead, refusal=self.refusal())
+        start = self.state.position
+        self._log.roll_if_full(start)
+        holds = self._confirmation.holds
+        ahead = not self._sync and self._succeeded and not holds
+        group = Group(self.state, start, self._clock_ms(), ahead=ahead, refusal=self.refusal())
         for job in jobs:
             try:
-                if isinstance(job, AppendJob):
-                    group.add_batch(job)
-                else:
-                    group.add_fact(job)
+                self._take_in(group, job)
             except MiniMQError as error:
                 job.error = error
             except Exception as error:  # a fault in one decision is no fault of the disk
                 log.exception("store: a job failed")
                 job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
         if group.early:
-            self._notify([*group.early], frozenset())
+            if holds:  # what they repeat is somewhere in the log
+                self._confirmation.add(start, [*group.early], frozenset(), time.monotonic())
+            else:
+                self._notify([*group.early], frozenset())
             told = set[AnyJob](group.early)
             jobs[:] = [job for job in jobs if job not in told]
         if group.entries:
-            self._store(group)
-        return group.grown
+            self._store(group, holds=holds)
+        return self._hold(group, jobs) if holds else group.grown
 
-    def _store(self, group: Group) -> None:
+    def _take_in(self, group: Group, job: AnyJob) -> None:
+        if isinstance(job, ReplicaJob):
+            if self.leads:
+                raise InvalidArgument("a master takes no entries of another")
+            group.add_entries(job)
+        elif not self.leads:
+            raise _not_master()
+        elif isinstance(job, AppendJob):
+            group.add_batch(job)
+        else:
+            group.add_fact(job)
+
+    def _hold(self, group: Group, jobs: list[AnyJob]) -> Set[QueueKey]:
+        """Take out the jobs whose answers have to wait until the group is confirmed. No queue has grown so far."""
+        waiting: list[AnyJob] = [job for job in jobs if job.error is None and not isinstance(job, ReplicaJob)]
+        jobs[:] = [job for job in jobs if job.error is not None or isinstance(job, ReplicaJob)]
+        self._confirmation.add(group.end, waiting, group.grown, time.monotonic())
+        return frozenset()
+
+    def _store(self, group: Group, *, holds: bool) -> None:
         began_at = time.monotonic()
         try:
             self._put_or_roll(group)
@@ -176,14 +282,17 @@ class Writer:
             raise
         self.commits += 1
         self.figures.committed(group, time.monotonic() - began_at)
+        if holds:
+            self._confirmation.cover({queue: self.state.end(queue) for queue in group.grown})
         for effect, position in group.effects:
-            self._state.apply(effect, position)
+            self.state.apply(effect, position)
+        self.grown()
 
     def _put_or_roll(self, group: Group) -> None:
         try:
             self._put(group)
         except lmdb.MapFullError:
-            self._log.roll(self._state.position)
+            self._log.roll(self.state.position)
             self._put(group)
 
     def _put(self, group: Group) -> None:
@@ -223,25 +332,36 @@ class Writer:
         failed = isinstance(error, lmdb.Error | StoreError) and not isinstance(error, lmdb.MapFullError)
         return failed and self._log.free_bytes < _MAX_GROUP_BYTES
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Save the state, and tell whether that was possible: a slave could not go back behind a checkpoint."""
         if self._failure:
-            return  # the state may be half changed; recovery goes on from the checkpoint before
+            return True  # the state may be half changed; recovery goes on from the checkpoint before
+        if not self._confirmation.wait(self.state.position, _SAVE_PATIENCE_S):
+            return False
         try:
-            self._checkpoint.save(self._state)
+            self._checkpoint.save(self.state)
             self.figures.saved_at = time.monotonic()
         except lmdb.Error as error:
             log.error("store: checkpoint not saved, recovery will take longer error=%s", error)
         except Exception as error:  # noqa: BLE001 - never the end of the thread
             self._fail(error)
+        return True
 
 
-def _groups(jobs: list[AnyJob]) -> Iterator[list[AnyJob]]:
-    """Split jobs so that one whose decision needs the state comes first in its group."""
+def _not_master() -> NotMaster:
+    return NotMaster("the broker is not the master of its replica set now: only the master writes")
+
+
+def _groups(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:
+    """Split jobs so that one whose decision needs the state is alone in its group; a call is none."""
     group: list[AnyJob] = []
     for job in jobs:
-        if group and isinstance(job, FactJob) and job.alone:
+        if group and (isinstance(job, Call) or (isinstance(job, FactJob) and job.alone)):
             yield group
             group = []
+        if isinstance(job, Call):
+            yield job
+            continue
         group.append(job)
         if isinstance(job, FactJob) and job.alone:
             yield group

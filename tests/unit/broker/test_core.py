@@ -19,6 +19,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_broker.core.term_history import TermStart
 from minimq_common.errors import StoreError
 
 KEY = LeaseKey("g", QueueKey(1, 0))
@@ -42,12 +43,13 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
     for position, fact in enumerate(facts, 101):
         state.apply(fact, position)
     kinds = {row[0] for row, _ in state.changes()}
-    assert kinds == {"topic", "end", "offset", "started", "producer", "permission", "term"}
+    assert kinds == {"topic", "end", "offset", "started", "producer", "permission", "term", "terms"}
     again = State()
     for row, value in state.changes():
         again.load(*(msgspec.msgpack.decode(msgspec.msgpack.encode(part)) for part in (row, value)))
     assert (again.topics, again.ends, again.committed) == (state.topics, state.ends, state.committed)
     assert (again.started, again.permission, again.term) == (state.started, 4, 9)
+    assert again.terms == state.terms == [TermStart(9, 104)]
     assert again.producers.find(77, 5) == Place(1, 0, 0, 17)
 
 
