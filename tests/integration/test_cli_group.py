@@ -191,6 +191,7 @@ def queue(number: int, topic: str = "orders", **fields: Any) -> GroupQueueDescri
     plain: dict[str, Any] = {
         "owner": None,
         "epoch": 0,
+        "holder": None,
         "held_for_s": 0.0,
         "waiting": (),
         "min_offset": 0,
@@ -258,13 +259,15 @@ def test_the_queues_that_need_it_most_are_shown(capsys: pytest.CaptureFixture[st
 
 def test_words_for_queues_that_are_held_or_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     found = described(
-        queue(0, held_for_s=42.5),
+        queue(0, held_for_s=42.5, holder=CLIENTS[1]),
+        queue(2, held_for_s=7.0, holder="one-that-has-left"),
         queue(1, owner=CLIENTS[0], waiting=(CLIENTS[1],)),
         clients=CLIENTS,
         retry_queues=(queue(3, "%RETRY%billing", committed_offset=123_456_787),),
     )
     lines = shown(found, all_queues=False, capsys=capsys)
     assert lines[0] == "billing: 2 members (averagely), all is read, 2 messages for another try"
-    assert any("nobody, held 42s" in line for line in lines)
+    assert any("nobody, held 42s for #2" in line for line in lines)
+    assert any(line.split()[2:5] == ["nobody,", "held", "7s"] and "for" not in line for line in lines)
     assert any("#1, #2 waits" in line for line in lines)
     assert any("%RETRY%billing" in line for line in shown(found, all_queues=True, capsys=capsys))

@@ -83,6 +83,7 @@ class GroupService:
             queue_id=queue.queue_id,
             owner=status.owner,
             epoch=status.epoch,
+            holder=status.holder,
             held_ms=round(status.held_s * 1000),
             waiting=status.waiting,
             min_offset=first,

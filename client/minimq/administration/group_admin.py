@@ -17,6 +17,7 @@ from minimq_common.errors import (
     MiniMQError,
     OffsetOutOfRange,
     QueueNotFound,
+    TopicNotFound,
     Unavailable,
 )
 from minimq_common.model import MessageQueue
@@ -102,6 +103,7 @@ class GroupAdmin:
 
         It is refused while members are connected, or queues are held for some that have just left. With `force` members
         lose the queues and are given them again at the new place; what they have in hand they cannot commit any more.
+        Queues of a broker that no name server knows stay as they are: the answer says which were reset.
 
         Args:
             group: its name.
@@ -114,22 +116,26 @@ class GroupAdmin:
             Where the group goes on, by queue, sorted.
 
         Raises:
-            GroupConflict: members are connected; the text names them.
+            GroupConflict: members are connected, or queues are held for some; the text names them.
             TopicNotFound, QueueNotFound: there is no such topic or queue.
             OffsetOutOfRange: one of the queues does not store the offset.
             InvalidArgument: an argument breaks a rule.
-            MiniMQError: a broker failed; the text says which, and whether others have done it already.
+            Unavailable: a broker that carries the topic has no master now; the text names it, and nothing was changed.
+            SystemBusy: the name servers have just started, and it is not known yet which brokers there are.
+            MiniMQError: a broker failed; the text says which, and which others have done it already.
         """
         request = _reset_request(check_group(group), check_topic(topic), to, force)
-        chosen = self._chosen(topic, queues)
-        masters = self._masters_of(chosen, topic)
+        chosen = None if queues is None else _ids_by_broker(topic, queues)
         # All brokers are looked at before one is changed; each decides once more by itself.
-        self._check_queues(topic, chosen, masters, request.offset if request.WhichOneof("to") == "offset" else None)
+        masters, described = self._masters_of(topic, chosen)
+        ids = chosen or {broker: [] for broker in masters}
+        _check_queues(topic, ids, described, request.offset if request.WhichOneof("to") == "offset" else None)
         if not force:
-            self._refuse_if_live(group, masters)
-        requests = {broker: _for_queues(request, ids) for broker, ids in chosen.items()}
+            self._refuse_if_live(group, topic, ids, masters)
+        requests = {broker: _for_queues(request, ids[broker]) for broker in masters}
         answers, failures = self._masters.calls.call_each(masters, lambda stub: stub.ResetOffsets, requests)
-        remedy = "the other brokers have done it; repeat the call to complete it"
+        done = f"done on {', '.join(answers)}: " if answers else ""
+        remedy = f"{done}repeat the call to complete it"
         raise_failures(f"the offsets of group {group} were not reset", failures, masters, remedy)
         offsets = {
             MessageQueue(item.topic, broker, item.queue_id): item.offset
@@ -166,49 +172,46 @@ class GroupAdmin:
 
     # ---- Resetting ------------------------------------------------------------------------------
 
-    def _chosen(self, topic: str, queues: Iterable[MessageQueue] | None) -> dict[str, list[int]]:
-        """Return ids of queues by broker name, both sorted; no ids mean all queues of that broker."""
-        carriers = sorted(data.broker_name for data in self._masters.nameservers.route(topic).queues)
-        if queues is None:
-            return {broker: [] for broker in carriers}
-        chosen: dict[str, list[int]] = {}
-        for queue in sorted(set(queues)):
-            if queue.topic != topic:
-                raise InvalidArgument(f"queue {queue} is not one of topic {topic}")
-            if queue.broker_name not in carriers:
-                raise QueueNotFound(f"there is no queue {queue}: the topic is on {', '.join(carriers) or 'no broker'}")
-            chosen.setdefault(queue.broker_name, []).append(queue.queue_id)
-        if not chosen:
-            raise InvalidArgument("queues is empty: name some, or leave it out for all")
-        return chosen
+    def _masters_of(
+        self, topic: str, chosen: Iterable[str] | None
+    ) -> tuple[dict[str, str], dict[str, broker_pb2.DescribeTopicResponse]]:
+        """Return the masters that carry a topic, those of the chosen brokers or all, and what they say of it.
 
-    def _masters_of(self, brokers: Iterable[str], topic: str) -> dict[str, str]:
-        known = self._masters.find()
-        missing = [broker for broker in brokers if broker not in known]
+        Raises:
+            TopicNotFound: no broker carries it.
+            QueueNotFound: a broker that was chosen does not.
+            Unavailable: one that carries it has no master now.
+        """
+        masters = self._masters.find(to_change=True)
+        asked = masters if chosen is None else {broker: masters[broker] for broker in chosen if broker in masters}
+        described = self._masters.describe(topic, asked)
+        # Slaves show the queues of a broker whose master is away.
+        carriers = sorted({*described, *self._routed(topic)})
+        if not carriers:
+            raise TopicNotFound(f"topic {topic} is on no broker: `minimq topic list` shows those there are")
+        wanted = carriers if chosen is None else list(chosen)
+        absent = [broker for broker in wanted if broker not in carriers]
+        if absent:
+            raise QueueNotFound(f"topic {topic} is not on {', '.join(absent)}: it is on {', '.join(carriers)}")
+        missing = [broker for broker in wanted if broker not in described]
         if missing:
             raise Unavailable(
-                f"{', '.join(missing)} of topic {topic} has no master that a name server knows; nothing was changed"
+                f"topic {topic} is also on {', '.join(missing)}, which has no master now: nothing was changed; start "
+                "it, or choose queues of other brokers"
             )
-        return {broker: known[broker] for broker in brokers}
+        return {broker: masters[broker] for broker in wanted}, described
 
-    def _check_queues(
-        self, topic: str, chosen: Mapping[str, Sequence[int]], masters: Mapping[str, str], offset: int | None
+    def _routed(self, topic: str) -> list[str]:
+        """Return the names of the brokers to which the route of a topic leads."""
+        try:
+            return [data.broker_name for data in self._masters.nameservers.route(topic).queues]
+        except TopicNotFound:
+            return []  # which masters may carry all the same: it was made a moment ago
+
+    def _refuse_if_live(
+        self, group: str, topic: str, ids: Mapping[str, Sequence[int]], masters: Mapping[str, str]
     ) -> None:
-        """Raise `QueueNotFound` or `OffsetOutOfRange` when a queue is not there, or does not store the offset."""
-        request = broker_pb2.DescribeTopicRequest(topic=topic)
-        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.DescribeTopic, request)
-        raise_failures(f"topic {topic} cannot be looked up", failures, masters, "nothing was changed")
-        for broker, answer in answers.items():
-            found = {status.queue_id: status for status in answer.queues}
-            for queue_id in chosen[broker] or found:
-                name = MessageQueue(topic, broker, queue_id)
-                if queue_id not in found:
-                    raise QueueNotFound(f"there is no queue {name}: {broker} has {len(found)} queues of the topic")
-                first, end = found[queue_id].min_offset, found[queue_id].max_offset
-                if offset is not None and not first <= offset <= end:
-                    raise OffsetOutOfRange(f"offset {offset} is not in queue {name}: it has {first} to {end}")
-
-    def _refuse_if_live(self, group: str, masters: Mapping[str, str]) -> None:
+        """Raise `GroupConflict` when members are connected, or queues to be reset are held for some that have left."""
         request = broker_pb2.DescribeGroupRequest(group=group)
         answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.DescribeGroup, request)
         raise_failures(f"group {group} cannot be looked up", failures, masters, "nothing was changed")
@@ -217,6 +220,47 @@ class GroupAdmin:
             raise GroupConflict(
                 f"members of group {group} are connected: {', '.join(connected)}; stop them first, or force the reset"
             )
+        held = [
+            f"{MessageQueue(topic, broker, item.queue_id)} for {item.holder}"
+            for broker, answer in answers.items()
+            for item in answer.queues
+            if item.holder and item.topic == topic and (not ids[broker] or item.queue_id in ids[broker])
+        ]
+        if held:
+            raise GroupConflict(
+                f"queues of group {group} are held for members that have left: {', '.join(held)}; wait until that is "
+                "over, or force the reset"
+            )
+
+
+def _ids_by_broker(topic: str, queues: Iterable[MessageQueue]) -> dict[str, list[int]]:
+    """Return ids of queues by broker name, both sorted. Raises `InvalidArgument` for none, or one of another topic."""
+    ids: dict[str, list[int]] = {}
+    for queue in sorted(set(queues)):
+        if queue.topic != topic:
+            raise InvalidArgument(f"queue {queue} is not one of topic {topic}")
+        ids.setdefault(queue.broker_name, []).append(queue.queue_id)
+    if not ids:
+        raise InvalidArgument("queues is empty: name some, or leave it out for all")
+    return ids
+
+
+def _check_queues(
+    topic: str,
+    ids: Mapping[str, Sequence[int]],
+    described: Mapping[str, broker_pb2.DescribeTopicResponse],
+    offset: int | None,
+) -> None:
+    """Raise `QueueNotFound` or `OffsetOutOfRange` when a queue is not there, or does not store the offset."""
+    for broker in ids:
+        found = {status.queue_id: status for status in described[broker].queues}
+        for queue_id in ids[broker] or found:
+            name = MessageQueue(topic, broker, queue_id)
+            if queue_id not in found:
+                raise QueueNotFound(f"there is no queue {name}: {broker} has {len(found)} queues of the topic")
+            first, end = found[queue_id].min_offset, found[queue_id].max_offset
+            if offset is not None and not first <= offset <= end:
+                raise OffsetOutOfRange(f"offset {offset} is not in queue {name}: it has {first} to {end}")
 
 
 def _reset_request(group: str, topic: str, to: ResetTo, force: bool) -> broker_pb2.ResetOffsetsRequest:

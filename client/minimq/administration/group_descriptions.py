@@ -20,7 +20,8 @@ class GroupQueueDescription:
         queue: which one.
         owner: client id of the member that reads it; None when nobody does.
         epoch: under which the owner reads it; 0 when nobody does.
-        held_for_s: how many seconds more it is held for its former owner; 0 when it is not.
+        holder: client id of the former owner for which it is held; None when it is not.
+        held_for_s: how many seconds more it is held at most; 0 when it is not.
         waiting: client ids of the members that wait for it.
         min_offset: first offset that is still stored.
         max_offset: the offset that the next message will get.
@@ -32,6 +33,7 @@ class GroupQueueDescription:
     queue: MessageQueue
     owner: str | None
     epoch: int
+    holder: str | None
     held_for_s: float
     waiting: tuple[str, ...]
     min_offset: int
@@ -182,6 +184,7 @@ def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) ->
         queue=MessageQueue(item.topic, broker, item.queue_id),
         owner=item.owner or None,
         epoch=item.epoch,
+        holder=item.holder or None,
         held_for_s=item.held_ms / 1000,
         waiting=tuple(item.waiting),
         min_offset=item.min_offset,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minimq.administration.fan_out import FanOut
+from minimq.administration.fan_out import FanOut, raise_failures
 from minimq.routes.cluster_view import ClusterView
 from minimq.routes.nameserver_link import NameServerLinks
-from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.errors import InvalidArgument, TopicNotFound, Unavailable
 from minimq_common.model import MASTER_ID, BrokerData
+from minimq_proto.v1 import broker_pb2
 
 
 class Masters:
@@ -73,6 +74,24 @@ class Masters:
                 f"there is no broker {', '.join(map(repr, unknown))}: the name server knows {', '.join(masters)}"
             )
         return {name: masters[name] for name in names} if names else masters
+
+    def describe(self, topic: str, masters: Mapping[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
+        """Return what those masters say that carry a topic, by broker name.
+
+        Args:
+            topic: its name.
+            masters: addresses of those that are asked, by broker name.
+
+        Raises:
+            MiniMQError: one of them cannot be asked, so it is not known whether it carries the topic.
+        """
+        request = broker_pb2.DescribeTopicRequest(topic=topic)
+        answers, failures = self.calls.call_all(masters, lambda stub: stub.DescribeTopic, request)
+        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+        raise_failures(
+            f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
+        )
+        return answers
 
     def wait_until_shown(self, versions: Mapping[str, int], *, gone: bool = False) -> None:
         """Wait until every name server that answers shows what brokers have done.

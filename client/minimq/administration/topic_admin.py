@@ -80,7 +80,7 @@ class TopicAdmin:
             permission=int(permission),
         )
         masters = self._masters.find(cluster, brokers, to_change=True)
-        described = self._describe(name, masters)
+        described = self._masters.describe(name, masters)
         present = {broker: answer.topic for broker, answer in described.items()}
         others = {broker: topic for broker, topic in present.items() if _settings(topic) != _settings(wanted)}
         if others or (len(present) == len(masters) and not if_not_exists):
@@ -243,7 +243,7 @@ class TopicAdmin:
             MiniMQError: a master failed; the text says which.
         """
         check_topic(name)
-        answers = self._describe(name, self._masters.find())
+        answers = self._masters.describe(name, self._masters.find())
         if not answers:
             raise TopicNotFound(f"topic {name} is on no broker: create it with `minimq topic create {name}`")
         return TopicDescription(
@@ -277,7 +277,7 @@ class TopicAdmin:
     def _carriers(self, topic: str, cluster: str | None, brokers: Sequence[str]) -> dict[str, str]:
         """Return the masters that carry a topic. Raises `TopicNotFound` when there is none, or one of `brokers` not."""
         masters = self._masters.find(cluster, brokers, to_change=True)
-        present = self._describe(topic, masters)
+        present = self._masters.describe(topic, masters)
         if not present:
             raise TopicNotFound(f"topic {topic} is on no broker: `minimq topic list` shows those there are")
         absent = [broker for broker in brokers if broker not in present]
@@ -285,16 +285,6 @@ class TopicAdmin:
             create = " --broker ".join((f"minimq topic create {topic}", *absent))
             raise TopicNotFound(f"topic {topic} is not on {', '.join(absent)}: create it there with `{create}`")
         return {broker: masters[broker] for broker in present}
-
-    def _describe(self, topic: str, masters: dict[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
-        """Return what each master that carries the topic says; raises when one cannot be asked."""
-        request = broker_pb2.DescribeTopicRequest(topic=topic)
-        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.DescribeTopic, request)
-        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
-        raise_failures(
-            f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
-        )
-        return answers
 
 
 def _versions(answers: Mapping[str, _Versioned]) -> dict[str, int]:

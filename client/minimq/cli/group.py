@@ -200,6 +200,8 @@ def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
     said = "nobody" if queue.owner is None else numbers[queue.owner]
     if queue.held_for_s:
         said += f", held {duration_of(queue.held_for_s)}"
+        if queue.holder and queue.holder in numbers:  # the name of one that has left would be too long for the table
+            said += f" for {numbers[queue.holder]}"
     if queue.waiting:
         said += f", {' '.join(numbers.get(client, client) for client in queue.waiting)} waits"
     return said
@@ -239,6 +241,7 @@ def _queue_to_json(item: GroupQueueDescription) -> Row:
         "queue": item.queue.queue_id,
         "owner": item.owner,
         "epoch": item.epoch,
+        "holder": item.holder,
         "held_for_s": item.held_for_s,
         "waiting": list(item.waiting),
         "min_offset": item.min_offset,

@@ -62,6 +62,30 @@ START_AT_LATEST: StartAt.ValueType  # 2
 START_AT_TIMESTAMP: StartAt.ValueType  # 3
 global___StartAt = StartAt
 
+class _DiskLevel:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _DiskLevelEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_DiskLevel.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    DISK_LEVEL_NORMAL: _DiskLevel.ValueType  # 0
+    DISK_LEVEL_WARN: _DiskLevel.ValueType  # 1
+    DISK_LEVEL_DELETE_EARLY: _DiskLevel.ValueType  # 2
+    """The oldest segments are deleted though they are not expired."""
+    DISK_LEVEL_REFUSE: _DiskLevel.ValueType  # 3
+    """Batches are refused."""
+
+class DiskLevel(_DiskLevel, metaclass=_DiskLevelEnumTypeWrapper):
+    """What the fullness of the disk calls for; each level includes those before it."""
+
+DISK_LEVEL_NORMAL: DiskLevel.ValueType  # 0
+DISK_LEVEL_WARN: DiskLevel.ValueType  # 1
+DISK_LEVEL_DELETE_EARLY: DiskLevel.ValueType  # 2
+"""The oldest segments are deleted though they are not expired."""
+DISK_LEVEL_REFUSE: DiskLevel.ValueType  # 3
+"""Batches are refused."""
+global___DiskLevel = DiskLevel
+
 @typing.final
 class AppendRequest(google.protobuf.message.Message):
     """---- Sending and reading ------------------------------------------------------------------------
@@ -1130,6 +1154,7 @@ class GroupQueue(google.protobuf.message.Message):
     MAX_OFFSET_FIELD_NUMBER: builtins.int
     COMMITTED_OFFSET_FIELD_NUMBER: builtins.int
     OLDEST_UNREAD_MS_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     owner: builtins.str
@@ -1142,6 +1167,8 @@ class GroupQueue(google.protobuf.message.Message):
     committed_offset: builtins.int
     oldest_unread_ms: builtins.int
     """Store time of the first message that is not committed; 0 when there is none."""
+    holder: builtins.str
+    """The former owner for which it is held; empty when it is not."""
     @property
     def waiting(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
@@ -1157,9 +1184,10 @@ class GroupQueue(google.protobuf.message.Message):
         max_offset: builtins.int = ...,
         committed_offset: builtins.int | None = ...,
         oldest_unread_ms: builtins.int = ...,
+        holder: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "epoch", b"epoch", "held_ms", b"held_ms", "max_offset", b"max_offset", "min_offset", b"min_offset", "oldest_unread_ms", b"oldest_unread_ms", "owner", b"owner", "queue_id", b"queue_id", "topic", b"topic", "waiting", b"waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "epoch", b"epoch", "held_ms", b"held_ms", "holder", b"holder", "max_offset", b"max_offset", "min_offset", b"min_offset", "oldest_unread_ms", b"oldest_unread_ms", "owner", b"owner", "queue_id", b"queue_id", "topic", b"topic", "waiting", b"waiting"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_committed_offset", b"_committed_offset"]) -> typing.Literal["committed_offset"] | None: ...
 
 global___GroupQueue = GroupQueue
@@ -1421,6 +1449,13 @@ class GetStatusResponse(google.protobuf.message.Message):
     MESSAGES_OUT_FIELD_NUMBER: builtins.int
     COMMITS_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
+    DISK_USED_BYTES_FIELD_NUMBER: builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: builtins.int
+    DISK_LEVEL_FIELD_NUMBER: builtins.int
+    SEGMENTS_DELETED_FIELD_NUMBER: builtins.int
+    BYTES_DELETED_FIELD_NUMBER: builtins.int
+    RETENTION_MS_FIELD_NUMBER: builtins.int
+    RETENTION_BYTES_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -1436,6 +1471,16 @@ class GetStatusResponse(google.protobuf.message.Message):
     commits: builtins.int
     permission: builtins.int
     """Bits that hold for all its topics: 2 write, 4 read."""
+    disk_used_bytes: builtins.int
+    """The disk that the data is on: what all files on it use, and what is left."""
+    disk_free_bytes: builtins.int
+    disk_level: global___DiskLevel.ValueType
+    segments_deleted: builtins.int
+    """What retention has deleted since the start."""
+    bytes_deleted: builtins.int
+    retention_ms: builtins.int
+    """For how long messages are kept, and how much; 0 stands for ever, and without a limit."""
+    retention_bytes: builtins.int
     def __init__(
         self,
         *,
@@ -1452,7 +1497,14 @@ class GetStatusResponse(google.protobuf.message.Message):
         messages_out: builtins.int = ...,
         commits: builtins.int = ...,
         permission: builtins.int = ...,
+        disk_used_bytes: builtins.int = ...,
+        disk_free_bytes: builtins.int = ...,
+        disk_level: global___DiskLevel.ValueType = ...,
+        segments_deleted: builtins.int = ...,
+        bytes_deleted: builtins.int = ...,
+        retention_ms: builtins.int = ...,
+        retention_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "segments", b"segments", "started_ms", b"started_ms", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
