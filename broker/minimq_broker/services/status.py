@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minimq_broker.core.disk import DiskLevel
 from minimq_broker.core.facts import PermissionSet
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.topics import check_permission
 from minimq_proto.v1 import broker_pb2
+
+_DISK_LEVEL = {
+    DiskLevel.NORMAL: broker_pb2.DISK_LEVEL_NORMAL,
+    DiskLevel.WARN: broker_pb2.DISK_LEVEL_WARN,
+    DiskLevel.DELETE_EARLY: broker_pb2.DISK_LEVEL_DELETE_EARLY,
+    DiskLevel.REFUSE: broker_pb2.DISK_LEVEL_REFUSE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,8 @@ class StatusService:
 
     def tell(self) -> broker_pb2.GetStatusResponse:
         """Tell what this broker is, holds and has done."""
-        store, identity = self._engine.store, self._identity
+        store, identity, counters = self._engine.store, self._identity, self._engine.counters
+        disk, level = store.disk.latest
         return broker_pb2.GetStatusResponse(
             cluster=identity.cluster,
             broker_name=identity.broker_name,
@@ -41,10 +50,17 @@ class StatusService:
             log_end=store.state.position,
             segments=len(store.log.segments),
             disk_bytes=store.log.disk_bytes,
-            messages_in=self._engine.counters.messages_in,
-            messages_out=self._engine.counters.messages_out,
+            messages_in=counters.messages_in,
+            messages_out=counters.messages_out,
             commits=store.commits,
             permission=store.state.permission,
+            disk_used_bytes=disk.used_bytes,
+            disk_free_bytes=disk.free_bytes,
+            disk_level=_DISK_LEVEL[level],
+            segments_deleted=counters.segments_deleted,
+            bytes_deleted=counters.bytes_deleted,
+            retention_ms=store.options.retention.max_age_ms,
+            retention_bytes=store.options.retention.max_bytes,
         )
 
     async def probe(self) -> broker_pb2.ProbeResponse:

@@ -143,6 +143,7 @@ def _message(topic: Topic) -> broker_pb2.Topic:
         write_queues=topic.write_queues,
         permission=topic.permission,
         created_ms=topic.created_ms,
+        topic_id=topic.topic_id,
     )
 
 

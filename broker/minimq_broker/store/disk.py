@@ -34,15 +34,21 @@ class Disk:
         self._marks = marks
         #: Protects what follows.
         self._lock = threading.Lock()
-        self._level = DiskLevel.NORMAL
+        self._latest = DiskUse(0, 0), DiskLevel.NORMAL
+
+    @property
+    def latest(self) -> tuple[DiskUse, DiskLevel]:
+        """What the latest look has found."""
+        return self._latest
 
     def look(self) -> tuple[DiskUse, DiskLevel]:
         """Return how full the disk is, and what that calls for. Raises `OSError`."""
         with self._lock:
             usage = shutil.disk_usage(self._path)
             use = DiskUse(usage.used, usage.free)
-            before, self._level = self._level, self._marks.level(use, self._level)
-            level = self._level
+            before = self._latest[1]
+            level = self._marks.level(use, before)
+            self._latest = use, level
         if level != before:
             say = log.warning if level > before else log.info
             say("store: disk used=%.1f%% free=%d level=%s", 100 * use.ratio, use.free_bytes, level.name.lower())

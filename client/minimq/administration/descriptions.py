@@ -86,6 +86,13 @@ class BrokerReport:
         messages_out: messages delivered since the start.
         commits: write transactions since the start, each of which may hold many batches.
         permission: what may be done with all of its topics.
+        disk_used: used part of the disk that the data is on, by all files together, from 0 to 1.
+        disk_free_bytes: what is left of it.
+        disk_level: what that calls for: "normal", "warn", "delete-early" or "refuse".
+        segments_deleted: files of the CommitLog that retention has deleted since the start.
+        bytes_deleted: size of those files.
+        retention_s: seconds for which messages are kept; 0 for ever.
+        retention_bytes: how much the CommitLog may use; 0 without a limit.
     """
 
     version: str
@@ -98,6 +105,13 @@ class BrokerReport:
     messages_out: int
     commits: int
     permission: Permission
+    disk_used: float
+    disk_free_bytes: int
+    disk_level: str
+    segments_deleted: int
+    bytes_deleted: int
+    retention_s: float
+    retention_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +148,22 @@ def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
         messages_out=answer.messages_out,
         commits=answer.commits,
         permission=permission_from_wire(answer.permission),
+        disk_used=answer.disk_used_bytes / max(answer.disk_used_bytes + answer.disk_free_bytes, 1),
+        disk_free_bytes=answer.disk_free_bytes,
+        disk_level=_DISK_LEVELS.get(answer.disk_level, "unknown"),
+        segments_deleted=answer.segments_deleted,
+        bytes_deleted=answer.bytes_deleted,
+        retention_s=answer.retention_ms / 1000,
+        retention_bytes=answer.retention_bytes,
     )
+
+
+_DISK_LEVELS = {
+    broker_pb2.DISK_LEVEL_NORMAL: "normal",
+    broker_pb2.DISK_LEVEL_WARN: "warn",
+    broker_pb2.DISK_LEVEL_DELETE_EARLY: "delete-early",
+    broker_pb2.DISK_LEVEL_REFUSE: "refuse",
+}
 
 
 def name_of(permission: Permission) -> str:

@@ -50,6 +50,13 @@ def status(nameserver: str, output: str) -> None:
                     "log_end": report.log_end if report else None,
                     "segments": report.segments if report else None,
                     "disk_bytes": report.disk_bytes if report else None,
+                    "disk_used": round(report.disk_used, 4) if report else None,
+                    "disk_free_bytes": report.disk_free_bytes if report else None,
+                    "disk_level": report.disk_level if report else None,
+                    "segments_deleted": report.segments_deleted if report else None,
+                    "bytes_deleted": report.bytes_deleted if report else None,
+                    "retention_s": report.retention_s if report else None,
+                    "retention_bytes": report.retention_bytes if report else None,
                 }
             )
     for conflict in conflicts:
@@ -68,6 +75,7 @@ def status(nameserver: str, output: str) -> None:
         "messages_in": "In",
         "messages_out": "Out",
         "disk": "Disk",
+        "full": "Disk full",
     }
     # A table says only what is not the same for all.
     for key in ("cluster", "id"):
@@ -138,11 +146,12 @@ def permission(nameserver: str, broker: str, allowed: str) -> None:
 
 
 def _in_short(row: Row) -> Row:
-    """Return the time since the start and the size on disk as people read them."""
-    started_at, disk_bytes = row["started_at"], row["disk_bytes"]
+    """Return the time since the start, the size on disk and the fullness of the disk as people read them."""
+    started_at, disk_bytes, used, level = row["started_at"], row["disk_bytes"], row["disk_used"], row["disk_level"]
     return {
         "up_for": duration_of((datetime.now(UTC) - started_at).total_seconds())
         if isinstance(started_at, datetime)
         else None,
         "disk": size_of(disk_bytes) if isinstance(disk_bytes, int) else None,
+        "full": f"{used:.0%}{'' if level == 'normal' else f' ({level})'}" if isinstance(used, float) else None,
     }
