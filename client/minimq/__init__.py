@@ -28,6 +28,7 @@ __all__ = [
     "AllocationStrategy",
     "ConsumeResult",
     "ConsumerOptions",
+    "OffsetReset",
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from minimq.rebalance import AllocationStrategy, allocation
     from minimq.receiving.consumer_options import ConsumerOptions
     from minimq.receiving.listener import ConsumeResult, RetryLater
+    from minimq.receiving.offset_reset import OffsetReset
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.receiving.push_consumer import PushConsumer
     from minimq.receiving.received import ReceivedMessage
@@ -72,6 +74,7 @@ else:
         "Message": "minimq_common.model",
         "MessageQueue": "minimq_common.model",
         "MiniMQError": "minimq_common.errors",
+        "OffsetReset": "minimq.receiving.offset_reset",
         "Permission": "minimq_common.model",
         "Producer": "minimq.sending.producer",
         "ProducerOptions": "minimq.sending.producer_options",

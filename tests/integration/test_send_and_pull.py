@@ -352,16 +352,17 @@ def test_a_pull_is_bounded_and_begins_anywhere(consumer: PullConsumer, producer:
 
 @pytest.mark.parametrize("offset", [-1, 6, 10**12])
 def test_an_offset_that_is_not_stored_says_which_are(
-    consumer: PullConsumer, producer: Producer, topic: str, offset: int
+    cluster: LocalCluster, producer: Producer, topic: str, offset: int
 ) -> None:
     queue = producer.send(Message(topic, b"0")).queue
     producer.send_many([Message(topic, b"x")] * 4, queue=queue)
-    consumer.assign([queue])
-    consumer.seek(queue, offset)
-    with pytest.raises(OffsetOutOfRange, match=rf"offset {offset} of queue .* valid are 0 to 5"):
-        consumer.poll(PATIENCE_S)
-    consumer.seek(queue, 3)
-    assert consumer.poll(PATIENCE_S)[0].queue_offset == 3
+    with PullConsumer(cluster.nameserver, group=topic, offset_reset="error") as consumer:
+        consumer.assign([queue])
+        consumer.seek(queue, offset)
+        with pytest.raises(OffsetOutOfRange, match=rf"offset {offset} of queue .* valid are 0 to 5"):
+            consumer.poll(PATIENCE_S)
+        consumer.seek(queue, 3)
+        assert consumer.poll(PATIENCE_S)[0].queue_offset == 3
 
 
 def test_a_waiting_pull_wakes_on_arrival(consumer: PullConsumer, producer: Producer, topic: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minimq.options import check_above_zero
+from minimq.receiving.offset_reset import OffsetReset
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
@@ -15,7 +18,14 @@ RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200,
 #: Is told of queues that a consumer has got, or has lost.
 QueuesCallback = Callable[[Sequence[MessageQueue]], object]
 
-_CHOICES = {"model": ("clustering", "broadcasting"), "assignment": ("client", "server")}
+#: Is told that a consumer goes on elsewhere, because messages were deleted before it could read them.
+OffsetCallback = Callable[[OffsetReset], object]
+
+_CHOICES = {
+    "model": ("clustering", "broadcasting"),
+    "assignment": ("client", "server"),
+    "offset_reset": ("earliest", "latest", "error"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,9 @@ class ConsumerOptions:
         assignment: who computes the shares, "client" or "server"; the same on all members. Servers know the strategies
             averagely and averagely_by_circle.
         offsets_dir: where the offsets of broadcasting are kept, GROUP/CLIENT_ID.json.
+        offset_reset: where to go on when the next message of a queue was deleted before it was read: "earliest" or
+            "latest" of those that are stored, or "error", which raises `OffsetOutOfRange`.
+        on_offset_reset: called with an `OffsetReset` that says what was missed.
         on_assigned: called with queues that this consumer has got, before their first message is handed out.
         on_revoked: called with queues that others shall have, or when closing: after their last message is finished
             and before their last commit. Returning `False` says that their state is not saved yet.
@@ -78,7 +91,9 @@ class ConsumerOptions:
     hold_s: float = 0.0
     model: str = "clustering"
     assignment: str = "client"
-    offsets_dir: str = "~/.minimq/offsets"
+    offsets_dir: str | os.PathLike[str] = "~/.minimq/offsets"
+    offset_reset: str = "earliest"
+    on_offset_reset: OffsetCallback | None = None
     on_assigned: QueuesCallback | None = None
     on_revoked: QueuesCallback | None = None
     on_lost: QueuesCallback | None = None
@@ -90,13 +105,36 @@ class ConsumerOptions:
                 f"lease_trust_s is {self.lease_trust_s}: it must be above heartbeat_interval_s, which is "
                 f"{self.heartbeat_interval_s}"
             )
-        if self.max_tries is not None and self.max_tries < 0:
-            raise InvalidArgument(f"max_tries is {self.max_tries}: it must be 0 or above, or None")
+        if self.max_tries is not None and (type(self.max_tries) is not int or self.max_tries < 0):
+            raise InvalidArgument(f"max_tries is {self.max_tries!r}: it must be a whole number from 0 on, or None")
         if not 0.01 <= self.suspend_s <= 30:
             raise InvalidArgument(f"suspend_s is {self.suspend_s}: it must be from 0.01 to 30")
-        if not self.retry_delays_s or not all(delay > 0 for delay in self.retry_delays_s):
-            raise InvalidArgument(f"retry_delays_s is {self.retry_delays_s}: it must have numbers, all above 0")
+        if not _are_delays(self.retry_delays_s):
+            raise InvalidArgument(
+                f"retry_delays_s is {self.retry_delays_s!r}: it must be a sequence of finite numbers, all above 0"
+            )
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if value not in choices:
                 raise InvalidArgument(f"{name} is {value!r}: it must be one of {', '.join(choices)}")
+        folder: object = self.offsets_dir
+        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+            raise InvalidArgument(f"offsets_dir is {folder!r}: it must be the path of a folder")
+        for name in ("on_assigned", "on_revoked", "on_lost"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise InvalidArgument(f"{name} is {value!r}: it must be a function, or None")
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise `InvalidArgument` unless an argument is a whole number from 1 on."""
+    if type(value) is not int or value < 1:
+        raise InvalidArgument(f"{name} is {value!r}: it must be a whole number from 1 on")
+
+
+def _are_delays(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and len(value) > 0
+        and all(type(delay) in (int, float) and 0 < delay < math.inf for delay in value)
+    )

@@ -89,6 +89,16 @@ class InHand:
         with self._changed:
             self._queues[queue] = _QueueWork(offset)
 
+    def start_over(self, queue: MessageQueue, end: int) -> int | None:
+        """Forget what is in hand of a queue that has shrunk. Returns from where to read again, None if it has left."""
+        with self._changed:
+            work = self._queues.get(queue)
+            if work is None:
+                return None
+            offset = min(work.ranges.commit_position, end)
+            self._queues[queue] = _QueueWork(offset)
+            return offset
+
     def drop(self, queues: Iterable[MessageQueue]) -> None:
         """Queues are read no more; what becomes of their messages does not matter."""
         with self._changed:

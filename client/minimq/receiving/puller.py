@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.pull_stream import PullStreams
-from minimq_common.errors import Fenced, MiniMQError, QueueNotFound, TopicNotFound
+from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
@@ -35,6 +36,7 @@ class Puller:
     Attributes:
         tag_hashes: by topic, the hashes of the tags that are wanted; all tags where there are none.
         closed: no pull begins any more.
+        resets: which fetchers have gone on elsewhere, until the user is told.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Puller:
     ) -> None:
         self.tag_hashes: dict[str, tuple[int, ...]] = {}
         self.closed = False
+        self.resets: list[tuple[Fetcher, OffsetReset]] = []
         self._changed = changed
         self._streams = streams
         self._group = group
@@ -95,12 +98,23 @@ class Puller:
                 return
             if frame is None or frame.end:
                 fetcher.pull = None
-            if frame is not None and not frame.HasField("failure"):
+            if frame is not None and frame.HasField("failure"):
+                error = from_failure(frame.failure)
+            if frame is not None and error is None:
                 fetcher.add(frame)
                 self.pull(fetcher)
+            elif frame is not None and isinstance(error, OffsetOutOfRange) and self._options.offset_reset != "error":
+                self._go_on_elsewhere(fetcher, frame)
             else:
-                self._pull_failed(fetcher, from_failure(frame.failure) if frame is not None else error)
+                self._pull_failed(fetcher, error)
             self._changed.notify_all()
+
+    def _go_on_elsewhere(self, fetcher: Fetcher, frame: broker_pb2.PullFrame) -> None:
+        reset = fetcher.reset(frame.min_offset, frame.max_offset, self._options.offset_reset)
+        if reset is not None:
+            log.warning("consumer: group=%s %s", self._group, reset)
+            self.resets.append((fetcher, reset))
+        self.pull(fetcher)
 
     def _pull_failed(self, fetcher: Fetcher, error: MiniMQError | None) -> None:
         if error is None or error.retriable:

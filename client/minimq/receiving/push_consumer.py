@@ -14,11 +14,12 @@ from minimq.filtering.message_filter import MessageFilter
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Start
-from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions
+from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions, check_count
 from minimq.receiving.in_hand import Call, InHand
 from minimq.receiving.listener import Listener, Verdict, verdict
 from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.member_state import Grant
+from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.process_queue import Limits
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import delay_ms, from_copy, tried_again
@@ -90,8 +91,8 @@ class PushConsumer(Consumer):
             start=start,
             options=with_changes(options or ConsumerOptions(), changes),
         )
-        if threads < 1 or batch_size < 1:
-            raise InvalidArgument("threads and batch_size must be at least 1")
+        check_count("threads", threads)
+        check_count("batch_size", batch_size)
         chosen = self._options
         self._batch_size = batch_size
         self._orderly = orderly
@@ -215,10 +216,19 @@ class PushConsumer(Consumer):
     def _delay_ms(self, queue: MessageQueue) -> int:
         return delay_ms(self._options.retry_delays_s, queue.queue_id) if queue.topic == self._retry_topic else 0
 
+    def _offset_reset(self, reset: OffsetReset) -> None:
+        if reset.is_back:
+            # Other messages will come under offsets that are in hand.
+            again = self._in_hand.start_over(reset.queue, reset.offset)
+            if again is not None:
+                self._core.seek(reset.queue, again)
+        super()._offset_reset(reset)
+
     # ---- dispatching ----------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
         commit_at = time.monotonic() + self._options.commit_interval_s
+        told: MiniMQError | None = None
         while not self._stop.is_set():
             try:
                 draining = self._hand_over()
@@ -231,7 +241,9 @@ class PushConsumer(Consumer):
             except Closed:
                 return
             except MiniMQError as error:
-                log.error("consumer: group=%s error=%s", self.group, error)
+                if error is not told:  # a refusal is the same one until it is over
+                    log.error("consumer: group=%s error=%s", self.group, error)
+                told = error
                 self._stop.wait(_WAIT_S)
             except Exception:  # the thread serves all queues: it must outlive a fault with one
                 log.exception("consumer: failed, will try again group=%s", self.group)

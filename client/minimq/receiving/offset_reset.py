@@ -1,0 +1,50 @@
+"""Going on after the offset that comes next is not stored: retention was faster than the reader, or the log was cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minimq_common.model import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """A consumer goes on at another offset, because the one that it was to read next is not stored.
+
+    Attributes:
+        queue: where.
+        wanted: the offset that it was to read next.
+        offset: where it goes on.
+        min_offset: first offset that was stored then.
+        max_offset: the offset that the next message was to get then.
+    """
+
+    queue: MessageQueue
+    wanted: int
+    offset: int
+    min_offset: int
+    max_offset: int
+
+    @property
+    def deleted(self) -> int:
+        """How many messages were deleted before this consumer could read them."""
+        return max(self.min_offset - self.wanted, 0)
+
+    @property
+    def missed(self) -> int:
+        """How many messages this consumer passes over: those that were deleted, and with "latest" all others."""
+        return max(self.offset - self.wanted, 0)
+
+    @property
+    def is_back(self) -> bool:
+        """Whether the queue ends before what was to be read: its log was cut, and goes on with other messages."""
+        return self.offset < self.wanted
+
+    def __str__(self) -> str:
+        """Say what happened in a sentence."""
+        where = f"offset {self.wanted} of queue {self.queue}"
+        if self.is_back:
+            return f"{where} is beyond the end of the queue, which lost its last messages: going on at {self.offset}"
+        rest = self.missed - self.deleted
+        others = f" and {rest} passed over" if rest else ""
+        return f"{where} is not stored any more: {self.deleted} messages are gone{others}, going on at {self.offset}"
