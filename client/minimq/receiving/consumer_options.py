@@ -120,7 +120,7 @@ class ConsumerOptions:
         folder: object = self.offsets_dir
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             raise InvalidArgument(f"offsets_dir is {folder!r}: it must be the path of a folder")
-        for name in ("on_assigned", "on_revoked", "on_lost"):
+        for name in ("on_assigned", "on_revoked", "on_lost", "on_offset_reset"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise InvalidArgument(f"{name} is {value!r}: it must be a function, or None")
