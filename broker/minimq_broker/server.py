@@ -9,6 +9,7 @@ import grpc.aio
 
 from minimq_broker.core.disk import Watermarks
 from minimq_broker.core.retention import RetentionRules
+from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.route_lookup import RouteLookup
@@ -91,9 +92,17 @@ class Broker:
         await self._server.start()
         self._registration = Registration(options.nameservers, self._describe, lambda: engine.data_version)
         self._registration.start()
+        if options.metrics:
+            self._metrics = MetricsServer(BrokerMetrics(engine, identity, options.metrics_series).collect, PREFIX)
+            self._metrics_address = await self._metrics.start(options.metrics)
+        self._standard.serving()
 
     async def stop(self) -> None:
         """Unregister, let calls under way end, write what was handed in, close the store. Idempotent."""
+        if self._standard is not None:
+            self._standard.stopping()
+        if self._metrics is not None:  # before the store is closed, which it reads
+            await self._metrics.stop()
         registration, self._registration = self._registration, None
         if registration is not None:
             await registration.stop()

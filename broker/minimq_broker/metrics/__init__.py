@@ -1,0 +1,1 @@
+"""The metrics of a broker, read when somebody asks."""

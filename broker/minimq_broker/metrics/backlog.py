@@ -1,0 +1,89 @@
+"""What topics hold, and what groups have still to read, in a bounded number of series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.message_store import MessageStore
+
+#: Stands for the topics, and for the pairs of a group and a topic, that have no series of their own. No legal name.
+OTHERS = "(others)"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDepth:
+    """The messages of a topic, in all of its queues.
+
+    Attributes:
+        stored: those that are still there.
+        appended: all that there ever were.
+    """
+
+    stored: int
+    appended: int
+
+
+class Backlog:
+    """Counts messages by the offsets in the state. Used by one thread at a time, of any kind.
+
+    Args:
+        store: returns the store of the broker.
+        most_series: topics, and pairs of a group and a topic, that are told apart: those that are older.
+    """
+
+    def __init__(self, store: Callable[[], MessageStore], most_series: int) -> None:
+        self._store = store
+        self._most_series = most_series
+        #: First offsets of queues, which cost a look at the disk. They change with the start of the log and the term.
+        self._firsts: dict[QueueKey, int] = {}
+        self._firsts_as_of = (0, 0)
+
+    def topics(self) -> dict[str, TopicDepth]:
+        """Return what each topic holds, by its name."""
+        names = self._names()
+        ends = self._store().state.ends.copy()
+        stored, appended = dict.fromkeys(names.values(), 0), dict.fromkeys(names.values(), 0)
+        for queue, end in ends.items():
+            name = names.get(queue.topic_id)
+            if name is not None:
+                stored[name] += max(0, end.offset - self._first(queue))
+                appended[name] += end.offset
+        return {name: TopicDepth(stored[name], appended[name]) for name in stored}
+
+    def lags(self) -> dict[tuple[str, str], int]:
+        """Return how many messages each group has still to read of each topic where it has offsets."""
+        names = self._names()
+        state = self._store().state
+        committed = state.committed.copy()
+        by_pair: dict[tuple[int, str], int] = {}
+        for (group, topic_id, queue_id), offset in committed.items():
+            if topic_id in names:
+                queue = QueueKey(topic_id, queue_id)
+                lag = state.end(queue).offset - max(offset, self._first(queue))
+                by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + max(0, lag)
+        lags: dict[tuple[str, str], int] = {}
+        for number, ((topic_id, group), lag) in enumerate(sorted(by_pair.items())):
+            pair = (group, names[topic_id]) if number < self._most_series else (OTHERS, OTHERS)
+            lags[pair] = lags.get(pair, 0) + lag
+        return lags
+
+    def _names(self) -> dict[int, str]:
+        """Return how the topic of each id is called here, the oldest first."""
+        topics = sorted(self._store().state.topics.copy().values(), key=lambda topic: topic.topic_id)
+        return {
+            topic.topic_id: topic.name if number < self._most_series else OTHERS for number, topic in enumerate(topics)
+        }
+
+    def _first(self, queue: QueueKey) -> int:
+        store = self._store()
+        if not store.log.start:
+            return 0  # nothing was ever deleted
+        as_of = (store.log.start, store.state.term)
+        if as_of != self._firsts_as_of:
+            self._firsts, self._firsts_as_of = {}, as_of
+        if queue not in self._firsts:
+            # Of an empty queue it is the end, where its next message will be the first.
+            self._firsts[queue] = store.bounds(queue)[0]
+        return self._firsts[queue]

@@ -1,0 +1,136 @@
+"""All metrics of a broker; docs/monitoring.md has the table.
+
+What happens often was counted where it happens, once for each batch or commit. All else is read from what there is, by
+a thread that only looks: at single values, and at copies of tables.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+from prometheus_client.core import Metric
+
+from minimq_broker.metrics.backlog import Backlog
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.status import Identity
+from minimq_common.metrics import counter, counters, gauge, gauges, histogram, info
+
+PREFIX = "minimq_broker"
+
+
+class BrokerMetrics:
+    """The metrics of one broker.
+
+    Args:
+        engine: open for as long as metrics are collected.
+        identity: which broker it is.
+        most_series: topics, groups, and pairs of both, that have series of their own.
+    """
+
+    def __init__(self, engine: Engine, identity: Identity, most_series: int) -> None:
+        self._engine = engine
+        self._identity = identity
+        self._most_series = most_series
+        self._backlog = Backlog(lambda: engine.store, most_series)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        identity = self._identity
+        values = {
+            "broker": identity.broker_name,
+            "id": str(identity.broker_id),
+            "cluster": identity.cluster,
+            "version": identity.version,
+        }
+        yield info(PREFIX, "Which broker this is.", values)
+        yield from self._traffic()
+        yield from self._commits()
+        yield from self._disk()
+        yield from self._clients()
+        yield from self._depths()
+
+    def _traffic(self) -> Iterator[Metric]:
+        done = self._engine.counters
+        yield counter(f"{PREFIX}_messages_in_total", "Messages that were stored.", done.messages_in)
+        yield counter(f"{PREFIX}_messages_out_total", "Messages that were handed out.", done.messages_out)
+        yield counter(f"{PREFIX}_bytes_in_total", "Bytes of batches that were stored.", done.bytes_in)
+        yield counter(f"{PREFIX}_bytes_out_total", "Bytes of batches that were handed out.", done.bytes_out)
+        yield histogram(
+            f"{PREFIX}_append_seconds", "From the arrival of a batch to its answer, also to a refusal.", done.append_s
+        )
+        yield counters(
+            f"{PREFIX}_appends_refused_total",
+            "Batches that were not taken, by the code of the error.",
+            ("reason",),
+            (((reason,), number) for reason, number in sorted(done.refused.copy().items())),
+        )
+
+    def _commits(self) -> Iterator[Metric]:
+        store = self._engine.store
+        yield counter(f"{PREFIX}_commits_total", "Transactions that were written and synced.", store.commits)
+        yield histogram(f"{PREFIX}_commit_seconds", "To write and sync a transaction.", store.figures.seconds)
+        yield histogram(f"{PREFIX}_commit_messages", "Messages in a transaction.", store.figures.messages)
+        yield histogram(f"{PREFIX}_commit_bytes", "Bytes in a transaction.", store.figures.sizes)
+        yield gauge(f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.pending_bytes)
+        yield gauge(
+            f"{PREFIX}_store_failed", "1 when nothing is stored until the broker is restarted.", store.has_failed
+        )
+
+    def _disk(self) -> Iterator[Metric]:
+        store, done = self._engine.store, self._engine.counters
+        yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
+        yield gauge(f"{PREFIX}_log_bytes", "Disk that the CommitLog uses.", store.log.disk_bytes)
+        yield counter(f"{PREFIX}_segments_deleted_total", "Files that retention deleted.", done.segments_deleted)
+        yield gauge(
+            f"{PREFIX}_checkpoint_age_seconds",
+            "Since the state was saved; a start after a crash re-reads what came later.",
+            time.monotonic() - store.figures.saved_at,
+        )
+        try:
+            use, _ = store.disk.look()
+        except OSError:  # what is not known is not shown
+            return
+        yield gauge(f"{PREFIX}_disk_free_bytes", "Disk that is free for more.", use.free_bytes)
+        yield gauge(f"{PREFIX}_disk_used_ratio", "Used part of the disk, by everybody, from 0 to 1.", use.ratio)
+
+    def _clients(self) -> Iterator[Metric]:
+        engine = self._engine
+        streams = engine.streams
+        yield gauges(
+            f"{PREFIX}_streams",
+            "Open streams of clients: producers append, consumers pull, members of groups have a session.",
+            ("call",),
+            (((call,), streams[call]) for call in ("append", "pull", "session")),
+        )
+        yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", engine.long_polls)
+        groups = islice(engine.groups.names(), self._most_series)
+        yield gauges(
+            f"{PREFIX}_group_members",
+            "Members of a consumer group.",
+            ("group",),
+            (((group,), len(engine.groups.members(group).client_ids)) for group in groups),
+        )
+
+    def _depths(self) -> Iterator[Metric]:
+        yield gauge(f"{PREFIX}_topics", "Topics on this broker.", len(self._engine.state.topics))
+        depths = self._backlog.topics()
+        yield gauges(
+            f"{PREFIX}_topic_messages",
+            "Messages of a topic that are stored.",
+            ("topic",),
+            (((topic,), depth.stored) for topic, depth in depths.items()),
+        )
+        yield counters(
+            f"{PREFIX}_topic_messages_in_total",
+            "Messages of a topic that were ever stored.",
+            ("topic",),
+            (((topic,), depth.appended) for topic, depth in depths.items()),
+        )
+        yield gauges(
+            f"{PREFIX}_group_lag_messages",
+            "Messages of a topic that a group has still to read.",
+            ("group", "topic"),
+            (((group, topic), lag) for (group, topic), lag in self._backlog.lags().items()),
+        )
