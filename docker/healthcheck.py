@@ -1,7 +1,7 @@
-"""The health check of the image: asks the server of this container a real question, as any client would.
+"""The health check of the image: asks the server of this container for its health, as any tool for gRPC would.
 
-Which server that is follows from the variable that says where it listens. A broker is healthy without its name servers:
-it goes on to serve the clients that know it, so that the failure of one must not look like the failure of all.
+Where it listens follows from the variable that says so. A broker is healthy without its name servers: it goes on to
+serve the clients that know it, so that the failure of one must not look like the failure of all.
 """
 
 from __future__ import annotations
@@ -10,34 +10,27 @@ import os
 import sys
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq_common.rpc import from_rpc_error, open_channel
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 
 _TIMEOUT_S = 3.0
 
 
 def main() -> None:
-    """Exit with status 0 when the server answers, otherwise with 1 and the reason, which `docker inspect` shows."""
-    broker = os.environ.get("MINIMQ_BROKER_LISTEN", "")
-    listen = broker or os.environ.get("MINIMQ_NAMESERVER_LISTEN", "")
+    """Exit with status 0 when the server serves, otherwise with 1 and the reason, which `docker inspect` shows."""
+    listen = os.environ.get("MINIMQ_BROKER_LISTEN") or os.environ.get("MINIMQ_NAMESERVER_LISTEN")
     if not listen:
         sys.exit("neither MINIMQ_BROKER_LISTEN nor MINIMQ_NAMESERVER_LISTEN is set: what is there to check?")
     with open_channel("127.0.0.1:" + listen.rpartition(":")[2]) as channel:
         try:
-            if broker:
-                status = broker_pb2_grpc.BrokerStub(channel).GetStatus(
-                    broker_pb2.GetStatusRequest(), timeout=_TIMEOUT_S
-                )
-                answer = f"{status.broker_name} serves, log end {status.log_end}"
-            else:
-                cluster = nameserver_pb2_grpc.NameServerStub(channel).GetCluster(
-                    nameserver_pb2.GetClusterRequest(), timeout=_TIMEOUT_S
-                )
-                answer = f"brokers: {' '.join(broker.broker_name for broker in cluster.brokers) or 'none'}"
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
             sys.exit(f"{listen} does not answer: {from_rpc_error(error, 'the server').message}")
-    sys.stdout.write(f"{answer}\n")
+    status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    if answer.status != health_pb2.HealthCheckResponse.SERVING:
+        sys.exit(f"{listen} is {status}")
+    sys.stdout.write(f"{status}\n")
 
 
 if __name__ == "__main__":

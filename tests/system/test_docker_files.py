@@ -173,13 +173,12 @@ def check_health(variable: str, address: str) -> subprocess.CompletedProcess[str
 @pytest.mark.system
 def test_the_health_check_asks_the_server() -> None:
     with LocalCluster(brokers=1) as cluster:
-        for variable, server, answer in (
-            ("MINIMQ_NAMESERVER_LISTEN", cluster.nameservers[0], "brokers: broker-a\n"),
-            ("MINIMQ_BROKER_LISTEN", cluster.brokers[0], "broker-a serves, log end "),
+        for variable, server in (
+            ("MINIMQ_NAMESERVER_LISTEN", cluster.nameservers[0]),
+            ("MINIMQ_BROKER_LISTEN", cluster.brokers[0]),
         ):
             healthy = check_health(variable, server.address)
-            assert healthy.returncode == 0, healthy.stderr
-            assert healthy.stdout.startswith(answer)
+            assert (healthy.returncode, healthy.stdout) == (0, "SERVING\n"), healthy.stderr
             server.kill()
             dead = check_health(variable, server.address)
             assert dead.returncode == 1
