@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minimq.rebalance import allocate_group
-from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
+from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
 from minimq.receiving.rounds import Rounds
 from minimq_broker.core.groups import Members
 from minimq_common.errors import Fenced
@@ -49,6 +50,7 @@ class SimulatedMember(Process):
         self._stands_still: set[MessageQueue] = set()
         self._leaves: set[MessageQueue] = set()
         self._trusted_until: dict[str, float] = {}
+        self._sure_until: dict[MessageQueue, float] = {}
         self._begun: dict[MessageQueue, int] = {}
         self._lists: dict[str, Members] = {}
         self._state = MemberState(drain_s=world.times.drain_s, trust_s=world.times.trust_s)
@@ -61,7 +63,8 @@ class SimulatedMember(Process):
 
     def owns(self, queue: MessageQueue) -> bool:
         """Whether the reader would hand out what it has of a queue."""
-        trusted = self.world.now < self._trusted_until.get(queue.broker_name, 0.0)
+        until = min(self._trusted_until.get(queue.broker_name, 0.0), self._sure_until.get(queue, math.inf))
+        trusted = self.world.now < until
         return self.alive and trusted and queue in self.reads and queue not in self._stands_still
 
     # ---- faults -----------------------------------------------------------------------------------
@@ -144,6 +147,8 @@ class SimulatedMember(Process):
         line = self.lines[session.broker.name]
         if line.session is session:
             line.session = None
+            until = line.answered_at + self.world.times.grace_s
+            self._do(self._state.disconnected(session.broker.name, until, self.world.now))
 
     def hear(self, session: Session, words: Sequence[Any]) -> None:
         name, now = session.broker.name, self.world.now
@@ -194,6 +199,8 @@ class SimulatedMember(Process):
                 case Revoke(queue):
                     self._leaves.add(queue)
                     self._finish_later(queue)
+                case Doubt(queue, until):
+                    self._sure_until[queue] = min(until, self._sure_until.get(queue, math.inf))
                 case Lose(queue):
                     self.world.note(f"{self.name} loses {queue.broker_name}/{queue.queue_id}")
                     self._forget(queue)
@@ -212,21 +219,24 @@ class SimulatedMember(Process):
     def _begin(self, queue: MessageQueue, grant: Grant) -> None:
         if grant.epoch < self._begun.get(queue, 0):
             raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, later than a later one")
-        if self.reads.get(queue) == grant.epoch:
+        stood_still = queue in self._stands_still or queue in self._sure_until
+        if self.reads.get(queue) == grant.epoch and not stood_still:
             raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, which it reads already")
         self.world.note(f"{self.name} begins {queue.broker_name}/{queue.queue_id} {short(grant.epoch)}")
         self._begun[queue] = self.reads[queue] = grant.epoch
         self._stands_still.discard(queue)
+        self._sure_until.pop(queue, None)
         self._leaves.discard(queue)
 
     def _forget(self, queue: MessageQueue) -> None:
         self.reads.pop(queue, None)
         self._stands_still.discard(queue)
+        self._sure_until.pop(queue, None)
         self._leaves.discard(queue)
 
     def _finish_later(self, queue: MessageQueue) -> None:
         """The reader works on what is in hand, which may take too long, and gives the queue back."""
-        epoch = self.reads.get(queue)
+        epoch = self.reads[queue]
         chance, drain_s = self.world.chance, self.world.times.drain_s
         seconds = chance.uniform(0.0, 0.1 if chance.random() < 0.9 else 2 * drain_s)
         if chance.random() < 0.03:
@@ -239,7 +249,7 @@ class SimulatedMember(Process):
                 self._forget(queue)
                 if self.world.times.hold_s and self.world.chance.random() < 0.7:
                     self.post(lambda: self._do(self._state.saved([queue])))
-                self.post(lambda: self._do(self._state.released([queue])))
+                self.post(lambda: self._do(self._state.released({queue: epoch})))
 
         self.world.after(seconds, finish)
 

@@ -125,7 +125,7 @@ class TopicService:
                     queue_id=key.queue_id,
                     min_offset=first,
                     max_offset=end,
-                    last_store_timestamp_ms=self._engine.state.end(key).stored_ms,
+                    last_store_timestamp_ms=self._engine.store.queue_end(key).stored_ms,
                 )
             )
         return broker_pb2.DescribeTopicResponse(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.group_member import QueueOwner
@@ -14,7 +14,7 @@ from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_stores import Commit
 from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.routing import RouteCache
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,9 @@ class BroadcastReader:
         self._changed = threading.Condition()
         self._stopped = False
         self._look_at = 0.0
-        self._read: set[MessageQueue] = set()
-        #: Queues of which nothing was saved when this consumer began; the start rule holds for them.
+        #: What is read, and of which topic: one that was made anew has another id.
+        self._read: dict[MessageQueue, int] = {}
+        #: Queues of topics of which nothing was saved when this consumer began; the start rule holds for them.
         self._new: frozenset[MessageQueue] | None = None
         self._thread = threading.Thread(target=self._run, name="minimq-broadcast", daemon=True)
 
@@ -64,10 +65,11 @@ class BroadcastReader:
         self._routes.on_change(lambda route: self._look())
         self._thread.start()
 
-    def release(self, queues: Iterable[MessageQueue]) -> None:
+    def release(self, epochs: Mapping[MessageQueue, int]) -> None:
         """Take note that queues are read no more. Those that are there again meanwhile are begun again."""
         with self._changed:
-            self._read.difference_update(queues)
+            for queue in epochs:
+                self._read.pop(queue, None)
         self._look()
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
@@ -112,34 +114,59 @@ class BroadcastReader:
 
     def _compare(self) -> None:
         """Begin queues that have come, and end those that have gone."""
-        there = {queue for topic in self._topics for queue in self._routes.route(topic).read_queues()}
+        there = {queue for topic in self._topics for queue in self._queues_of(topic)}
         with self._changed:
-            come, gone = sorted(there - self._read), sorted(self._read - there)
+            read = dict(self._read)
+        gone = sorted((read.keys() - there) | self._made_anew(read))
         if gone:
             self._owner.revoked(gone)
         if self._new is None:
             self._new = frozenset(queue for queue in there if not self._offsets.knows(queue.topic))
-        begun: list[tuple[MessageQueue, int]] = []
+        begun: list[Commit] = []
         failure: MiniMQError | None = None
-        for queue in come:
+        for queue in sorted(there - read.keys()):
             try:
-                begun.append((queue, self._first_offset(queue, by_rule=queue in self._new)))
+                begun.append(self._first(queue))
             except MiniMQError as error:  # the other brokers shall not wait for this one
                 failure = error
         # The rule holds once: from now on "latest" is what it was today.
-        for unsaved in self._offsets.save([Commit(queue, offset, 0, False) for queue, offset in begun]).values():
+        for unsaved in self._offsets.save(begun).values():
             raise unsaved
-        for queue, offset in begun:
+        for first in begun:
             with self._changed:
-                self._read.add(queue)
-            self._owner.granted(queue, Grant(0, offset, 0))
+                self._read[first.queue] = first.topic_id
+            self._owner.granted(first.queue, Grant(0, first.offset, first.topic_id))
         if failure is not None:
             raise failure
 
-    def _first_offset(self, queue: MessageQueue, *, by_rule: bool) -> int:
+    def _queues_of(self, topic: str) -> list[MessageQueue]:
+        try:
+            return self._routes.route(topic).read_queues()
+        except TopicNotFound:  # it was deleted, and may be made anew
+            return []
+
+    def _made_anew(self, read: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+        """Return the queues of topics that were deleted and made again so quickly that no route was without them."""
+        now: dict[tuple[str, str], int] = {}
+        for queue in read:
+            place = queue.topic, queue.broker_name
+            if place not in now:
+                try:
+                    now[place] = self._starts.bounds(queue).topic_id
+                except MiniMQError as error:
+                    log.info("broadcasting: not known whether a topic was made anew queue=%s reason=%s", queue, error)
+                    now[place] = read[queue]
+        return {queue for queue, topic_id in read.items() if now[queue.topic, queue.broker_name] != topic_id}
+
+    def _first(self, queue: MessageQueue) -> Commit:
+        """Return where to begin with a queue."""
         bounds = self._starts.bounds(queue)
-        saved = self._offsets.get(queue)
+        saved = self._offsets.get(queue, bounds.topic_id)
+        is_new = self._new is None or queue in self._new or self._offsets.knows_former(queue, bounds.topic_id)
         if saved is not None:
-            return min(max(saved, bounds.first), bounds.end)
-        # A queue that came after the others is read from its beginning.
-        return self._starts.by_rule(queue, bounds) if by_rule else bounds.first
+            offset = saved  # if it is not stored any more, the user is told
+        elif is_new:
+            offset = self._starts.by_rule(queue, bounds)
+        else:  # a queue that came after the others is read from its beginning
+            offset = bounds.first
+        return Commit(queue, offset, topic_id=bounds.topic_id)

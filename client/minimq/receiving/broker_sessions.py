@@ -47,7 +47,9 @@ class BrokerSessions:
         address_of: where the master of a broker name is; None when it is not known.
         post: has a function called on the member's thread.
         on_event: called there with the broker's name and what it has told.
-        on_end: called there with the broker's name and the error when a session has ended before any brought something.
+        on_refusal: called there with the broker's name and the error when a session has ended before any brought
+            something.
+        on_break: called there with the broker's name when a session has ended.
         heartbeat_s: seconds between two signs of life.
     """
 
@@ -57,14 +59,16 @@ class BrokerSessions:
         address_of: Callable[[str], str | None],
         post: Post,
         on_event: Callable[[str, broker_pb2.SessionEvent], None],
-        on_end: Callable[[str, MiniMQError], None],
+        on_refusal: Callable[[str, MiniMQError], None],
+        on_break: Callable[[str], None],
         heartbeat_s: float,
     ) -> None:
         self._links = links
         self._address_of = address_of
         self._post = post
         self._on_event = on_event
-        self._on_end = on_end
+        self._on_refusal = on_refusal
+        self._on_break = on_break
         self._heartbeat_s = heartbeat_s
         self._brokers: dict[str, _Broker] = {}
 
@@ -141,6 +145,7 @@ class BrokerSessions:
         if broker.number != number:
             return
         broker.session = None
+        self._on_break(broker.name)
         # Later a broker may take this client for another one: it has not noticed yet that the last session broke.
         if error is not None and not broker.greeted:
-            self._on_end(broker.name, error)
+            self._on_refusal(broker.name, error)

@@ -17,6 +17,7 @@ from minimq.receiving.consumer_core import ConsumerCore, News
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.group_member import Grant, GroupMember, Membership
 from minimq.receiving.local_offsets import LocalOffsets
+from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
@@ -48,6 +49,8 @@ def start_position(start: Start) -> broker_pb2.StartPosition:
             start = datetime.fromisoformat(start)
         except ValueError:
             raise InvalidArgument(f"start {start!r} is neither 'earliest' nor 'latest' nor a time") from None
+    if not isinstance(start, datetime):
+        raise InvalidArgument(f"start {start!r} is neither 'earliest' nor 'latest' nor a time")
     if start.tzinfo is None:
         start = start.replace(tzinfo=UTC)
     return broker_pb2.StartPosition(at=broker_pb2.START_AT_TIMESTAMP, timestamp_ms=round(start.timestamp() * 1000))
@@ -86,6 +89,7 @@ class Consumer:
         self._core = ConsumerCore(
             self._routes, self._links, group, self.client_id, options, self._lease_over, self._announce
         )
+        self._core.announce_reset = self._offset_reset
         self._filters: dict[str, MessageFilter] = {}
         self._member: GroupMember | BroadcastReader | None = None
         self._closed = False
@@ -95,6 +99,11 @@ class Consumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
         return self._core.queues
+
+    @property
+    def missed_messages(self) -> int:
+        """How many messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
+        return self._core.missed_messages
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Tell that the state which belongs to queues is saved, so that other members need not wait for it any longer.
@@ -150,10 +159,9 @@ class Consumer:
                 self._core.commit(offsets)
             except MiniMQError as error:  # the next owner starts a little earlier
                 log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)
-        for queue in offsets:
-            self._core.stop(queue)
+        epochs = self._core.stop(offsets)
         if self._member is not None:
-            self._member.release(offsets)
+            self._member.release(epochs)
 
     def _revoke_all(self) -> None:
         """Tell the user that all queues leave. To be called when closing, before the last commit. Idempotent."""
@@ -175,6 +183,14 @@ class Consumer:
         callback = self._options.on_assigned if news is News.GAINED else self._options.on_lost
         if callback is not None:
             self._tell_user(callback, queues)
+
+    def _offset_reset(self, reset: OffsetReset) -> None:
+        callback = self._options.on_offset_reset
+        if callback is not None:
+            try:
+                callback(reset)
+            except Exception:  # it is the user's, and must not end the reading
+                log.exception("consumer: a callback failed group=%s queue=%s", self.group, reset.queue)
 
     def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
         """Call the user's code. Returns whether it went well: it neither failed nor returned `False`."""
@@ -216,8 +232,16 @@ class Consumer:
         """Rely on the leases of a broker until then."""
         self._core.trust(broker_name, until)
 
+    def doubted(self, queue: MessageQueue, until: float) -> None:
+        """Hand nothing out of a queue after that time until it is granted again."""
+        self._core.doubt(queue, until)
+
+    def refused(self, error: MiniMQError | None) -> None:
+        """Tell the user again and again why the consumer cannot be part of its group, until it is."""
+        self._core.refuse(error)
+
     def failed(self, error: MiniMQError) -> None:
-        """Tell the user why the consumer cannot be part of its group."""
+        """Tell the user what went wrong."""
         self._core.fail(error)
 
     def tick(self) -> None:

@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -25,7 +25,7 @@ from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving.assignment import Assignment, GroupView, OwnAssignment, ServerAssignment
 from minimq.receiving.broker_sessions import BrokerSessions
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
+from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
 from minimq.receiving.rounds import Rounds
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
@@ -60,8 +60,14 @@ class QueueOwner(Protocol):
     def trusted(self, broker_name: str, until: float) -> None:
         """Leases of a broker hold until then, on the monotonic clock; after it nothing is handed out under them."""
 
+    def doubted(self, queue: MessageQueue, until: float) -> None:
+        """Hand nothing out of the queue after that time, on the monotonic clock, until it is granted again."""
+
+    def refused(self, error: MiniMQError | None) -> None:
+        """The member cannot be part of its group, until it hears None."""
+
     def failed(self, error: MiniMQError) -> None:
-        """The member cannot be part of its group."""
+        """Something went wrong that the user has to know of; it will be tried again."""
 
     def tick(self) -> None:
         """A moment has passed."""
@@ -117,10 +123,18 @@ class GroupMember:
         # All that follows belongs to the thread.
         self._state = MemberState(drain_s=options.drain_s, trust_s=options.lease_trust_s)
         self._sessions = BrokerSessions(
-            links, self._address_of, self._to_do.put, self._hear, self._session_failed, options.heartbeat_interval_s
+            links,
+            self._address_of,
+            self._to_do.put,
+            self._hear,
+            on_refusal=self._refused,
+            on_break=self._session_broke,
+            heartbeat_s=options.heartbeat_interval_s,
         )
         #: The latest list of members that each broker has told.
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
+        #: By broker, why it does not have this member in the group.
+        self._refusals: dict[str, MiniMQError] = {}
         now = time.monotonic()
         self._rounds = Rounds(gap_s=_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._told_changes = 0
@@ -136,9 +150,9 @@ class GroupMember:
         self._routes.on_change(lambda route: self._to_do.put(self._want_round))
         self._thread.start()
 
-    def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Give queues back after their last commit."""
-        self._to_do.put(partial(self._release, tuple(queues)))
+    def release(self, epochs: Mapping[MessageQueue, int]) -> None:
+        """Give queues back after their last commit, each with the epoch under which it was read."""
+        self._to_do.put(partial(self._release, dict(epochs)))
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Tell that the state that belongs to queues is saved. May be said before or after they are released."""
@@ -195,8 +209,8 @@ class GroupMember:
     def _want_round(self) -> None:
         self._rounds.want(time.monotonic())
 
-    def _release(self, queues: Sequence[MessageQueue]) -> None:
-        self._do(self._state.released(queues))
+    def _release(self, epochs: Mapping[MessageQueue, int]) -> None:
+        self._do(self._state.released(epochs))
 
     def _state_saved(self, queues: Sequence[MessageQueue]) -> None:
         self._do(self._state.saved(queues))
@@ -212,6 +226,8 @@ class GroupMember:
         self._owner.trusted(name, self._state.trusted_until(name))
         match told.WhichOneof("event"):
             case "members":
+                if self._about.client_id in told.members.client_ids:
+                    self._accepted(name)
                 if told.members != self._lists.get(name):
                     self._lists[name] = told.members
                     self._rounds.want(now)
@@ -228,15 +244,22 @@ class GroupMember:
 
     def _refused(self, name: str, error: MiniMQError) -> None:
         if isinstance(error, GroupConflict):
-            self._owner.failed(error)
+            self._refusals[name] = error
+            self._owner.refused(error)
         else:
-            log.warning("group: refused broker=%s reason=%s", name, error)
+            level = logging.INFO if error.retriable else logging.WARNING
+            log.log(level, "group: refused broker=%s reason=%s", name, error)
 
-    def _session_failed(self, name: str, error: MiniMQError) -> None:
-        if isinstance(error, GroupConflict):
-            self._owner.failed(error)
-        else:
-            log.info("group: no session broker=%s reason=%s", name, error)
+    def _accepted(self, name: str) -> None:
+        """A broker has this member in its list."""
+        if self._refusals.pop(name, None) is not None:
+            self._owner.refused(next(iter(self._refusals.values()), None))
+
+    def _session_broke(self, name: str) -> None:
+        members = self._lists.get(name)
+        grace_s = members.grace_ms / 1000 if members is not None else 0.0
+        until = self._sessions.answered_at(name) + grace_s
+        self._do(self._state.disconnected(name, until, time.monotonic()))
 
     # ---- rounds ---------------------------------------------------------------------------------
 
@@ -330,6 +353,11 @@ class GroupMember:
                         self._owner.granted(step.queue, step.grant)
             case Revoke():
                 self._owner.revoked([step.queue for step in steps])
+            case Doubt():
+                log.info("group: in doubt until it is confirmed group=%s queues=%s", self._about.group, len(steps))
+                for step in steps:
+                    if isinstance(step, Doubt):
+                        self._owner.doubted(step.queue, step.until)
             case Lose():
                 lost = [step.queue for step in steps]
                 log.warning("group: queues are lost group=%s queues=%s", self._about.group, ", ".join(map(str, lost)))

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from minimq.receiving.offset_stores import Commit
@@ -18,9 +18,16 @@ from minimq_common.model import MessageQueue
 _VERSION = 1
 
 
+class _Saved(NamedTuple):
+    offset: int
+    #: Of the topic that was read; 0 when it is not known, as in files of earlier releases.
+    topic_id: int
+
+
 class LocalOffsets:
     """One file for each group and client id: DIRECTORY/GROUP/CLIENT_ID.json. Thread-safe.
 
+    Offsets are saved with the id of their topic, so that they do not count in one that was made anew under its name.
     The file is replaced as a whole, and synced, so that it is the old or the new one whatever happens. One consumer at
     a time has it.
 
@@ -53,63 +60,87 @@ class LocalOffsets:
                 f"the offsets in {self.path} are in use by another consumer: give each its own client_id"
             ) from None
         try:
-            self._offsets = self._read()
+            self._saved = self._read()
         except BaseException:
             self._guard.close()
             raise
 
-    def get(self, queue: MessageQueue) -> int | None:
-        """Return the offset that was saved last."""
+    def get(self, queue: MessageQueue, topic_id: int) -> int | None:
+        """Return the offset that was saved last in a topic; whatever was saved when no id is known."""
         with self._lock:
-            return self._offsets.get(queue)
+            saved = self._saved.get(queue)
+        return saved.offset if saved and (not saved.topic_id or saved.topic_id == topic_id) else None
 
     def knows(self, topic: str) -> bool:
-        """Tell whether an offset of any queue of a topic was saved."""
+        """Tell whether an offset of any queue of a topic of that name was saved."""
         with self._lock:
-            return any(queue.topic == topic for queue in self._offsets)
+            return any(queue.topic == topic for queue in self._saved)
+
+    def knows_former(self, queue: MessageQueue, topic_id: int) -> bool:
+        """Tell whether all that was saved of a topic at the broker of a queue is of an earlier one of that name."""
+        with self._lock:
+            ids = {
+                saved.topic_id
+                for other, saved in self._saved.items()
+                if (other.topic, other.broker_name) == (queue.topic, queue.broker_name)
+            }
+        return bool(ids) and not ids & {0, topic_id}
 
     def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         """Record offsets; see `OffsetStore.save`."""
         with self._lock:
-            offsets = self._offsets | {commit.queue: commit.offset for commit in commits}
-            if offsets == self._offsets:
+            saved = self._saved | {commit.queue: _Saved(commit.offset, commit.topic_id) for commit in commits}
+            if saved == self._saved:
                 return {}
             try:
-                self._write(offsets)
+                self._write(saved)
             except OSError as error:
                 failure = StoreError(f"offsets were not saved in {self.path}: {error}")
                 return dict.fromkeys((commit.queue for commit in commits), failure)
-            self._offsets = offsets
+            self._saved = saved
         return {}
 
     def close(self) -> None:
         """Let others have the file. Idempotent."""
         self._guard.close()
 
-    def _read(self) -> dict[MessageQueue, int]:
+    def _read(self) -> dict[MessageQueue, _Saved]:
         try:
             found: Any = json.loads(self.path.read_text())
             if found["version"] != _VERSION:
-                raise StoreError(f"{self.path} has version {found['version']}, this minimq writes {_VERSION}")
+                raise StoreError(
+                    f"{self.path} has version {found['version']}, this minimq writes {_VERSION}: read on with the "
+                    "release that wrote it"
+                )
             return {
-                MessageQueue(str(item["topic"]), str(item["broker"]), int(item["queue"])): int(item["offset"])
+                MessageQueue(str(item["topic"]), str(item["broker"]), int(item["queue"])): _Saved(
+                    int(item["offset"]), int(item.get("topic_id", 0))
+                )
                 for item in found["offsets"]
             }
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (AttributeError, OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                f"{self.path} is no file of offsets ({error!r}): remove it, then the consumer begins at its start"
+                f"{self.path} is no file of offsets ({error!r}): put a copy of it back. Without the file the consumer "
+                "begins where `start` says: with 'earliest' it reads again what it has read, with 'latest' it passes "
+                "over what was sent since"
             ) from None
 
-    def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def _write(self, offsets: Mapping[MessageQueue, _Saved]) -> None:
         content = {
             "version": _VERSION,
             "group": self._group,
             "client_id": self._client_id,
             "offsets": [
-                {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": offset}
-                for queue, offset in sorted(offsets.items())
+                {
+                    "topic": queue.topic,
+                    "broker": queue.broker_name,
+                    "queue": queue.queue_id,
+                    "offset": saved.offset,
+                    **({"topic_id": saved.topic_id} if saved.topic_id else {}),
+                }
+                for queue, saved in sorted(offsets.items())
             ],
         }
         fresh = self.path.with_suffix(".new")

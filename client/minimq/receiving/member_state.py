@@ -14,12 +14,20 @@ A lease is trusted for a while after the last sign of its broker: after the time
 broker has answered, so that neither an answer that was long on its way nor a process that slept can deceive it. A queue
 whose lease cannot be trusted any more is lost, whatever the broker thinks; it is asked for again, under its former
 epoch, when the broker is back.
+
+A session that breaks puts its leases in doubt long before that, since the broker may see it break as well, and gives
+the queues to others after its grace. The grace counts from the latest request that is known to have arrived: the broker
+had the session then, so it cannot have seen it break before. With the defaults that is 3 s after a heartbeat that may
+be up to 10 s old, so most doubts begin at once; they end when the session is back, which takes a moment, and the broker
+has confirmed the lease. A session that does not break raises no doubt, however long it is silent. On a line that was
+cut so that nobody is told, the broker waits for 60 s (`--session-timeout`) until it takes the session for broken, and
+the trust is over after 30 s. What remains is a line that was broken for the broker alone: the next heartbeat tells.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -74,13 +82,20 @@ class Revoke(NamedTuple):
     queue: MessageQueue
 
 
+class Doubt(NamedTuple):
+    """Hand out nothing more of the queue after this time, until there is another `Begin`: others may have it then."""
+
+    queue: MessageQueue
+    until: float
+
+
 class Lose(NamedTuple):
     """The queue is not this member's any more, at once."""
 
     queue: MessageQueue
 
 
-Step = Ask | GiveBack | Saved | Begin | Revoke | Lose
+Step = Ask | GiveBack | Saved | Begin | Revoke | Doubt | Lose
 
 
 class Phase(Enum):
@@ -98,7 +113,7 @@ class _Claim:
         self.phase = Phase.ASKED
         self.epoch = 0
         self.leaving_since = 0.0
-        #: Since when the broker has said that it does not know the lease; None when it has not.
+        #: Since when the lease waits to be confirmed, as its broker does not know it or the session broke; else None.
         self.doubted_at: float | None = None
 
 
@@ -159,19 +174,19 @@ class MemberState:
             steps.append(self._ask(queue))
         return steps
 
-    def released(self, queues: Iterable[MessageQueue]) -> list[Step]:
-        """The reader has finished with these queues."""
+    def released(self, epochs: Mapping[MessageQueue, int]) -> list[Step]:
+        """The reader has finished with these queues, each read under that epoch; a later lease is not meant."""
         steps: list[Step] = []
-        for queue in queues:
+        for queue, epoch in epochs.items():
             claim = self._claims.get(queue)
-            if claim is not None and claim.phase is not Phase.ASKED:
+            if claim is not None and claim.phase is not Phase.ASKED and claim.epoch == epoch:
                 steps += self._give_back(queue, claim)
         return _together(steps)
 
     def retire(self) -> list[Step]:
         """The member is about to leave its group, and the reader has finished with all queues."""
         self._target = frozenset()
-        return self.released(list(self._claims))
+        return self.released({queue: claim.epoch for queue, claim in self._claims.items()})
 
     def saved(self, queues: Iterable[MessageQueue]) -> list[Step]:
         """The user has saved the state of these queues. Those that are still held are told of when they are not."""
@@ -199,6 +214,16 @@ class MemberState:
                 steps.append(Ask(queue, self._epochs.get(queue, 0)))
         return _together(steps)
 
+    def disconnected(self, broker: str, until: float, now: float) -> list[Step]:
+        """The session has broken. The broker keeps the leases until then at least."""
+        steps: list[Step] = []
+        for queue, claim in sorted(self._claims.items(), key=lambda item: item[0]):
+            if queue.broker_name == broker and claim.phase is not Phase.ASKED:
+                if claim.doubted_at is None:
+                    claim.doubted_at = now
+                steps.append(Doubt(queue, until))
+        return steps
+
     def heard(self, broker: str, sent_at: float, now: float) -> list[Step]:
         """A broker has answered what it was sent at `sent_at`. So it has known since then that this member is alive."""
         self._heard_at[broker] = max(sent_at, self._heard_at.get(broker, sent_at))
@@ -218,9 +243,7 @@ class MemberState:
             self._epochs[queue] = max(grant.epoch, self._epochs.get(queue, 0))
             return [GiveBack(queue, grant.epoch)]
         if claim.phase is not Phase.ASKED and grant.epoch <= claim.epoch:
-            if grant.epoch == claim.epoch:
-                claim.doubted_at = None
-            return []
+            return self._confirm(queue, claim, grant) if grant.epoch == claim.epoch else []
         leaves = claim.phase is Phase.LEAVING and queue not in self._target
         claim.phase = Phase.LEAVING if leaves else Phase.HELD
         claim.epoch = self._epochs[queue] = grant.epoch
@@ -286,6 +309,11 @@ class MemberState:
         if queue in self._target:  # the allocation has changed back meanwhile
             steps.append(self._ask(queue))
         return steps
+
+    def _confirm(self, queue: MessageQueue, claim: _Claim, grant: Grant) -> list[Step]:
+        """The broker knows the lease. The reader goes on if it stands still for that."""
+        doubted, claim.doubted_at = claim.doubted_at is not None, None
+        return [Begin(queue, grant)] if doubted and claim.phase is Phase.HELD else []
 
     def _lose(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
         """The lease is not trusted. Its broker may still have it as this member's."""

@@ -19,13 +19,15 @@ class Commit(NamedTuple):
         queue: of which it is.
         offset: the next one to be read.
         epoch: of the lease under which it was read; 0 without a lease.
+        topic_id: of the topic that was read; 0 when it is not known.
         sought: the reader has moved: the recorded offset may go back.
     """
 
     queue: MessageQueue
     offset: int
-    epoch: int
-    sought: bool
+    epoch: int = 0
+    topic_id: int = 0
+    sought: bool = False
 
 
 class OffsetStore(Protocol):

@@ -12,10 +12,17 @@ from minimq_proto.v1 import broker_pb2
 
 
 class Bounds(NamedTuple):
-    """First offset that is stored in a queue, and the one after the last."""
+    """What is stored in a queue.
+
+    Attributes:
+        first: first offset.
+        end: the one after the last.
+        topic_id: of the topic at the broker of the queue: another one after it was deleted and made again.
+    """
 
     first: int
     end: int
+    topic_id: int
 
 
 class StartOffsets:
@@ -49,7 +56,7 @@ class StartOffsets:
         if not 0 <= queue.queue_id < len(described.queues):
             raise InvalidArgument(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
         status = described.queues[queue.queue_id]
-        return Bounds(status.min_offset, status.max_offset)
+        return Bounds(status.min_offset, status.max_offset, described.topic.topic_id)
 
     def by_rule(self, queue: MessageQueue, bounds: Bounds) -> int:
         """Return where the rule has a queue begin. Raises as `bounds`."""

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Phase, Revoke, Saved, Step
+from minimq.receiving.member_state import (
+    Ask,
+    Begin,
+    Doubt,
+    GiveBack,
+    Grant,
+    Lose,
+    MemberState,
+    Phase,
+    Revoke,
+    Saved,
+    Step,
+)
 from minimq_common.model import MessageQueue
 
 DRAIN_S, TRUST_S = 5.0, 30.0
@@ -47,16 +59,16 @@ def test_a_queue_is_asked_for_granted_revoked_and_given_back(state: MemberState)
     assert state.granted(Q, grant(7), 1.5) == [], "told again"
     assert state.aim([], 2.0) == [Revoke(Q), GiveBack(R, 0)]
     assert state.phase(Q) is Phase.LEAVING
-    assert state.released([Q]) == [GiveBack(Q, 7)]
+    assert state.released({Q: 7}) == [GiveBack(Q, 7)]
     assert (state.held(), state.phase(Q)) == ([], None)
-    assert state.released([Q]) == []
+    assert state.released({Q: 7}) == []
     assert state.aim([Q], 3.0) == [Ask(Q, 7)], "with the former epoch"
 
 
 def test_a_queue_that_is_wanted_again_while_it_leaves_is_given_back_and_asked_for(holder: MemberState) -> None:
     holder.aim([], 1.0)
     assert holder.aim([Q], 2.0) == []
-    assert holder.released([Q]) == [GiveBack(Q, 7), Ask(Q, 7)]
+    assert holder.released({Q: 7}) == [GiveBack(Q, 7), Ask(Q, 7)]
 
 
 def test_a_queue_that_takes_too_long_to_leave_is_lost(holder: MemberState) -> None:
@@ -78,7 +90,7 @@ def test_a_broker_that_has_another_wait_for_what_was_given_back_is_told_again(ho
     assert holder.wanted(Q) == [], "the round that follows decides"
     holder.aim([], 1.0)
     assert holder.wanted(Q) == [], "it is about to be given back"
-    holder.released([Q])
+    holder.released({Q: 7})
     assert holder.wanted(Q) == [GiveBack(Q, 7)]
 
 
@@ -88,7 +100,7 @@ def test_after_a_break_everything_is_said_again(state: MemberState) -> None:
     state.granted(R, grant(8), 0.0)
     state.aim([Q, OTHER], 1.0)
     state.saved([R])
-    state.released([R])
+    state.released({R: 8})
     assert state.connected("a") == [GiveBack(R, 8), Saved(R, 8), Ask(Q, 7)]
     assert state.connected("b") == [Ask(OTHER, 0)]
 
@@ -132,6 +144,39 @@ def test_a_lease_that_is_never_confirmed_is_lost(holder: MemberState) -> None:
     assert holder.phase(Q) is Phase.ASKED
 
 
+def test_a_session_that_breaks_puts_its_leases_in_doubt_until_they_are_confirmed(holder: MemberState) -> None:
+    holder.aim([Q, R, OTHER], 1.0)
+    holder.granted(OTHER, grant(3), 1.0)
+    assert holder.disconnected("a", 4.0, 2.0) == [Doubt(Q, 4.0)], "not what is only asked for, nor at other brokers"
+    assert holder.heard("a", 3.0, 3.0) == [], "the session is back, which says nothing of the lease"
+    assert holder.granted(Q, grant(7), 3.0) == [Begin(Q, grant(7))], "confirmed"
+    assert holder.granted(Q, grant(7), 3.1) == []
+
+
+def test_a_lease_in_doubt_is_lost_when_another_had_the_queue_meanwhile_or_nobody_knows(holder: MemberState) -> None:
+    holder.disconnected("a", 4.0, 2.0)
+    assert holder.granted(Q, grant(9), 3.0) == [Begin(Q, grant(9))], "a lease of its own, which the reader begins anew"
+    holder.disconnected("a", 6.0, 5.0)
+    holder.heard("a", 20.0, 20.0)
+    assert holder.tick(34.9) == []
+    assert holder.tick(35.0) == [Lose(Q)]
+
+
+def test_a_queue_in_doubt_that_leaves_is_not_begun_again(holder: MemberState) -> None:
+    holder.disconnected("a", 4.0, 2.0)
+    holder.aim([], 3.0)
+    assert holder.granted(Q, grant(7), 3.1) == []
+    assert holder.released({Q: 7}) == [GiveBack(Q, 7)]
+
+
+def test_what_was_read_under_an_earlier_lease_gives_no_later_one_back(holder: MemberState) -> None:
+    holder.aim([], 1.0)
+    holder.aim([Q], 1.5)
+    holder.granted(Q, grant(9), 2.0)
+    assert holder.released({Q: 7}) == []
+    assert holder.held() == [Q]
+
+
 def test_a_lease_that_is_over_while_its_queue_leaves_is_lost(holder: MemberState) -> None:
     holder.aim([], 1.0)
     assert holder.lease_over(Q, 7, 2.0) == [Lose(Q), GiveBack(Q, 7)]
@@ -140,7 +185,7 @@ def test_a_lease_that_is_over_while_its_queue_leaves_is_lost(holder: MemberState
 def test_a_queue_that_leaves_goes_on_leaving_under_a_new_lease(holder: MemberState) -> None:
     holder.aim([], 1.0)
     assert holder.granted(Q, grant(9), 2.0) == [Begin(Q, grant(9)), Revoke(Q)]
-    assert holder.released([Q]) == [GiveBack(Q, 9)]
+    assert holder.released({Q: 9}) == [GiveBack(Q, 9)]
 
 
 # ---- state --------------------------------------------------------------------------------------
@@ -150,7 +195,7 @@ def test_saved_state_is_told_after_the_queue_was_given_back(holder: MemberState)
     assert holder.saved([OTHER]) == [], "never held"
     assert holder.saved([Q]) == []
     holder.aim([], 1.0)
-    assert holder.released([Q]) == [GiveBack(Q, 7), Saved(Q, 7)]
+    assert holder.released({Q: 7}) == [GiveBack(Q, 7), Saved(Q, 7)]
     assert holder.saved([Q]) == [Saved(Q, 7)], "or later"
 
 
@@ -158,7 +203,7 @@ def test_state_of_a_new_lease_has_to_be_saved_anew(holder: MemberState) -> None:
     holder.saved([Q])
     holder.granted(Q, grant(9), 1.0)
     holder.aim([], 2.0)
-    assert holder.released([Q]) == [GiveBack(Q, 9)]
+    assert holder.released({Q: 9}) == [GiveBack(Q, 9)]
 
 
 def test_a_member_that_leaves_asks_for_nothing_any_more(state: MemberState) -> None:
@@ -179,7 +224,7 @@ events = st.lists(
         st.tuples(st.sampled_from(["granted", "lease_over"]), st.sampled_from(QUEUES), st.integers(1, 6)),
         st.tuples(st.sampled_from(["released", "saved"]), st.sampled_from(QUEUES)),
         st.tuples(st.just("heard"), st.sampled_from("ab"), st.floats(0, 40)),
-        st.tuples(st.just("connected"), st.sampled_from("ab")),
+        st.tuples(st.sampled_from(["connected", "disconnected"]), st.sampled_from("ab")),
         st.tuples(st.just("wanted"), st.sampled_from(QUEUES)),
         st.tuples(st.just("tick"), st.floats(0, 12)),
     ),
@@ -193,41 +238,54 @@ class Reader:
     def __init__(self) -> None:
         self.reads: dict[MessageQueue, int] = {}
         self.leaving: set[MessageQueue] = set()
+        self.doubtful: set[MessageQueue] = set()
 
     def take(self, steps: Sequence[Step]) -> None:
         for step in steps:
             match step:
                 case Begin(queue, given):
-                    assert given.epoch > self.reads.get(queue, 0), "an older lease"
+                    before = self.reads.get(queue, 0)
+                    assert given.epoch > before or (given.epoch == before and queue in self.doubtful), "an older lease"
                     self.reads[queue] = given.epoch
+                    self.doubtful.discard(queue)
                     self.leaving.discard(queue)
                 case Revoke(queue):
                     assert queue in self.reads
                     assert queue not in self.leaving, "revoked twice"
                     self.leaving.add(queue)
+                case Doubt(queue):
+                    assert queue in self.reads
+                    self.doubtful.add(queue)
                 case Lose(queue):
                     assert queue in self.reads, "lost what was not had"
                     del self.reads[queue]
+                    self.doubtful.discard(queue)
                     self.leaving.discard(queue)
 
 
-def play(state: MemberState, reader: Reader, now: float, event: Any) -> Sequence[Step]:  # noqa: ANN401, PLR0911
+def play(state: MemberState, reader: Reader, now: float, event: Any) -> Sequence[Step]:  # noqa: ANN401, C901, PLR0911
     match event:
         case ("aim", target):
             return state.aim(target, now)
         case ("granted", queue, epoch):
             return state.granted(queue, grant(epoch), now)
         case ("lease_over", queue, epoch):
+            if reader.reads.get(queue) == epoch:
+                reader.doubtful.add(queue)
             return state.lease_over(queue, epoch, now)
         case ("released", queue):
-            if reader.reads.pop(queue, None) is None:
+            epoch = reader.reads.pop(queue, None)
+            if epoch is None:
                 return []
             reader.leaving.discard(queue)
-            return state.released([queue])
+            reader.doubtful.discard(queue)
+            return state.released({queue: epoch})
         case ("saved", queue):
             return state.saved([queue])
         case ("heard", broker, ago):
             return state.heard(broker, max(now - ago, 0.0), now)
+        case ("disconnected", broker):
+            return state.disconnected(broker, now, now)
         case ("connected", broker):
             return state.connected(broker)
         case ("wanted", queue):
