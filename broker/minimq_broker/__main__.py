@@ -13,6 +13,7 @@ import click
 from minimq_broker.options import BrokerOptions
 from minimq_broker.server import Broker
 from minimq_broker.store.check import check_directory
+from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_common import daemon
 from minimq_common.errors import MiniMQError
@@ -38,17 +39,28 @@ def main(context: click.Context, options: BrokerOptions) -> None:
 
 @main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-def check(directory: Path) -> None:
+@click.option(
+    "--compare",
+    "other",
+    type=click.Path(path_type=Path),
+    metavar="OTHER",
+    help="Compare its log with that of the data directory of another replica as well, byte by byte.",
+)
+def check(directory: Path, other: Path | None) -> None:
     """Verify every checksum and every index row of a data DIRECTORY whose broker is stopped.
 
-    Exit status 0 when all is well, 1 when something is damaged: each finding is a line that names its position.
+    Exit status 0 when all is well, 1 when something is damaged or not the same: each finding is a line that names its
+    position.
     """
     with _failing():
         report = check_directory(directory, progress=sys.stderr.isatty())
+        comparison = None if other is None else compare_directories(directory, other)
     for finding in report.findings:
         click.echo(finding)
     click.echo(report.summary)
-    sys.exit(1 if report.findings else 0)
+    if comparison is not None:
+        click.echo(comparison.summary)
+    sys.exit(1 if report.findings or (comparison is not None and comparison.difference is not None) else 0)
 
 
 @main.command()

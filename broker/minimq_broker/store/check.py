@@ -58,6 +58,7 @@ def check_directory(path: Path, *, progress: bool = False) -> Report:
     directory = DataDirectory(path, create=False)
     report = Report()
     try:
+        directory.check_whole()
         with (
             closing(CommitLog(directory.log_path, 0, readonly=True)) as log,
             Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar,

@@ -95,17 +95,21 @@ class Checkpoint:
         with self._env.begin(write=True) as txn:
             txn.drop(self._env.open_db(txn=txn), delete=False)
             for key, stored in rows:
-                try:
-                    _unseal(key, stored)
-                except ValueError as error:
-                    raise StoreError(f"the state that was received is damaged: {error}: copy it anew") from None
+                _received(key, stored)
                 txn.put(key, stored)
 
 
 def position_of(rows: Iterable[tuple[bytes, bytes]]) -> int:
-    """Return the log position up to which rows of a checkpoint hold; 0 when nothing was saved yet."""
-    found = [_unseal(key, stored) for key, stored in rows if key == _POSITION_KEY]
+    """Return the log position of rows of a checkpoint, 0 when nothing was saved. Raises `StoreError`: it is damaged."""
+    found = [_received(key, stored) for key, stored in rows if key == _POSITION_KEY]
     return int(msgspec.msgpack.decode(found[0])) if found else 0
+
+
+def _received(key: bytes, stored: bytes) -> bytes:
+    try:
+        return _unseal(key, stored)
+    except ValueError as error:
+        raise StoreError(f"a state that was received is damaged: {error}: copy it anew") from None
 
 
 def _seal(key: bytes, value: bytes) -> bytes:

@@ -13,6 +13,8 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import lmdb
+
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.segment import Part, Row, Segment, Wish, is_begun, total_bytes
@@ -77,6 +79,19 @@ class CommitLog:
     def active(self) -> Segment:
         """The segment that is written to."""
         return self.segments[-1]
+
+    def append(self, end: int, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]) -> None:
+        """Add a group of entries, with the rows of the batches among them, at the position where the log ends; sync."""
+        try:
+            self._put(entries, rows)
+        except lmdb.MapFullError:
+            self.roll(end)
+            self._put(entries, rows)
+
+    def _put(self, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]) -> None:
+        segment = self.active
+        with segment.begin() as txn:
+            segment.put(txn, entries, rows)
 
     def roll_if_full(self, end: int) -> None:
         """Begin a new segment at position `end` when the active one has its size."""

@@ -33,13 +33,12 @@ class Confirmation:
 
     Args:
         notify: gets the jobs that are answered, and the queues that readers see grown, on the thread of the caller.
-        position: confirmed from the start.
         holds: whether what is written waits at all.
     """
 
-    def __init__(self, notify: Notify, position: int, *, holds: bool) -> None:
+    def __init__(self, notify: Notify, *, holds: bool) -> None:
         self.notify = notify
-        self._position = position
+        self._position = 0
         self._holds = holds
         self._changed = threading.Condition()
         self._groups: deque[_Group] = deque()

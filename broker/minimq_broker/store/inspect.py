@@ -51,6 +51,7 @@ def inspect_as_json(path: Path, *, entries: bool) -> dict[str, Any]:
 def _opened(path: Path) -> Iterator[tuple[CommitLog, State]]:
     directory = DataDirectory(path, create=False)
     try:
+        directory.check_whole()
         with (
             closing(CommitLog(directory.log_path, 0, readonly=True)) as log,
             closing(Checkpoint(directory.state_path, readonly=True)) as checkpoint,

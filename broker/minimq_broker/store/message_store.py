@@ -107,7 +107,8 @@ class MessageStore:
                 opened.callback(self._checkpoint.close)
                 self.log = CommitLog(self._directory.log_path, options.segment_bytes)
                 opened.callback(self.log.close)
-                self._confirmation, state = _recover(self._checkpoint, self.log, notify, alone=alone)
+                self._confirmation = Confirmation(notify, holds=not alone)
+                state = recover(self._checkpoint, self.log, None if alone else self._confirmation)
             except lmdb.Error as error:
                 raise StoreError(f"cannot open the store in {path}: {error}: run minimq-broker check {path}") from error
             opened.pop_all()  # all is well: `close` closes them
@@ -214,8 +215,8 @@ class MessageStore:
         self._writer.call(run)
 
     def on_growth(self, grown: Callable[[], None]) -> None:
-        """Have something called by the writer's thread whenever `end` has grown. It must not block."""
-        self._writer.grown = grown
+        """Have something called by the writer's thread whenever `end` has grown. It must not block or fail."""
+        self._writer.has_grown = grown
 
     @property
     def hold_back(self) -> bool:
@@ -345,15 +346,3 @@ class MessageStore:
         end = self.queue_end(queue).offset
         found = self.log.offset_at(queue, timestamp_ms)
         return end if found is None else min(found, end)
-
-
-def _recover(
-    checkpoint: Checkpoint, commit_log: CommitLog, notify: Notify, *, alone: bool
-) -> tuple[Confirmation, State]:
-    """Return the state, and what is sure to be confirmed of it: all if nobody else has to, else what is saved."""
-    if alone:
-        state = recover(checkpoint, commit_log)
-        return Confirmation(notify, state.position, holds=False), state
-    checkpoint.load()
-    confirmation = Confirmation(notify, checkpoint.position, holds=True)
-    return confirmation, recover(checkpoint, commit_log, confirmation)

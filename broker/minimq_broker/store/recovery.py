@@ -21,7 +21,7 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
     Args:
         checkpoint: what was saved.
         commit_log: the entries.
-        confirmation: gets what is not confirmed; None when it needs not to be.
+        confirmation: gets what came later, which may not be confirmed; None when nothing has to be.
 
     Raises:
         CorruptEntry: one of those entries does not match its checksum.
@@ -35,6 +35,8 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
             f"the checkpoint is at log position {behind}, but the log holds {commit_log.start} to {commit_log.end}: "
             "files of two directories were mixed, or some are missing; restore them together"
         )
+    if confirmation is not None:  # nothing else is ever saved
+        confirmation.confirm(behind)
     applied = 0
     for position, entry in commit_log.entries(behind):
         if position != state.position:

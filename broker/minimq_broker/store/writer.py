@@ -28,6 +28,7 @@ from minimq_broker.store.jobs import AnyJob, AppendJob, Call, FactJob, ReplicaJo
 from minimq_broker.store.recovery import truncate
 from minimq_common.errors import (
     Closed,
+    CopyNeeded,
     InternalError,
     InvalidArgument,
     MiniMQError,
@@ -79,7 +80,7 @@ class Writer:
         #: Whether batches and facts are written, as the master, or the entries of another one.
         self.leads = True
         #: Called by the writer's thread when the log has grown, whether that is confirmed or not.
-        self.grown: Callable[[], None] = lambda: None
+        self.has_grown: Callable[[], None] = lambda: None
         self._sync = sync
         self._interval_s = checkpoint_interval_s
         self._clock_ms = clock_ms
@@ -206,7 +207,12 @@ class Writer:
         """Delete all entries from a position on. By the writer's thread."""
         if self.leads:
             raise InvalidArgument("the log of a master cannot be cut")
-        self.state = truncate(self._log, self._checkpoint, self._confirmation, self.state, position)
+        try:
+            self.state = truncate(self._log, self._checkpoint, self._confirmation, self.state, position)
+        except CopyNeeded:
+            raise
+        except Exception as error:  # the state may be of a log that is not there any more
+            raise self._fail(error) from error
 
     # ---- writing --------------------------------------------------------------------------------------
 
@@ -275,7 +281,7 @@ class Writer:
     def _store(self, group: Group, *, holds: bool) -> None:
         began_at = time.monotonic()
         try:
-            self._put_or_roll(group)
+            self._log.append(self.state.position, group.entries, group.rows)
         except Exception:
             if lost := sum(job.status is SendStatus.NOT_SYNCED for job in group.early):
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
@@ -286,19 +292,7 @@ class Writer:
             self._confirmation.cover({queue: self.state.end(queue) for queue in group.grown})
         for effect, position in group.effects:
             self.state.apply(effect, position)
-        self.grown()
-
-    def _put_or_roll(self, group: Group) -> None:
-        try:
-            self._put(group)
-        except lmdb.MapFullError:
-            self._log.roll(self.state.position)
-            self._put(group)
-
-    def _put(self, group: Group) -> None:
-        segment = self._log.active
-        with segment.begin() as txn:
-            segment.put(txn, group.entries, group.rows)
+        self.has_grown()
 
     def _refuse(self, jobs: list[AnyJob], reason: MiniMQError) -> None:
         log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)

@@ -1,0 +1,84 @@
+"""Comparison of the logs of two replicas, byte by byte."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import lmdb
+
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.data_dir import DataDirectory
+from minimq_common.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a comparison has found.
+
+    Attributes:
+        start: log position from which on both logs hold entries.
+        end: log position up to which they do.
+        entries: number of entries that are the same.
+        difference: one line about the first entry that is not the same; None when all are.
+    """
+
+    start: int
+    end: int
+    entries: int
+    difference: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """One line that says how it went."""
+        if self.difference is not None:
+            return f"different: {self.difference}"
+        if self.start >= self.end:
+            return "nothing to compare: no position is in both logs"
+        return f"the same: {self.entries} entries, from position {self.start} to {self.end}"
+
+
+def compare_directories(path: Path, other: Path) -> Comparison:
+    """Compare the entries of two data directories that no broker has open, over the positions that both hold.
+
+    Raises:
+        StoreError: one is no data directory, is in use, is of another version, or cannot be read.
+    """
+    with ExitStack() as opened:
+        try:
+            return _compare(_open(path, opened), _open(other, opened))
+        except lmdb.Error as error:
+            raise StoreError(f"{path} and {other} cannot be compared: {error}: run minimq-broker check") from None
+
+
+def _open(path: Path, opened: ExitStack) -> CommitLog:
+    directory = DataDirectory(path, create=False)
+    opened.callback(directory.close)
+    return opened.enter_context(closing(CommitLog(directory.log_path, 0, readonly=True)))
+
+
+def _compare(mine: CommitLog, other: CommitLog) -> Comparison:
+    start, end = max(mine.start, other.start), min(mine.end, other.end)
+    entries = 0
+    for left, right in zip_longest(mine.entries(start), other.entries(start)):
+        if min(place[0] for place in (left, right) if place is not None) >= end:
+            break
+        difference = _difference(left, right)
+        if difference is not None:
+            return Comparison(start, end, entries, difference)
+        entries += 1
+    return Comparison(start, end, entries)
+
+
+def _difference(left: tuple[int, memoryview] | None, right: tuple[int, memoryview] | None) -> str | None:
+    """Tell in which way two entries differ; None when they do not."""
+    if left is None or (right is not None and right[0] < left[0]):
+        assert right is not None  # one of the logs goes on
+        return f"position {right[0]}: only the second log has an entry that begins there"
+    if right is None or left[0] < right[0]:
+        return f"position {left[0]}: only the first log has an entry that begins there"
+    if bytes(left[1]) != bytes(right[1]):
+        return f"position {left[0]}: the entries differ"
+    return None

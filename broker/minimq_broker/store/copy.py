@@ -1,0 +1,129 @@
+"""A copy of another replica: a data directory made from its saved state and its log.
+
+A file marks the directory as unfinished from before the first change until everything is synced. An interrupted copy
+is of no use: it is begun anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import lmdb
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.checkpoint import Checkpoint, position_of
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.data_dir import DataDirectory, sync_directory
+from minimq_broker.store.entry import opened
+from minimq_broker.store.message_store import Snapshot
+from minimq_broker.store.segment import Row, row_of
+from minimq_common.errors import StoreError, StoreFull
+
+
+class StoreCopy:
+    """A data directory in the making; used by one thread at a time. Leaving it unfinished leaves it marked.
+
+    Args:
+        path: the directory; made when it is not there.
+        snapshot: the saved state of the other replica.
+        start: position of the first entry of its log.
+        segment_bytes: size at which a segment is sealed.
+        replace: delete what the directory holds. What an interrupted copy has left is deleted in any case.
+
+    Attributes:
+        position: log position of the next entry.
+
+    Raises:
+        StoreError: the directory holds a log, or cannot be used, or state and log do not fit together.
+    """
+
+    def __init__(
+        self, path: Path, snapshot: Snapshot, start: int, segment_bytes: int = 1 << 30, *, replace: bool = False
+    ) -> None:
+        self.position = start
+        self._state_position = position_of(snapshot.rows)
+        if start > self._state_position:
+            raise StoreError(
+                f"the log begins at {start}, behind the state, which is of position {self._state_position}"
+            )
+        with ExitStack() as opening:
+            self._directory = DataDirectory(path, create=True)
+            opening.callback(self._directory.close)
+            self._clear(replace=replace)
+            self._log = CommitLog(self._directory.log_path, segment_bytes, start=start)
+            opening.callback(self._log.close)
+            checkpoint = Checkpoint(self._directory.state_path)
+            opening.callback(checkpoint.close)
+            checkpoint.restore(snapshot.rows)
+            checkpoint.close()
+            self._opened = opening.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def put(self, entries: Sequence[bytes]) -> None:
+        """Add entries that begin at `position`, verified and synced.
+
+        Raises:
+            CorruptEntry: one does not match its checksum.
+            StoreFull: there is no space for them.
+            StoreError: they cannot be written.
+        """
+        places: list[tuple[int, bytes]] = []
+        rows: list[tuple[QueueKey, Row]] = []
+        at = self.position
+        for data in entries:
+            header, about, _ = opened(data, at)
+            if about is not None:
+                rows.append((header.queue, row_of(header, about, at, len(data))))
+            places.append((at, data))
+            at += len(data)
+        try:
+            self._log.roll_if_full(self.position)
+            self._log.append(self.position, places, rows)
+        except lmdb.DiskError as error:
+            raise StoreFull(f"the disk is full ({error}): free space, then copy anew") from error
+        except lmdb.Error as error:
+            raise StoreError(f"{self._directory.path} cannot be written: {error}") from error
+        self.position = at
+
+    def finish(self) -> None:
+        """Make a data directory of it that a broker can open. Entries behind the saved state are applied then.
+
+        Raises:
+            StoreError: not all entries up to the saved state are there.
+        """
+        if self.position < self._state_position:
+            raise StoreError(f"the copy ends at {self.position}, ahead of the state, of {self._state_position}")
+        self._log.close()
+        self._directory.copying_path.unlink()
+        sync_directory(self._directory.path)
+        self.close()
+
+    def close(self) -> None:
+        """Close all files. Idempotent."""
+        self._opened.close()
+
+    def _clear(self, *, replace: bool) -> None:
+        """Mark the directory, then delete what is in it."""
+        directory = self._directory
+        files = sorted(directory.log_path.iterdir())
+        if not replace and files and not directory.copying_path.exists():
+            raise StoreError(f"{directory.path} holds a log: choose an empty directory")
+        with directory.copying_path.open("w") as mark:
+            os.fsync(mark.fileno())
+        sync_directory(directory.path)
+        for file in (*files, *directory.path.glob(f"{directory.state_path.name}*")):
+            file.unlink()
+        sync_directory(directory.log_path)
+        sync_directory(directory.path)
