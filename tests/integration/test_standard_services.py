@@ -1,0 +1,140 @@
+"""Health and reflection, as tools for gRPC ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from minimq import LocalCluster
+from minimq_common import rpc
+from minimq_common.standard_services import StandardServices
+from support.loop_thread import LoopThread
+
+PATIENCE_S = 30.0
+SERVING, NOT_SERVING, UNKNOWN = (
+    health_pb2.HealthCheckResponse.SERVING,
+    health_pb2.HealthCheckResponse.NOT_SERVING,
+    health_pb2.HealthCheckResponse.SERVICE_UNKNOWN,
+)
+
+
+class Tool:
+    """Asks a server what any server can be asked."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.health: Any = health_pb2_grpc.HealthStub(channel)
+        self.reflection: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+
+    def check(self, service: str = "") -> int:
+        status: int = self.health.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S).status
+        return status
+
+    def watch(self, service: str = "") -> Iterator[int]:
+        for answer in self.health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S):
+            yield answer.status
+
+    def services(self) -> list[str]:
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        [answer] = self.reflection.ServerReflectionInfo(iter([request]), timeout=PATIENCE_S)
+        return sorted(service.name for service in answer.list_services_response.service)
+
+    def methods(self, service: str) -> list[str]:
+        request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=service)
+        [answer] = self.reflection.ServerReflectionInfo(iter([request]), timeout=PATIENCE_S)
+        files = map(FileDescriptorProto.FromString, answer.file_descriptor_response.file_descriptor_proto)
+        [described] = [each for file in files for each in file.service if service == f"{file.package}.{each.name}"]
+        return [method.name for method in described.method]
+
+
+@contextmanager
+def tool(address: str) -> Iterator[Tool]:
+    with rpc.open_channel(address) as channel:
+        yield Tool(channel)
+
+
+class Bare:
+    """A server that has the standard services and nothing else."""
+
+    metrics_address = ""
+
+    async def start(self) -> None:
+        self.server = grpc.aio.server()
+        self.standard = StandardServices(self.server, ["minimq.v1.Some"], with_reflection=True)
+        self.address = await rpc.bind(self.server, "127.0.0.1:0")
+        await self.server.start()
+
+    async def stop(self) -> None:
+        self.standard.stopping()
+        await self.server.stop(PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+def test_health_follows_the_life_of_a_server(loop: LoopThread) -> None:
+    with loop.serving(Bare()) as server, tool(server.address) as asked:
+        assert (asked.check(), asked.check("minimq.v1.Some")) == (NOT_SERVING, NOT_SERVING)
+        watched, unknown = asked.watch("minimq.v1.Some"), asked.watch("no.such.Service")
+        assert (next(watched), next(unknown)) == (NOT_SERVING, UNKNOWN)
+        loop.call(server.standard.serving)
+        assert (asked.check(), asked.check("minimq.v1.Some"), next(watched)) == (SERVING, SERVING, SERVING)
+        with pytest.raises(grpc.RpcError) as refused:
+            asked.check("no.such.Service")
+        assert rpc.status_of(refused.value)[0] == grpc.StatusCode.NOT_FOUND
+        loop.call(server.standard.stopping)
+        assert (asked.check(), list(watched), list(unknown)) == (NOT_SERVING, [NOT_SERVING], [])
+        assert list(asked.watch()) == [NOT_SERVING]
+
+
+def test_a_tool_that_keeps_its_stream_does_not_hold_up_a_stop(loop: LoopThread) -> None:
+    requests: SimpleQueue[reflection_pb2.ServerReflectionRequest] = SimpleQueue()
+    with loop.serving(Bare()) as server, tool(server.address) as asked:
+        requests.put(reflection_pb2.ServerReflectionRequest(list_services=""))
+        answers = asked.reflection.ServerReflectionInfo(iter(requests.get, None), timeout=PATIENCE_S)
+        assert next(answers).list_services_response.service
+        watched = asked.watch()
+        next(watched)
+        loop.run(server.stop(), PATIENCE_S / 2)  # which would wait for them for longer
+        assert (list(answers), list(watched)) == ([], [])
+
+
+@pytest.mark.system
+def test_both_daemons_have_them() -> None:
+    with LocalCluster(brokers=1) as own:
+        for server, service, method in (
+            (own.nameservers[0], "minimq.v1.NameServer", "WatchRoutes"),
+            (own.brokers[0], "minimq.v1.Broker", "Append"),
+        ):
+            with tool(server.address) as asked:
+                assert (asked.check(), asked.check(service)) == (SERVING, SERVING)
+                assert {service, "grpc.health.v1.Health"} < set(asked.services())
+                assert method in asked.methods(service)
+                watched = asked.watch()
+                assert next(watched) == SERVING
+                server.stop()
+                assert list(watched) == [NOT_SERVING]
+
+
+@pytest.mark.system
+def test_reflection_can_be_turned_off() -> None:
+    off = {"reflection": False}
+    with LocalCluster(brokers=1, broker_options=off, nameserver_options=off) as own:
+        for address in (own.nameserver, own.brokers[0].address):
+            with tool(address) as asked:
+                assert asked.check() == SERVING
+                with pytest.raises(grpc.RpcError) as refused:
+                    asked.services()
+                assert rpc.status_of(refused.value)[0] == grpc.StatusCode.UNIMPLEMENTED
