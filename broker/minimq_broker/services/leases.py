@@ -39,6 +39,11 @@ class LeaseKeeper:
         self._news: asyncio.Queue[LeaseEvent] = asyncio.Queue()
         engine.receive(self._deliver(), "lease-news")
 
+    def retire(self) -> None:
+        """Do nothing more to the leases of the engine: they are others from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def acquire(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueEpoch]) -> None:
         """Let a member have queues as soon as it may. Raises `InvalidArgument` for one that is not in the group."""
         if not self._engine.groups.is_member(group, client_id):
@@ -142,10 +147,9 @@ class LeaseKeeper:
     def _granted(self, key: LeaseKey, epoch: int) -> broker_pb2.QueueGranted:
         group, queue = key
         topic = self._topic_name(queue)
-        first, end = self._engine.store.bounds(queue)
-        committed = self._engine.state.offset(group, queue)
-        # A queue that came after the group had started has no committed offset: it is read from its beginning.
-        offset = first if committed is None else min(max(committed, first), end)
+        # A queue that came after the group had started has no committed offset: it is read from its beginning. Whether
+        # that is still stored the pull tells, and what is missing.
+        offset = self._engine.state.offset(group, queue) or 0
         return broker_pb2.QueueGranted(
             group=group, topic=topic, queue_id=queue.queue_id, epoch=epoch, offset=offset, topic_id=queue.topic_id
         )

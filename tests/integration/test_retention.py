@@ -1,0 +1,304 @@
+"""Retention on real servers: the disk comes back, who misses messages is told, offsets are never used again."""
+
+from __future__ import annotations
+
+import queue as queues
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    OffsetReset,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from minimq.administration.descriptions import BrokerReport
+from minimq.receiving.pull_stream import PullStream
+from minimq.receiving.range_reader import RangeReader
+from minimq.transport.broker_link import BrokerLink
+from minimq_common.errors import MiniMQError, OffsetOutOfRange
+from minimq_common.rpc import from_failure
+from minimq_proto.v1 import broker_pb2
+from support.reading import check_brokers
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+SEGMENT = 1 << 16
+QUEUE = MessageQueue("t", "broker-a", 0)
+OTHER = MessageQueue("t", "broker-a", 1)
+#: A segment has ten of these at most.
+BODY = bytes(8000)
+
+
+class World:
+    """One broker with small segments, topic "t" of two queues, and what looks at them."""
+
+    def __init__(self, cluster: LocalCluster, admin: Admin, producer: Producer) -> None:
+        self.cluster = cluster
+        self.admin = admin
+        self.producer = producer
+
+    @property
+    def nameserver(self) -> str:
+        return self.cluster.nameserver
+
+    def send(self, count: int, queue: MessageQueue = QUEUE) -> list[int]:
+        """Send messages one by one, so that each is a batch; return their offsets."""
+        return [self.producer.send(Message("t", BODY), queue=queue).queue_offset for _ in range(count)]
+
+    def bounds(self, queue: MessageQueue = QUEUE) -> tuple[int, int]:
+        [found] = [item for item in self.admin.describe_topic("t").queues if item.queue == queue]
+        return found.min_offset, found.max_offset
+
+    def report(self) -> BrokerReport:
+        [status] = self.admin.broker_status()
+        assert status.report is not None, status.error
+        return status.report
+
+    def files(self) -> list[Path]:
+        return sorted((self.cluster.brokers[0].data_dir / "commitlog").glob("*.mdb*"))
+
+    def wait_until_empty(self, end: int, queue: MessageQueue = QUEUE) -> None:
+        wait_until(lambda: self.bounds(queue) == (end, end), PATIENCE_S, what=f"{queue} is empty at {end}")
+
+    def restart(self) -> None:
+        [broker] = self.cluster.brokers
+        broker.kill()
+        broker.start()
+
+
+@contextmanager
+def world_of(path: Path, **options: object) -> Iterator[World]:
+    shrunk = {"segment_bytes": SEGMENT, "checkpoint_interval_s": 0.05, "retention_check_s": 0.05}
+    with ExitStack() as opened:
+        cluster = opened.enter_context(LocalCluster(brokers=1, data_dir=path, broker_options={**shrunk, **options}))
+        admin = opened.enter_context(Admin(cluster.nameserver))
+        admin.create_topic("t", queues=2)
+        yield World(cluster, admin, opened.enter_context(Producer(cluster.nameserver)))
+    check_brokers(cluster)
+
+
+@pytest.fixture
+def by_size(tmp_path: Path) -> Iterator[World]:
+    """Keeps 300,000 bytes, which are four segments."""
+    with world_of(tmp_path, retention_bytes=300_000) as world:
+        yield world
+
+
+@pytest.fixture
+def by_age(tmp_path: Path) -> Iterator[World]:
+    """Keeps messages for half a second."""
+    with world_of(tmp_path, retention_s=0.5) as world:
+        yield world
+
+
+# ---- the disk -------------------------------------------------------------------------------------
+
+
+def test_the_disk_comes_back_and_offsets_go_on(by_size: World) -> None:
+    assert by_size.send(100) == list(range(100))
+    wait_until(lambda: by_size.report().disk_bytes <= 300_000, PATIENCE_S)
+    first, end = by_size.bounds()
+    assert 0 < first < end == 100
+    report = by_size.report()
+    assert report.segments_deleted > 5
+    assert report.bytes_deleted >= report.segments_deleted * SEGMENT
+    assert report.log_start > 0
+    names = {path.name for path in by_size.files() if not path.name.endswith("-lock")}
+    assert len(names) == report.segments
+    assert {path.name.removesuffix("-lock") for path in by_size.files()} == names
+    by_size.restart()
+    assert by_size.bounds() == (first, end)
+    assert by_size.send(1) == [100]
+
+
+def test_an_idle_broker_forgets_everything_but_where_its_queues_end(by_age: World) -> None:
+    by_age.send(20)
+    by_age.wait_until_empty(20)
+    assert wait_until(lambda: by_age.report().segments == 1, PATIENCE_S)
+    assert by_age.bounds(OTHER) == (0, 0)
+    for _ in range(2):
+        by_age.restart()
+        assert by_age.bounds() == (20, 20)
+    assert by_age.send(1) == [20]
+    by_age.wait_until_empty(21)
+
+
+def test_what_is_kept_for_ever_is_not_deleted(tmp_path: Path) -> None:
+    with world_of(tmp_path, retention_s=0) as world:
+        world.send(50)
+        report = world.report()
+        assert report.segments > 3
+        assert report.segments_deleted == 0
+        assert world.bounds() == (0, 50)
+        assert (report.retention_s, report.retention_bytes) == (0.0, 0)
+
+
+# ---- readers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["earliest", "latest"])
+def test_a_reader_of_what_was_deleted_goes_on_and_is_told_what_it_missed(by_size: World, rule: str) -> None:
+    by_size.send(10)
+    resets: list[OffsetReset] = []
+    with PullConsumer(
+        by_size.nameserver, group="g", offset_reset=rule, on_offset_reset=resets.append, prefetch_messages=1
+    ) as consumer:
+        consumer.assign([QUEUE])
+        read = consumer.poll(PATIENCE_S, max_messages=1)
+        assert [message.queue_offset for message in read] == [0]
+        by_size.send(90)
+        wait_until(lambda: by_size.report().disk_bytes <= 300_000, PATIENCE_S)
+        first, end = by_size.bounds()
+        while not resets:
+            read += consumer.poll(0.05)
+        if rule == "latest":
+            by_size.send(1)
+        while read[-1].queue_offset < resets[0].offset:
+            read += consumer.poll(PATIENCE_S)
+        [reset] = resets
+        assert (reset.queue, reset.min_offset, reset.max_offset) == (QUEUE, first, end)
+        assert reset.offset == (first if rule == "earliest" else end)
+        offsets = [message.queue_offset for message in read]
+        ahead = [offset for offset in offsets if offset < reset.offset]
+        assert ahead == list(range(reset.wanted))  # what was fetched in time is handed out
+        assert offsets[len(ahead)] == reset.offset
+        assert consumer.missed_messages == reset.missed == reset.offset - reset.wanted
+        assert reset.deleted == first - reset.wanted > 0
+        consumer.commit()
+    with PullConsumer(by_size.nameserver, group="g") as consumer:
+        consumer.assign([QUEUE])
+        assert consumer.position(QUEUE) == offsets[-1] + 1
+        assert consumer.missed_messages == 0
+
+
+def test_a_reader_that_wants_an_error_gets_one(by_size: World) -> None:
+    by_size.send(100)
+    wait_until(lambda: by_size.bounds()[0] > 0, PATIENCE_S)
+    with PullConsumer(by_size.nameserver, group="g", offset_reset="error") as consumer:
+        consumer.assign([QUEUE])
+        consumer.seek(QUEUE, 0)
+        with pytest.raises(OffsetOutOfRange, match=r"offset 0 of queue .* is not stored: valid are \d+ to 100"):
+            consumer.poll(PATIENCE_S)
+        consumer.seek(QUEUE, 99)
+        assert consumer.poll(PATIENCE_S)[0].queue_offset == 99
+
+
+def test_a_group_that_comes_back_too_late_goes_on_at_what_is_stored(by_size: World) -> None:
+    by_size.send(2)
+    with PullConsumer(by_size.nameserver, group="g") as consumer:
+        consumer.subscribe("t")
+        wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+    [before] = [item for item in by_size.admin.describe_group("g").queues if item.queue == QUEUE]
+    by_size.send(98)
+    wait_until(lambda: by_size.report().disk_bytes <= 300_000, PATIENCE_S)
+    first, end = by_size.bounds()
+    [left] = [item for item in by_size.admin.describe_group("g").queues if item.queue == QUEUE]
+    assert left.committed_offset == before.committed_offset
+    assert left.lag == end - first
+    resets: list[OffsetReset] = []
+    seen: queues.SimpleQueue[int] = queues.SimpleQueue()
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+        for message in messages:
+            seen.put(message.queue_offset)
+        return ConsumeResult.SUCCESS
+
+    with PushConsumer(by_size.nameserver, group="g", on_offset_reset=resets.append, threads=1) as pushed:
+        pushed.subscribe("t")
+        pushed.start(listen)
+        assert [seen.get(timeout=PATIENCE_S) for _ in range(end - first)] == list(range(first, end))
+        [reset] = resets
+        assert (reset.wanted, reset.offset) == (before.committed_offset, first)
+        assert pushed.missed_messages == first - reset.wanted
+    [after] = [item for item in by_size.admin.describe_group("g").queues if item.queue == QUEUE]
+    assert (after.committed_offset, after.lag) == (end, 0)
+
+
+def test_a_slow_reader_gets_each_message_or_is_told_of_it(by_size: World) -> None:
+    resets: list[OffsetReset] = []
+    read: list[int] = []
+    with PullConsumer(
+        by_size.nameserver, group="g", on_offset_reset=resets.append, prefetch_bytes=2 * len(BODY)
+    ) as consumer:
+        consumer.assign([QUEUE])
+        for _ in range(40):
+            by_size.send(10)
+            read += [message.queue_offset for message in consumer.poll(0.0, max_messages=2)]
+        while not consumer.at_end():
+            read += [message.queue_offset for message in consumer.poll(0.1)]
+    missed = [offset for reset in resets for offset in range(reset.wanted, reset.offset)]
+    assert missed
+    assert sorted([*read, *missed]) == list(range(400))
+    assert read == sorted(read)
+
+
+def test_ranges_are_read_as_a_whole_or_not(by_size: World) -> None:
+    by_size.send(100)
+    wait_until(lambda: by_size.report().disk_bytes <= 300_000, PATIENCE_S)
+    first, end = by_size.bounds()
+    reader = RangeReader(by_size.nameserver)
+    try:
+        assert [batch.base_offset for batch in reader.read(QUEUE, first, end)] == list(range(first, end))
+        with pytest.raises(OffsetOutOfRange, match=f"offsets {first - 1} to 99 .*: stored are {first} to 99"):
+            list(reader.read(QUEUE, first - 1, end))
+    finally:
+        reader.close()
+
+
+def test_a_pull_that_waits_is_answered_at_once_when_its_offset_was_deleted(by_age: World) -> None:
+    by_age.send(3)
+    by_age.wait_until_empty(3)
+    link = BrokerLink(by_age.cluster.brokers[0].address)
+    frames: queues.SimpleQueue[broker_pb2.PullFrame] = queues.SimpleQueue()
+
+    def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
+        assert frame is not None, error
+        frames.put(frame)
+
+    try:
+        stream = PullStream(link)
+        request = broker_pb2.PullRequest(topic="t", offset=1, max_messages=10, max_bytes=1000, wait_ms=60_000)
+        stream.pull(request, receive)
+        frame = frames.get(timeout=PATIENCE_S)
+        assert isinstance(from_failure(frame.failure), OffsetOutOfRange)
+        assert (frame.min_offset, frame.max_offset, frame.end) == (3, 3, True)
+        stream.close()
+    finally:
+        link.close()
+
+
+def test_a_reader_at_the_end_notices_nothing(by_age: World) -> None:
+    by_age.send(3)
+    with PullConsumer(by_age.nameserver, group="g") as consumer:
+        consumer.assign([QUEUE])
+        offsets: list[int] = []
+        while len(offsets) < 3:
+            offsets += [message.queue_offset for message in consumer.poll(PATIENCE_S)]
+        by_age.wait_until_empty(3)
+        by_age.send(1)
+        assert [message.queue_offset for message in consumer.poll(PATIENCE_S)] == [3]
+        assert consumer.missed_messages == 0
+
+
+def test_times_are_looked_up_in_what_is_left(by_size: World, new_name: Callable[[], str]) -> None:
+    began = datetime.now(UTC)
+    by_size.send(100)
+    wait_until(lambda: by_size.report().disk_bytes <= 300_000, PATIENCE_S)
+    first, end = by_size.bounds()
+
+    def offset_at(moment: datetime) -> int:
+        return by_size.admin.reset_offsets(new_name(), "t", moment, queues=[QUEUE])[QUEUE]
+
+    assert offset_at(began) == first
+    assert offset_at(datetime.now(UTC) + timedelta(seconds=60)) == end
