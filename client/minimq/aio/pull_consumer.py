@@ -53,6 +53,11 @@ class PullConsumer:
         """The queues that are this consumer's now, sorted."""
         return self._consumer.assignment
 
+    @property
+    def missed_messages(self) -> int:
+        """How many messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
+        return self._consumer.missed_messages
+
     # ---- what to read ---------------------------------------------------------------------------
 
     def subscribe(self, topic: str, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of the plain one

@@ -1,0 +1,183 @@
+"""`Retention` on a real engine: what holds it back, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.core.retention import RetentionRules
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine, Limits
+from minimq_broker.services.retention import Retention
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.jobs import AppendJob
+from minimq_broker.store.message_store import StoreOptions
+from minimq_common import batch
+from minimq_common.errors import CorruptEntry
+from support.stores import PATIENCE_S, Clock, make_batch
+
+SEGMENT = 1 << 16
+BODY = bytes(20_000)
+
+
+class Kept:
+    """An engine with topic "t", whose retention looks when told to."""
+
+    def __init__(self, engine: Engine, **arguments: Any) -> None:  # noqa: ANN401 - those of Retention
+        self.engine = engine
+        self.clock = Clock()
+        self.retention = Retention(engine, 0.01, clock_ms=self.clock, **arguments)
+        self.looks = 0
+        self.has_looked = asyncio.Condition()
+        self._real_look = self.retention._look
+        self.retention._look = self._look  # type: ignore[method-assign]
+
+    async def send(self, count: int) -> None:
+        data = make_batch([BODY])
+        for _ in range(count):
+            sent: asyncio.Queue[AppendJob] = asyncio.Queue()
+            await self.engine.append(AppendJob("t", 0, data, batch.read_header(data), sent.put_nowait))
+            assert (await sent.get()).error is None
+        self.clock.now_ms = self.engine.state.end(self.key).stored_ms
+
+    @property
+    def key(self) -> QueueKey:
+        return self.engine.state.queue("t", 0)
+
+    @property
+    def starts(self) -> list[int]:
+        return [segment.start for segment in self.engine.store.log.segments]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self.looked()
+
+    async def looked(self) -> None:
+        """Wait until it has looked once more, and done what followed."""
+        before = self.looks
+        async with self.has_looked:
+            await self.has_looked.wait_for(lambda: self.looks >= before + 2)
+
+    async def _look(self) -> None:
+        await self._real_look()
+        async with self.has_looked:
+            self.looks += 1
+            self.has_looked.notify_all()
+
+
+def with_retention(
+    path: Path,
+    rules: RetentionRules,
+    test: Callable[[Kept], Awaitable[None]],
+    checkpoint_interval_s: float = 0.02,
+    **arguments: Any,  # noqa: ANN401
+) -> None:
+    async def run() -> None:
+        options = StoreOptions(SEGMENT, checkpoint_interval_s=checkpoint_interval_s, retention=rules)
+        engine = Engine(path, options, Limits(1 << 20, 1 << 20, 1 << 20), lambda: None)
+        kept = Kept(engine, **arguments)
+        try:
+            await engine.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
+            async with asyncio.timeout(PATIENCE_S):
+                await test(kept)
+        finally:
+            await kept.retention.stop()
+            engine.close()
+
+    asyncio.run(run())
+    assert check_directory(path).findings == []
+
+
+def test_by_age_all_goes_in_the_end(tmp_path: Path) -> None:
+    async def test(kept: Kept) -> None:
+        await kept.send(12)
+        before = kept.starts
+        assert len(before) > 2
+        last_ms = kept.clock.now_ms
+        kept.clock.now_ms = (kept.engine.store.log.segments[0].newest_ms() or 0) + 999
+        kept.retention.start()
+        await kept.looked()
+        assert kept.starts == before
+        kept.clock.now_ms = last_ms + 999
+        await kept.looked()
+        assert kept.starts[-1] == before[-1]
+        kept.clock.now_ms = last_ms + 1000
+        await kept.until(lambda: kept.starts == [kept.engine.state.position])
+        assert kept.engine.store.bounds(kept.key) == (12, 12)
+        assert kept.engine.store.offset_at(kept.key, 0) == 12
+        # The one that is left holds no batch, and no other takes its place.
+        await kept.looked()
+        assert kept.starts == [kept.engine.state.position]
+        assert kept.engine.counters.segments_deleted == len(before)
+
+    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
+
+
+def test_facts_alone_do_not_keep_old_batches(tmp_path: Path) -> None:
+    async def test(kept: Kept) -> None:
+        await kept.send(1)
+        kept.clock.now_ms += 1000
+        await kept.engine.record(lambda _: OffsetsCommitted("g", (CommittedOffset(*kept.key, 1),)))
+        kept.retention.start()
+        await kept.until(lambda: kept.engine.counters.segments_deleted == 1)
+        assert kept.engine.state.offset("g", kept.key) == 1
+
+    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
+
+
+def test_what_the_checkpoint_lacks_stays(tmp_path: Path) -> None:
+    async def test(kept: Kept) -> None:
+        await kept.send(12)
+        before = kept.starts
+        kept.retention.start()
+        await kept.looked()
+        assert kept.starts == before
+
+    with_retention(tmp_path, RetentionRules(max_bytes=1), test, checkpoint_interval_s=3600)
+
+
+def test_what_a_slave_needs_stays(tmp_path: Path) -> None:
+    needed = [0]
+
+    async def test(kept: Kept) -> None:
+        await kept.send(12)
+        before = kept.starts
+        kept.retention.start()
+        await kept.looked()
+        assert kept.starts == before
+        needed[0] = before[2] + 1
+        await kept.until(lambda: kept.starts == before[2:])
+        await kept.looked()
+        assert kept.starts == before[2:]
+
+    with_retention(tmp_path, RetentionRules(max_bytes=1), test, lowest_needed=lambda: needed[0])
+
+
+def test_a_damaged_segment_goes_by_the_time_of_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(kept: Kept) -> None:
+        await kept.send(12)
+        first = kept.engine.store.log.segments[0]
+        count = len(kept.starts)
+        now_s = kept.clock.now_ms / 1000
+        os.utime(first.path, (now_s, now_s))
+
+        def damaged() -> int | None:
+            raise CorruptEntry("the entry at position 0 does not match its CRC-32C")
+
+        first.newest_ms = damaged  # type: ignore[method-assign]
+        kept.retention.start()
+        await kept.looked()
+        assert len(kept.starts) == count
+        kept.clock.now_ms += 1001
+        await kept.until(lambda: kept.engine.counters.segments_deleted == count)
+
+    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
+    assert [record.getMessage() for record in caplog.records if "time of the file" in record.getMessage()] == [
+        "retention: goes by the time of the file segment=0 error=the entry at position 0 does not match its CRC-32C"
+    ]
