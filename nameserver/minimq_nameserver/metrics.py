@@ -26,7 +26,9 @@ class NameServerMetrics:
         counters, clusters = service.counters, Counter(broker.cluster for broker in service.registered())
         yield info(PREFIX, "Which release this is.", {"version": daemon.version()})
         yield gauge(
-            f"{PREFIX}_settled", "1 once running brokers had the time to register after a start.", service.settled
+            f"{PREFIX}_settled",
+            "1 once running brokers have had the time to register after the start of this server.",
+            service.settled,
         )
         yield gauges(
             f"{PREFIX}_brokers",
@@ -37,12 +39,18 @@ class NameServerMetrics:
         yield gauge(f"{PREFIX}_topics", "Topics that have a route.", service.topics)
         yield gauge(f"{PREFIX}_conflicts", "Brokers whose place another one has.", service.conflicts)
         yield gauge(f"{PREFIX}_watchers", "Clients that watch routes.", service.watchers)
-        yield counter(f"{PREFIX}_registrations_total", "Tables of brokers that were taken in.", counters.registrations)
+        yield counter(
+            f"{PREFIX}_registrations_total", "Tables of topics that brokers registered.", counters.registrations
+        )
         yield counter(f"{PREFIX}_registrations_refused_total", "Registrations that were refused.", counters.refusals)
         yield counter(
             f"{PREFIX}_brokers_removed_total",
             "Brokers that lost their place by silence or to another one.",
             counters.removals,
         )
-        yield counter(f"{PREFIX}_lookups_total", "Questions where a topic is.", counters.look_ups)
-        yield counter(f"{PREFIX}_lookups_unknown_total", "Such questions without a route.", counters.unknown_look_ups)
+        yield counter(f"{PREFIX}_lookups_total", "Questions for the route of a topic.", counters.look_ups)
+        yield counter(
+            f"{PREFIX}_lookups_unknown_total",
+            "Questions for the route of a topic that has none.",
+            counters.unknown_look_ups,
+        )

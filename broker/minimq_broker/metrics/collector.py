@@ -57,12 +57,10 @@ class BrokerMetrics:
         yield counter(f"{PREFIX}_messages_out_total", "Messages that were handed out.", done.messages_out)
         yield counter(f"{PREFIX}_bytes_in_total", "Bytes of batches that were stored.", done.bytes_in)
         yield counter(f"{PREFIX}_bytes_out_total", "Bytes of batches that were handed out.", done.bytes_out)
-        yield histogram(
-            f"{PREFIX}_append_seconds", "From the arrival of a batch to its answer, also to a refusal.", done.append_s
-        )
+        yield histogram(f"{PREFIX}_append_seconds", "Time from the arrival of a batch to its answer.", done.append_s)
         yield counters(
             f"{PREFIX}_appends_refused_total",
-            "Batches that were not taken, by the code of the error.",
+            "Batches that were refused, by the code of the error.",
             ("reason",),
             (((reason,), number) for reason, number in sorted(done.refused.copy().items())),
         )
@@ -70,9 +68,9 @@ class BrokerMetrics:
     def _commits(self) -> Iterator[Metric]:
         store = self._engine.store
         yield counter(f"{PREFIX}_commits_total", "Transactions that were written and synced.", store.commits)
-        yield histogram(f"{PREFIX}_commit_seconds", "To write and sync a transaction.", store.figures.seconds)
-        yield histogram(f"{PREFIX}_commit_messages", "Messages in a transaction.", store.figures.messages)
-        yield histogram(f"{PREFIX}_commit_bytes", "Bytes in a transaction.", store.figures.sizes)
+        yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a transaction.", store.figures.seconds)
+        yield histogram(f"{PREFIX}_commit_messages", "Messages in one transaction.", store.figures.messages)
+        yield histogram(f"{PREFIX}_commit_bytes", "Bytes in one transaction.", store.figures.sizes)
         yield gauge(f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.pending_bytes)
         yield gauge(
             f"{PREFIX}_store_failed", "1 when nothing is stored until the broker is restarted.", store.has_failed
@@ -80,12 +78,12 @@ class BrokerMetrics:
 
     def _disk(self) -> Iterator[Metric]:
         store, done = self._engine.store, self._engine.counters
-        yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
+        yield gauge(f"{PREFIX}_segments", "Files that the CommitLog consists of.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk that the CommitLog uses.", store.log.disk_bytes)
         yield counter(f"{PREFIX}_segments_deleted_total", "Files that retention deleted.", done.segments_deleted)
         yield gauge(
             f"{PREFIX}_checkpoint_age_seconds",
-            "Since the state was saved; a start after a crash re-reads what came later.",
+            "Time since the state was saved; a start after a crash re-reads what came later.",
             time.monotonic() - store.figures.saved_at,
         )
         try:

@@ -1,0 +1,182 @@
+"""The metrics of both servers: what a scrape says is what was done, and what the page about monitoring lists."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq.transport.broker_link import BrokerLink
+from minimq_common import rpc
+from minimq_common.errors import CannotListen
+from minimq_common.metrics import MetricsServer
+from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
+from support.loop_thread import LoopThread
+from support.scraping import Scrape, metrics_address
+from support.waiting import wait_until
+
+PAGE = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+SHOWN = {"metrics": "127.0.0.1:0", "log_format": "json"}
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, broker_options=SHOWN, nameserver_options=SHOWN) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def busy(own: LocalCluster) -> Iterator[LocalCluster]:
+    """A cluster where 150 messages were sent, 100 of them read, and one batch refused; the reader is still there."""
+    with Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
+        admin.create_topic("orders", queues=2)
+        with PullConsumer(own.nameserver, group="readers", auto_commit=False) as consumer:
+            consumer.subscribe("orders")
+            producer.send_many(Message("orders", b"x" * 50) for _ in range(100))
+            read = 0
+            while read < 100:
+                read += len(consumer.poll(PATIENCE_S))
+            consumer.commit()
+            producer.send_many(Message("orders", b"x" * 50) for _ in range(50))
+            refuse_a_batch(own)
+            look_up(own, "orders", "nowhere")
+            yield own
+
+
+def refuse_a_batch(own: LocalCluster) -> None:
+    link = BrokerLink(own.brokers[0].address)
+    request = broker_pb2.AppendRequest(request_id=1, topic="orders", batch=b"nonsense")
+    [answer] = link.stub.Append(iter([request]), timeout=PATIENCE_S)
+    assert answer.results[0].failure.code == "CORRUPT_BATCH"
+    link.close()
+
+
+def look_up(own: LocalCluster, *topics: str) -> None:
+    with rpc.open_channel(own.nameserver) as channel:
+        stub = nameserver_pb2_grpc.NameServerStub(channel)
+        for topic in topics:
+            with contextlib.suppress(grpc.RpcError):
+                stub.GetRoute(nameserver_pb2.GetRouteRequest(topic=topic), timeout=PATIENCE_S)
+
+
+def scrape_broker(own: LocalCluster) -> Scrape:
+    return Scrape(metrics_address(own.brokers[0].log_path))
+
+
+@pytest.mark.system
+def test_a_broker_says_what_it_did(busy: LocalCluster) -> None:
+    # The prefetch of the consumer may take a moment longer than the receipts of the producer.
+    wait_until(lambda: scrape_broker(busy).value("minimq_broker_messages_out_total") == 150, PATIENCE_S)
+    seen = scrape_broker(busy)
+    assert seen.value("minimq_broker_messages_in_total") == 150
+    assert seen.value("minimq_broker_topic_messages", topic="orders") == 150
+    assert seen.value("minimq_broker_topic_messages_in_total", topic="orders") == 150
+    assert seen.value("minimq_broker_group_lag_messages", group="readers", topic="orders") == 50
+    assert seen.value("minimq_broker_group_members", group="readers") == 1
+    assert seen.series("minimq_broker_appends_refused_total") == [({"reason": "CORRUPT_BATCH"}, 1)]
+    assert seen.value("minimq_broker_commit_messages_sum") == 150
+    assert seen.value("minimq_broker_commits_total") == seen.value("minimq_broker_commit_seconds_count")
+    assert 150 * 50 < seen.value("minimq_broker_bytes_in_total") < seen.value("minimq_broker_commit_bytes_sum")
+    assert seen.value("minimq_broker_bytes_out_total") >= seen.value("minimq_broker_bytes_in_total")
+    assert seen.value("minimq_broker_append_seconds_count") >= 2
+    assert seen.value("minimq_broker_streams", call="session") == 1
+    assert seen.value("minimq_broker_streams", call="pull") == 1
+    wait_until(lambda: scrape_broker(busy).value("minimq_broker_long_polls") == 2, PATIENCE_S)
+    assert seen.value("minimq_broker_pending_bytes") == 0
+    assert seen.value("minimq_broker_store_failed") == 0
+    assert (seen.value("minimq_broker_topics"), seen.value("minimq_broker_segments")) == (1, 1)
+    assert seen.value("minimq_broker_log_bytes") > 150 * 50
+    assert 0 < seen.value("minimq_broker_disk_used_ratio") < 1
+    assert seen.value("minimq_broker_disk_free_bytes") > 0
+    [(labels, _)] = seen.series("minimq_broker_info")
+    assert (labels["broker"], labels["id"], labels["cluster"]) == ("broker-a", "0", "default")
+
+
+@pytest.mark.system
+def test_the_age_of_the_checkpoint_and_the_event_loop_are_watched(busy: LocalCluster) -> None:
+    assert scrape_broker(busy).value("minimq_broker_checkpoint_age_seconds") < PATIENCE_S
+    wait_until(lambda: scrape_broker(busy).value("minimq_broker_event_loop_lag_seconds_count") >= 2, PATIENCE_S)
+
+
+@pytest.mark.system
+def test_a_name_server_says_what_it_did(busy: LocalCluster) -> None:
+    seen = Scrape(metrics_address(busy.nameservers[0].log_path))
+    assert seen.series("minimq_nameserver_brokers") == [({"cluster": "default"}, 1)]
+    assert seen.value("minimq_nameserver_topics") == 1
+    assert seen.value("minimq_nameserver_watchers") >= 1
+    assert seen.value("minimq_nameserver_conflicts") == 0
+    assert seen.value("minimq_nameserver_registrations_total") >= 2  # at the start, and with the topic
+    assert seen.value("minimq_nameserver_registrations_refused_total") == 0
+    assert seen.value("minimq_nameserver_brokers_removed_total") == 0
+    assert 1 <= seen.value("minimq_nameserver_lookups_unknown_total") < seen.value("minimq_nameserver_lookups_total")
+    assert seen.value("minimq_nameserver_settled") == 1
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("role", ["nameserver", "broker"])
+def test_the_page_lists_what_there_is(busy: LocalCluster, role: str) -> None:
+    server = busy.brokers[0] if role == "broker" else busy.nameservers[0]
+    seen = Scrape(metrics_address(server.log_path))
+    there = {
+        (name, family.type, seen.labels(name), family.documentation)
+        for name, family in seen.families.items()
+        if name.startswith("minimq")
+    }
+    rows = re.findall(rf"^\| `(minimq_{role}_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", PAGE, re.MULTILINE)
+    listed = {(name, kind, tuple(sorted(re.findall(r"`(\w+)`", labels))), said) for name, kind, labels, said in rows}
+    assert listed == there
+
+
+def test_the_rules_of_the_page_ask_for_metrics_that_it_lists() -> None:
+    listed = set(re.findall(r"^\| `(minimq_\w+)`", PAGE, re.MULTILINE))
+    asked = set(
+        re.findall(r"\bminimq_(?:broker|nameserver)_\w+", "".join(re.findall(r"^ +expr: (.*)$", PAGE, re.MULTILINE)))
+    )
+    assert asked
+    assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in asked} <= listed
+
+
+@pytest.mark.system
+def test_the_number_of_series_is_bounded() -> None:
+    with LocalCluster(brokers=1, broker_options={**SHOWN, "metrics_series": 2}) as few:
+        with Admin(few.nameserver) as admin, Producer(few.nameserver) as producer:
+            for number in range(4):
+                admin.create_topic(f"t{number}", queues=1)
+                producer.send_many(Message(f"t{number}", b"x") for _ in range(10 + number))
+        seen = scrape_broker(few)
+        assert seen.series("minimq_broker_topic_messages") == [
+            ({"topic": "t0"}, 10),
+            ({"topic": "t1"}, 11),
+            ({"topic": "(others)"}, 25),
+        ]
+
+
+@pytest.mark.system
+def test_without_the_option_nothing_is_shown(cluster: LocalCluster) -> None:
+    log = cluster.brokers[0].log_path.read_text()
+    assert "ready role=broker" in log
+    assert "metrics=" not in log
+
+
+def test_a_port_in_use_is_said_and_a_stopped_server_leaves_it() -> None:
+    loop = LoopThread()
+    first, second = MetricsServer(lambda: (), "minimq_test"), MetricsServer(lambda: (), "minimq_test")
+    address = loop.run(first.start("127.0.0.1:0"))
+    assert "minimq_test_event_loop_lag_seconds" in Scrape(address).families
+    with pytest.raises(CannotListen, match=f"^cannot show metrics at {address}: Address already in use$"):
+        loop.run(second.start(address))
+    loop.run(first.stop())
+    loop.run(first.stop())
+    host, _, port = address.rpartition(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+    assert loop.run(second.start(address)) == address
+    loop.run(second.stop())
+    loop.close()
