@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
 from minimq import Admin, LocalCluster, Permission
 from minimq.receiving.group_member import GroupMember
+from minimq_proto.v1 import broker_pb2
+from support.detour import lead
 from support.group_listener import QueueLog
 from support.members import Log, Member, shared_evenly
+from support.session_filter import SessionFilter
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -32,6 +36,31 @@ def test_ten_members_that_join_together_make_few_rounds(cluster: LocalCluster, t
         members = [stack.enter_context(Member(cluster.nameserver, group, topic, Log())) for _ in range(10)]
         wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
         assert max(map(rounds, members)) <= 8
+
+
+def test_a_member_that_was_not_told_of_another_finds_out_by_itself(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    """Nothing comes after the list that gets lost, but the round that is made though nothing was heard."""
+    decider = cluster.brokers[0]
+    lost: list[broker_pb2.SessionEvent] = []
+
+    def loses(event: broker_pb2.SessionEvent) -> bool:
+        if len(event.members.client_ids) == 2 and not lost:
+            lost.append(event)
+            return True
+        return False
+
+    with SessionFilter(decider.address) as between, ExitStack() as stack:
+        between.loses = loses
+        by_detour = partial(lead, ways={decider.address: between.address})
+        first = stack.enter_context(
+            Member(cluster.nameserver, group, topic, Log(), by_detour, rebalance_interval_s=1.0)
+        )
+        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        second = stack.enter_context(Member(cluster.nameserver, group, topic, Log(), rebalance_interval_s=300.0))
+        wait_until(shared_evenly(first, second, queues=8), PATIENCE_S)
+        assert len(lost) == 1
 
 
 def test_queues_that_may_not_be_read_leave_and_come_back(

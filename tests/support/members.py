@@ -38,8 +38,17 @@ class Log:
 class Member:
     """A pull consumer that polls in a thread of its own."""
 
-    def __init__(self, nameserver: str, group: str, topic: str, log: Log, **options: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        nameserver: str,
+        group: str,
+        topic: str,
+        log: Log,
+        prepare: Callable[[PullConsumer], None] = lambda _: None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
         self.consumer = PullConsumer(nameserver, group=group, **options)
+        prepare(self.consumer)
         self.consumer.subscribe(topic)
         self.error: MiniMQError | None = None
         self._log = log

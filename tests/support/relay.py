@@ -22,6 +22,7 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._lock = threading.Lock()
+        self._takes_connections = True
         self._connections: list[tuple[socket.socket, socket.socket]] = []
         #: Connections to the server whose answers go nowhere.
         self._deaf: set[socket.socket] = set()
@@ -45,14 +46,20 @@ class Relay:
         with self._lock:
             self._deaf.update(to_server for _, to_server in self._connections)
 
-    def cut(self) -> None:
-        """End the connections that there are now."""
+    def cut(self, *, for_good: bool = False) -> None:
+        """End the connections that there are now; `for_good`: no other comes about before `mend` is called."""
         with self._lock:
+            self._takes_connections = not for_good
             connections, self._connections = self._connections, []
         for pair in connections:
             for end in pair:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        """Let connections come about again."""
+        with self._lock:
+            self._takes_connections = True
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
@@ -64,6 +71,10 @@ class Relay:
                     client.close()
                     continue
                 with self._lock:
+                    if not self._takes_connections:
+                        client.close()
+                        server.close()
+                        continue
                     self._connections.append((client, server))
                     self._threads.append(threading.Thread(target=self._connect, args=(client, server)))
                     self._threads[-1].start()
