@@ -91,7 +91,10 @@ def test_a_group_with_two_members_is_shown_as_a_table_and_as_json(
 
 
 def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: str, group: str, admin: Admin) -> None:
-    minimq("group", "reset-offset", group, topic, "--to", "earliest")
+    said = minimq("group", "reset-offset", group, topic, "--to", "earliest")
+    assert said.startswith(f"group {group} was not known so far: when it comes, it begins here in topic {topic}\n")
+    said = minimq("group", "reset-offset", group, topic, "--to", "latest")
+    assert said.startswith(f"group {group} goes on elsewhere in topic {topic}\n")
     minimq("produce", topic, stdin=b"".join(b"%d\n" % number for number in range(300)))
     [row] = [row for row in minimq.json("group", "list") if row["group"] == group]
     assert (row["lag"], row["topics"], row["strategy"], row["unanswered"]) == (300, [topic], None, {})
@@ -116,6 +119,7 @@ def test_a_reset_is_refused_under_members_and_shows_before_and_after(
     wait_until(lambda: total_committed(admin, group) == 800, PATIENCE_S)
     said = minimq("group", "reset-offset", group, topic, "--to", "earliest", status=1)
     assert said.startswith(f"error: members of group {group} are connected")
+    assert said.endswith("reset with force (--force): they go on at the new place then\n")
     assert all(f"-{member.pid}-" in said for member in members)
     assert said.count("\n") == 1
     end(members)
@@ -131,8 +135,10 @@ def test_a_reset_is_refused_under_members_and_shows_before_and_after(
         ["broker-b", "3", "0", "->", "1"],
     ]
     assert len(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == 798
-    rows = minimq.json("group", "reset-offset", group, topic, "--to", "2020-01-01T00:00Z", "--force")
-    assert {row["after"] for row in rows} == {0}
+    for time in ("2020-01-01T00:00Z", "2020-01-01", "2020-01-01 08:30:15.5", "2020-01-01T08:00+02:00"):
+        minimq("group", "reset-offset", group, topic, "--to", "latest", "--force")
+        rows = minimq.json("group", "reset-offset", group, topic, "--to", time, "--force")
+        assert {(row["before"], row["after"]) for row in rows} == {(100, 0)}
     assert len(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == 800
 
 
@@ -144,6 +150,9 @@ def test_a_forced_reset_under_members_is_done(
 
 
 def test_mistakes_end_with_one_line_that_says_what_is_wrong(minimq: Minimq, topic: str) -> None:
+    said = minimq("group", "reset-offset", "g", topic, "--to", "1", status=1)
+    assert said.startswith(f"error: offset 1 is not in {topic}/broker-a/0 (0 to 0), ")
+    assert said.endswith("and 3 more: nothing was changed; choose the queues that have it (--queue)\n")
     assert minimq("group", "describe", "nobody", status=1).startswith("error: there is no group nobody: `minimq group ")
     assert "illegal group name" in minimq("group", "describe", "a b", status=2)
     assert "neither 'earliest'" in minimq("group", "reset-offset", "g", topic, "--to", "soon", status=2)
@@ -271,3 +280,11 @@ def test_words_for_queues_that_are_held_or_waited_for(capsys: pytest.CaptureFixt
     assert any(line.split()[2:5] == ["nobody,", "held", "7s"] and "for" not in line for line in lines)
     assert any("#1, #2 waits" in line for line in lines)
     assert any("%RETRY%billing" in line for line in shown(found, all_queues=True, capsys=capsys))
+
+
+def test_a_held_queue_is_shown_though_nobody_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    found = described(queue(0, held_for_s=90.0, holder=CLIENTS[0]), queue(1), clients=())
+    lines = shown(found, all_queues=False, capsys=capsys)
+    assert [line.split()[1:] for line in lines if line.startswith("broker-a")] == [
+        ["0", "nobody,", "held", "1m", "30s", "123,456,789", "0", "-"]
+    ]

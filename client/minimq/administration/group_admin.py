@@ -26,6 +26,9 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
+#: Members and queues that an error names.
+_NAMED = 5
+
 #: Where a group is to go on: the beginning or the end of each queue, a moment, or an offset.
 ResetTo = Literal["earliest", "latest"] | datetime | int
 
@@ -218,7 +221,8 @@ class GroupAdmin:
         connected = sorted({client_id for answer in answers.values() for client_id in answer.client_ids})
         if connected:
             raise GroupConflict(
-                f"members of group {group} are connected: {', '.join(connected)}; stop them first, or force the reset"
+                f"members of group {group} are connected: {_some(connected)}; stop them first, or reset with force "
+                "(--force): they go on at the new place then"
             )
         held = [
             f"{MessageQueue(topic, broker, item.queue_id)} for {item.holder}"
@@ -228,8 +232,8 @@ class GroupAdmin:
         ]
         if held:
             raise GroupConflict(
-                f"queues of group {group} are held for members that have left: {', '.join(held)}; wait until that is "
-                "over, or force the reset"
+                f"queues of group {group} are held for members that have left: {_some(held)}; wait until that is over, "
+                "or reset with force (--force)"
             )
 
 
@@ -252,6 +256,7 @@ def _check_queues(
     offset: int | None,
 ) -> None:
     """Raise `QueueNotFound` or `OffsetOutOfRange` when a queue is not there, or does not store the offset."""
+    outside: list[str] = []
     for broker in ids:
         found = {status.queue_id: status for status in described[broker].queues}
         for queue_id in ids[broker] or found:
@@ -260,7 +265,15 @@ def _check_queues(
                 raise QueueNotFound(f"there is no queue {name}: {broker} has {len(found)} queues of the topic")
             first, end = found[queue_id].min_offset, found[queue_id].max_offset
             if offset is not None and not first <= offset <= end:
-                raise OffsetOutOfRange(f"offset {offset} is not in queue {name}: it has {first} to {end}")
+                outside.append(f"{name} ({first} to {end})")
+    if outside:
+        raise OffsetOutOfRange(
+            f"offset {offset} is not in {_some(outside)}: nothing was changed; choose the queues that have it (--queue)"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _reset_request(group: str, topic: str, to: ResetTo, force: bool) -> broker_pb2.ResetOffsetsRequest:

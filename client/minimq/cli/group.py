@@ -31,7 +31,7 @@ def _admin(nameserver: str) -> Admin:
     return Admin(nameserver)
 
 
-@click.group()
+@click.group(short_help="Look at consumer groups, and let them go on elsewhere.")
 def group() -> None:
     """See who reads what in consumer groups and how far they are, and let them go on elsewhere."""
 
@@ -73,7 +73,7 @@ def list_groups(nameserver: str, output: str) -> None:
 # ---- Describe -----------------------------------------------------------------------------------
 
 
-@group.command()
+@group.command(short_help="Show who is in a group, who reads which queue, and the lag.")
 @click.argument("name", metavar="GROUP")
 @option(
     "--queues",
@@ -88,13 +88,15 @@ def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
     """Show the members of a consumer group, which queues each reads, and how far they are behind.
 
     "Lag" counts the messages that are not committed, "Behind" is how long ago the oldest of them was stored. Of the
-    queues, the table has those that nobody reads and those that are furthest behind; --queues shows all, and JSON
-    always holds all. Messages that wait for another try are counted apart. The exit status is 0 also when a broker does
-    not answer; its queues are missing then.
+    queues, the table has those that nobody reads and those that are furthest behind. --queues shows all of them; JSON
+    has all in any case, and more about each: the epoch of its lease, its first offset and its end. A queue that is
+    "held" waits for its former owner to save its state, at most for the time shown. Messages that wait for another try
+    are counted apart. The exit status is 0 also when a broker does not answer; its queues are missing then.
 
     \b
     Examples:
       minimq group describe billing
+      minimq group describe billing --queues
       minimq group describe billing --output json | jq .lag
     """  # noqa: D301 - click's mark for lines that stay as they are
     with _admin(nameserver) as admin:
@@ -141,8 +143,12 @@ def _has_unread(queue: GroupQueueDescription) -> bool:
 
 
 def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
-    """Return the queues to look at first, sorted: unread ones and, while there are members, those that nobody reads."""
-    suspects = [queue for queue in found.queues if queue.lag or queue.waiting or (found.members and not queue.owner)]
+    """Return the queues to look at first, sorted: unread and held ones and, if there are members, those without one."""
+    suspects = [
+        queue
+        for queue in found.queues
+        if queue.lag or queue.waiting or queue.holder or (found.members and not queue.owner)
+    ]
     suspects.sort(key=lambda queue: (queue.owner is not None, -queue.lag_s, -queue.lag))
     return sorted(suspects[:_FEW], key=lambda queue: queue.queue)
 
@@ -256,14 +262,15 @@ def _queue_to_json(item: GroupQueueDescription) -> Row:
 # ---- Reset --------------------------------------------------------------------------------------
 
 
-@group.command("reset-offset")
+@group.command("reset-offset", short_help="Let a group go on elsewhere in a topic.")
 @click.argument("name", metavar="GROUP")
 @click.argument("topic")
 @option(
     "--to",
     required=True,
     metavar="earliest|latest|TIME|OFFSET",
-    help="Where it goes on: a time in ISO 8601, in UTC unless it says otherwise, or a number.",
+    help="Where it goes on: the beginning, the end, the first message stored at or after a time (ISO 8601, in UTC "
+    "unless it says otherwise), or an offset, which each queue must have.",
 )
 @option(
     "--queue",
@@ -272,7 +279,7 @@ def _queue_to_json(item: GroupQueueDescription) -> Row:
     metavar="BROKER:ID",
     help="Only this queue; may be given several times.",
 )
-@option("--force", is_flag=True, help="Also while members are connected.")
+@option("--force", is_flag=True, help="Also while members are connected, or queues are held for some.")
 @output_option
 @click.pass_obj
 def reset_offset(
@@ -285,12 +292,14 @@ def reset_offset(
 
     \b
     Examples:
+      minimq group reset-offset billing orders --to earliest
       minimq group reset-offset billing orders --to 2026-01-31T08:00Z
       minimq group reset-offset billing orders --to 4711 --queue broker-a:0
     """  # noqa: D301 - click's mark for lines that stay as they are
     target = _target(to)
     chosen = [_queue(topic, text) for text in queues] or None
     with _admin(nameserver) as admin:
+        is_new = name not in admin.list_groups()
         before = admin.committed_offsets(name, topic)
         after = admin.reset_offsets(name, topic, target, queues=chosen, force=force)
     rows: list[Row] = [
@@ -306,7 +315,11 @@ def reset_offset(
     if output == "json":
         show_json([{key: value for key, value in row.items() if key != "arrow"} for row in rows])
         return
-    click.echo(f"group {name} goes on elsewhere in topic {topic}\n")
+    click.echo(
+        f"group {name} was not known so far: when it comes, it begins here in topic {topic}\n"
+        if is_new
+        else f"group {name} goes on elsewhere in topic {topic}\n"
+    )
     show_table(rows, {"broker": "Broker", "queue": "Queue", "before": "Before", "arrow": "", "after": "After"})
 
 
@@ -320,7 +333,9 @@ def _target(to: str) -> ResetTo:
     try:
         when = datetime.fromisoformat(to)
     except ValueError:
-        raise InvalidArgument(f"--to {to!r} is neither 'earliest' nor 'latest' nor a time nor an offset") from None
+        raise InvalidArgument(
+            f"--to {to!r} is neither 'earliest' nor 'latest' nor a time, such as 2026-01-31T08:00Z, nor an offset"
+        ) from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
