@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue as queues
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -302,3 +303,76 @@ def test_times_are_looked_up_in_what_is_left(by_size: World, new_name: Callable[
 
     assert offset_at(began) == first
     assert offset_at(datetime.now(UTC) + timedelta(seconds=60)) == end
+
+
+# ---- a log that was cut ---------------------------------------------------------------------------
+
+
+@contextmanager
+def cut_log(path: Path, before: int, after: int) -> Iterator[tuple[World, Callable[[], None]]]:
+    """A broker with `before` messages, and later `before + after`; the call makes those after go away."""
+    with world_of(path / "data") as world:
+        [broker] = world.cluster.brokers
+        copy = path / "copy"
+        world.send(before)
+        broker.stop()
+        shutil.copytree(broker.data_dir, copy)
+        broker.start()
+        world.send(after)
+
+        def cut() -> None:
+            broker.kill()
+            shutil.rmtree(broker.data_dir)
+            copy.rename(broker.data_dir)
+            broker.start()
+
+        yield world, cut
+
+
+def test_a_reader_beyond_the_end_goes_back_there(tmp_path: Path) -> None:
+    resets: list[OffsetReset] = []
+    with (
+        cut_log(tmp_path, 5, 3) as (world, cut),
+        PullConsumer(world.nameserver, group="g", on_offset_reset=resets.append) as consumer,
+    ):
+        consumer.assign([QUEUE])
+        while consumer.position(QUEUE) < 8:
+            consumer.poll(PATIENCE_S)
+        consumer.commit()
+        cut()
+        while not resets:
+            consumer.poll(0.1)
+        assert resets == [OffsetReset(QUEUE, 8, 5, 0, 5)]
+        assert world.send(2) == [5, 6]
+        while consumer.position(QUEUE) < 7:
+            consumer.poll(PATIENCE_S)
+        consumer.commit()
+        assert consumer.missed_messages == 0
+        assert world.admin.describe_group("g").queues[0].committed_offset == 7
+
+
+def test_a_listener_gets_what_comes_under_offsets_that_it_had_before(tmp_path: Path) -> None:
+    seen: queues.SimpleQueue[int] = queues.SimpleQueue()
+    resets: list[OffsetReset] = []
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+        for message in messages:
+            seen.put(message.queue_offset)
+        return ConsumeResult.SUCCESS
+
+    with (
+        cut_log(tmp_path, 5, 3) as (world, cut),
+        PushConsumer(world.nameserver, group="g", on_offset_reset=resets.append, commit_interval_s=0.05) as consumer,
+    ):
+        consumer.subscribe("t")
+        consumer.start(listen)
+        assert [seen.get(timeout=PATIENCE_S) for _ in range(8)] == list(range(8))
+        cut()
+        wait_until(lambda: resets, PATIENCE_S)
+        assert (resets[0].wanted, resets[0].offset) == (8, 5)
+        offsets = world.send(2)
+        assert offsets == [5, 6]
+        got: list[int] = []
+        while got[-2:] != offsets:
+            got.append(seen.get(timeout=PATIENCE_S))
+        wait_until(lambda: 7 in {item.committed_offset for item in world.admin.describe_group("g").queues}, PATIENCE_S)
