@@ -235,6 +235,7 @@ class PushConsumer(Consumer):
                 now = time.monotonic()
                 if self._options.commit_interval_s and now >= commit_at:
                     commit_at = now + self._options.commit_interval_s
+                    self._core.tell_news()  # a queue that has shrunk cannot be committed as far as it was
                     self._commit()
                 self._look_after_calls(now)
                 self._take(draining=draining)
