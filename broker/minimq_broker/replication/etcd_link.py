@@ -1,0 +1,102 @@
+"""Transactions in etcd: at one of its members, and at another one when that does not answer."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minimq_common import rpc
+from minimq_common.errors import InvalidArgument, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a key holds, and the revision of etcd at which it was put there."""
+
+    value: bytes
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether a transaction was carried out, and all keys with the prefix as they are after it."""
+
+    succeeded: bool
+    stored: Mapping[str, Stored]
+
+    @property
+    def latest(self) -> int:
+        """The revision of the latest put; no key is ever removed, so of two outcomes the later one has the larger."""
+        return max((stored.revision for stored in self.stored.values()), default=0)
+
+    def revision(self, key: str) -> int:
+        """Return the revision of a key; 0 when it does not exist."""
+        return self.stored[key].revision if key in self.stored else 0
+
+
+class EtcdLink:
+    """Speaks to etcd. Not thread-safe: it lives on one event loop.
+
+    Args:
+        endpoints: HOST:PORT of its members.
+        timeout_s: seconds that one member may take before the next one is asked.
+
+    Raises:
+        InvalidArgument: the library for it is not installed.
+    """
+
+    def __init__(self, endpoints: Sequence[str], timeout_s: float) -> None:
+        try:
+            self._library = importlib.import_module("aetcd")
+        except ImportError:
+            text = "a controller in etcd needs a library that is not installed: pip install 'minimq[etcd]'"
+            raise InvalidArgument(text) from None
+        self._endpoints = list(endpoints)
+        self._timeout_s = timeout_s
+        self._clients: dict[str, Any] = {}  # the library has no types
+
+    async def transact(self, expected: Mapping[str, int], puts: Mapping[str, bytes], prefix: str) -> Outcome:
+        """Put values if keys have the expected revisions, and return all keys with a prefix, in one step.
+
+        It is as if all transactions were carried out one after the other, this one between its call and its return.
+
+        Args:
+            expected: revision by key; 0 for a key that does not exist.
+            puts: value by key.
+            prefix: what to return.
+
+        Raises:
+            Unavailable: no member answered. It may have been carried out, or may be yet.
+        """
+        make = self._library.client.transactions
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        look = make.Get(prefix.encode(), end.encode())
+        compare = [make.Mod(key.encode()) == revision for key, revision in expected.items()]
+        success = [make.Put(key.encode(), value) for key, value in puts.items()]
+        reason = ""
+        for endpoint in tuple(self._endpoints):
+            try:
+                succeeded, responses = await self._client(endpoint).transaction(compare, [*success, look], [look])
+            except self._library.ClientError as error:
+                reason = rpc.why_unreached(str(error))
+                self._endpoints.append(self._endpoints.pop(0))  # the next one is asked first from now on
+            else:
+                found = {item.key.decode(): Stored(item.value, item.mod_revision) for _, item in responses[-1]}
+                return Outcome(succeeded, found)
+        raise Unavailable(f"etcd at {', '.join(sorted(self._endpoints))} does not answer: {reason}")
+
+    async def close(self) -> None:
+        """End the connections; calls under way fail."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()
+
+    def _client(self, endpoint: str) -> Any:  # noqa: ANN401 - the library has no types
+        if endpoint not in self._clients:
+            host, _, port = endpoint.rpartition(":")
+            self._clients[endpoint] = self._library.Client(
+                host, int(port), timeout=self._timeout_s, options=dict(rpc.CHANNEL_OPTIONS)
+            )
+        return self._clients[endpoint]

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from minimq_common.errors import InvalidArgument, NotInSync, ReplicaSetChanged, StaleTerm, TermEnding
+from minimq_common.replica_set import (
+    ReplicaSet,
+    Report,
+    change_in_sync,
+    check_not_ending,
+    elect,
+    found,
+    promote,
+    renew,
+    renews_lease,
+)
+from support.reports import report
+
+
+def record(**other: Any) -> ReplicaSet:  # noqa: ANN401 - fields of many types
+    """Return a record in term 5 with replica 0 as the master, and 1 in sync."""
+    first = found(report(last_term=4), 3.0)
+    assert first is not None
+    return replace(first, **{"in_sync": frozenset({0, 1}), **other})
+
+
+def test_the_first_one_that_may_founds_the_set() -> None:
+    made = found(report(2, last_term=7, sync=True, min_in_sync=2), 3.0)
+    assert made is not None
+    assert (made.term, made.master_id, made.master_run, set(made.in_sync)) == (8, 2, 3, {2})
+    assert (made.version, made.sync, made.min_in_sync, made.lease_s) == (1, True, 2, 3.0)
+    assert made.master_address == "127.0.0.1:10913"
+    assert found(report(founds=False), 3.0) is None
+    assert found(report(resigns=True), 3.0) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"replica_id": -1},
+        {"run": 0},
+        {"address": "nowhere"},
+        {"broker_name": ""},
+        {"cluster": "a b"},
+        {"min_in_sync": 0},
+    ],
+)
+def test_a_report_is_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        replace(report(), **wrong)
+
+
+def test_a_new_address_is_a_change_and_an_old_one_is_none() -> None:
+    known = record()
+    assert renew(known, report()) is known
+    moved = renew(known, report(1, address="127.0.0.1:1"))
+    assert (moved.addresses[1], moved.version) == ("127.0.0.1:1", known.version + 1)
+
+
+def test_the_lease_is_renewed_by_this_run_of_the_master_alone() -> None:
+    assert renews_lease(record(), report())
+    assert not renews_lease(record(), report(1))
+    assert not renews_lease(record(), report(run=99))
+    assert not renews_lease(record(), report(resigns=True))
+    assert not renews_lease(record(successor=1), report())
+
+
+def test_a_master_is_told_that_its_term_ends() -> None:
+    check_not_ending(record(), report())
+    check_not_ending(record(successor=1), report(1))
+    with pytest.raises(TermEnding, match="replica 1 was promoted"):
+        check_not_ending(record(successor=1), report())
+
+
+def test_the_in_sync_set_is_changed_by_who_knows_the_record() -> None:
+    known = record()
+    changed = change_in_sync(known, known, [0, 1, 2])
+    assert (set(changed.in_sync), changed.version) == ({0, 1, 2}, known.version + 1)
+    assert change_in_sync(changed, known, [0, 1, 2]) is changed  # repeated, since the answer was lost
+    with pytest.raises(ReplicaSetChanged):
+        change_in_sync(changed, known, [0])
+
+
+def test_a_former_master_changes_nothing() -> None:
+    with pytest.raises(StaleTerm, match=r"term 4: it is in term 5, with replica 0 as its master"):
+        change_in_sync(record(), record(term=4), [0, 1, 2])
+
+
+def test_the_set_holds_the_master() -> None:
+    with pytest.raises(InvalidArgument):
+        change_in_sync(record(), record(), [1])
+
+
+def test_the_set_stays_while_a_promotion_is_under_way() -> None:
+    ending = record(successor=1)
+    with pytest.raises(ReplicaSetChanged):
+        change_in_sync(ending, ending, [0])
+
+
+def test_only_a_member_of_the_set_is_promoted() -> None:
+    promoted = promote(record(), 1)
+    assert (promoted.successor, promoted.master_id, promoted.term) == (1, 0, 5)
+    with pytest.raises(NotInSync, match=r"replica 2 .* is not in sync \(0, 1\).*--unclean"):
+        promote(record(), 2)
+    assert promote(record(), 2, unclean=True).successor == 2
+
+
+def test_a_promotion_is_repeatable_and_there_is_one_at_a_time() -> None:
+    assert promote(record(), 0) == record()
+    once = promote(record(), 1)
+    assert promote(once, 1) is once
+    with pytest.raises(ReplicaSetChanged, match="replica 1"):
+        promote(once, 2, unclean=True)
+
+
+def test_the_latest_term_wins_then_the_longest_log_then_the_smallest_id() -> None:
+    def winner(*reports: Report) -> int:
+        elected = elect(record(in_sync=frozenset({0, 1, 2})), reports)
+        assert elected is not None
+        assert elected.term == max(each.last_term for each in reports) + 1
+        assert elected.in_sync == {elected.master_id}
+        return elected.master_id
+
+    assert winner(report(0, last_term=5, log_end=900), report(1, last_term=6, log_end=100)) == 1
+    assert winner(report(0, last_term=5, log_end=100), report(1, last_term=5, log_end=900)) == 1
+    assert winner(report(2, last_term=5), report(1, last_term=5)) == 1
+
+
+def test_nobody_is_elected_who_is_not_in_sync_or_stops() -> None:
+    assert elect(record(), [report(2, last_term=9)]) is None
+    assert elect(record(), [report(1, last_term=5, resigns=True)]) is None
+    assert elect(record(), []) is None
+
+
+def test_a_member_that_has_lost_its_data_is_not_elected() -> None:
+    assert elect(record(), [report(1, last_term=0)]) is None
+    assert elect(record(), [report(0, last_term=0)]) is None
+
+
+def test_a_master_that_ended_before_it_began_its_term_is_elected_again() -> None:
+    elected = elect(replace(record(), in_sync=frozenset({0})), [report(0, run=7, last_term=4)])
+    assert elected is not None
+    assert (elected.term, elected.master_run) == (6, 7)
+
+
+def test_an_elected_founder_brings_its_own_mode_and_a_plain_slave_keeps_the_one_there_is() -> None:
+    own = elect(record(), [report(1, last_term=5, sync=True, min_in_sync=2)])
+    kept = elect(record(), [report(1, last_term=5, sync=True, min_in_sync=2, founds=False)])
+    assert own is not None
+    assert kept is not None
+    assert (own.sync, own.min_in_sync) == (True, 2)
+    assert (kept.sync, kept.min_in_sync) == (False, 1)
+
+
+def test_the_promoted_replica_wins_also_out_of_the_set() -> None:
+    ending = promote(record(), 2, unclean=True)
+    elected = elect(ending, [report(1, last_term=5, log_end=900), report(2)])
+    assert elected is not None
+    assert (elected.master_id, set(elected.in_sync), elected.successor) == (2, {2}, None)
+
+
+def test_another_one_is_elected_when_the_promoted_replica_has_gone() -> None:
+    elected = elect(promote(record(), 2, unclean=True), [report(1, last_term=5)])
+    assert elected is not None
+    assert (elected.master_id, elected.successor) == (1, None)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from minimq_common.replica_set import ReplicaSet, found, promote
+from minimq_common.roll_call import RollCall
+from support.reports import report
+
+LEASE_S = 10.0
+PATIENCE_S = 11.0
+
+
+def record() -> ReplicaSet:
+    """Return a record in term 1 with replica 0 as the master, and 1 and 2 in sync."""
+    first = found(report(), LEASE_S)
+    assert first is not None
+    return replace(first, in_sync=frozenset({0, 1, 2}))
+
+
+SLAVE = report(1, last_term=1)
+
+
+def winner(call: RollCall, now: float, known: ReplicaSet | None = None) -> int | None:
+    elected = call.elect(known or record(), now)
+    return elected.master_id if elected else None
+
+
+def test_after_a_start_a_whole_lease_passes_before_anybody_is_elected() -> None:
+    call = RollCall(LEASE_S, now=0)
+    for now in range(11):
+        call.hear(record(), SLAVE, now)
+        assert winner(call, now) is None
+    assert winner(call, PATIENCE_S) == 1
+
+
+def test_every_report_of_the_master_renews_its_lease() -> None:
+    call = RollCall(LEASE_S, now=0)
+    for now in range(40):
+        call.hear(record(), SLAVE, now)
+        if now <= 20:
+            call.hear(record(), report(), now)
+        assert winner(call, now) == (1 if now >= 20 + PATIENCE_S else None)
+
+
+def test_a_master_that_was_started_anew_does_not_renew_the_lease_and_is_a_candidate() -> None:
+    call = RollCall(LEASE_S, now=0)
+    for now in range(11):
+        call.hear(record(), report(run=7, last_term=1, log_end=5), now)
+        call.hear(record(), SLAVE, now)
+    assert winner(call, PATIENCE_S) == 0
+
+
+def test_a_master_that_resigns_is_replaced_at_once() -> None:
+    call = RollCall(LEASE_S, now=0)
+    known = replace(record(), in_sync=frozenset({0, 1}))
+    call.hear(known, SLAVE, 0)
+    call.hear(known, report(), 1)
+    assert winner(call, 1, known) is None
+    call.hear(known, report(resigns=True), 1)
+    assert winner(call, 1, known) == 1
+
+
+def test_a_resignation_of_somebody_else_ends_no_lease() -> None:
+    call = RollCall(LEASE_S, now=0)
+    call.hear(record(), SLAVE, 5)
+    call.hear(record(), report(2, last_term=1, resigns=True), 5)
+    call.hear(record(), report(run=7, resigns=True), 5)  # the master has another run
+    assert winner(call, 5) is None
+    assert call.lease_over_at == PATIENCE_S
+
+
+def test_the_silent_are_not_elected() -> None:
+    call = RollCall(LEASE_S, now=0)
+    call.hear(record(), SLAVE, 0)
+    assert winner(call, PATIENCE_S) is None
+
+
+def test_whoever_is_back_first_waits_for_the_others() -> None:
+    call = RollCall(LEASE_S, now=0)
+    call.hear(record(), SLAVE, 100)
+    assert winner(call, 100) is None
+    call.hear(record(), report(0, run=7, last_term=1, log_end=50), 101)
+    assert winner(call, 101) is None
+    call.hear(record(), report(2, last_term=1), 102)  # now all are there
+    assert winner(call, 102) == 0
+
+
+def test_whoever_is_back_first_does_not_wait_for_ever() -> None:
+    call = RollCall(LEASE_S, now=0)
+    for now in range(100, 112):
+        call.hear(record(), SLAVE, now)
+        assert call.next_look_at(record(), now) == (111 if now < 111 else math.inf)
+        assert winner(call, now) == (1 if now >= 100 + PATIENCE_S else None)
+
+
+def test_a_break_or_another_run_begins_the_wait_anew() -> None:
+    call = RollCall(LEASE_S, now=0)
+    call.hear(record(), SLAVE, 100)
+    call.hear(record(), replace(SLAVE, run=9), 105)
+    assert winner(call, 111) is None
+    call.hear(record(), SLAVE, 150)
+    assert winner(call, 150) is None
+
+
+def test_a_promotion_ends_with_the_lease_and_waits_for_nobody_else() -> None:
+    call = RollCall(LEASE_S, now=0)
+    ending = promote(record(), 1)
+    call.hear(ending, SLAVE, 5)
+    call.hear(ending, report(), 5)  # renews nothing any more
+    assert winner(call, 10.9, ending) is None
+    assert winner(call, PATIENCE_S, ending) == 1
+
+
+def test_a_new_term_begins_with_a_lease_of_its_own_length() -> None:
+    call = RollCall(LEASE_S, now=0)
+    call.begin_term(replace(record(), lease_s=20), 100)
+    assert call.lease_over_at == 122
+    assert call.next_look_at(record(), 100) == 122
