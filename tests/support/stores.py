@@ -11,7 +11,7 @@ from typing import Any
 from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob
+from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_common import batch
 from minimq_common.batch import RecordBatch
@@ -52,20 +52,23 @@ def _build(bodies: Sequence[bytes], tag: str | None, producer_id: int, sequence:
 class OpenStore:
     """A message store, open. Every call waits for the disk unless it says otherwise."""
 
-    def __init__(self, path: Path, options: StoreOptions, clock: Clock) -> None:
+    def __init__(self, path: Path, options: StoreOptions, clock: Clock, *, alone: bool = True) -> None:
         self.path = path
         self.options = options
         self.clock = clock
         self.grown: list[QueueKey] = []
-        self.store = MessageStore(path, self._notify, options, clock)
+        self.store = MessageStore(path, self._notify, options, clock, alone=alone)
 
     def _notify(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
         self.grown += grown
         for job in jobs:
-            if isinstance(job, AppendJob):
-                job.done(job)
-            else:
-                job.done(job)
+            match job:
+                case AppendJob():
+                    job.done(job)
+                case FactJob():
+                    job.done(job)
+                case ReplicaJob():
+                    job.done(job)
 
     @property
     def state(self) -> State:
@@ -116,6 +119,26 @@ class OpenStore:
     def delete_topic(self, name: str) -> None:
         self.record(TopicDeleted(name))
 
+    # ---- as a slave ---------------------------------------------------------------------------------
+
+    def submit_entries(self, position: int, entries: Sequence[bytes]) -> Future[ReplicaJob]:
+        """Hand entries of a master in without waiting."""
+        future: Future[ReplicaJob] = Future()
+
+        def done(job: ReplicaJob) -> None:
+            if job.error is None:
+                future.set_result(job)
+            else:
+                future.set_exception(job.error)
+
+        self.store.submit(ReplicaJob(position, entries, done))
+        return future
+
+    def take_from(self, master: OpenStore, max_bytes: int = 1 << 40) -> None:
+        """Store entries of a master that are not here yet, about so many bytes of them."""
+        position = self.store.end
+        self.submit_entries(position, master.store.entries(position, max_bytes)).result(PATIENCE_S)
+
     # ---- reading ------------------------------------------------------------------------------------
 
     def key(self, topic: str, queue_id: int) -> QueueKey:
@@ -145,8 +168,8 @@ class Stores:
         self.damaged: set[Path] = set()
         self._opened: list[OpenStore] = []
 
-    def open(self, name: str = "data", **options: Any) -> OpenStore:  # noqa: ANN401 - the fields of StoreOptions
-        opened = OpenStore(self.folder / name, dataclasses.replace(QUIET, **options), self.clock)
+    def open(self, name: str = "data", *, alone: bool = True, **options: Any) -> OpenStore:  # noqa: ANN401 - the fields of StoreOptions
+        opened = OpenStore(self.folder / name, dataclasses.replace(QUIET, **options), self.clock, alone=alone)
         self._opened.append(opened)
         return opened
 

@@ -1,0 +1,40 @@
+"""States of brokers as values that can be compared."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minimq_broker.core.state import State
+from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.recovery import recover
+
+
+def rows(state: State) -> dict[str, Any]:
+    """Return all that a state holds."""
+    return {
+        "position": state.position,
+        "term": state.term,
+        "terms": state.terms,
+        "permission": state.permission,
+        "topics": state.topics.copy(),
+        "ends": state.ends.copy(),
+        "committed": state.committed.copy(),
+        "started": state.started.copy(),
+        "producers": {number: msgspec.to_builtins(state.producers.row(number)) for number in state.producers},
+    }
+
+
+def rows_from_scratch(data: Path, folder: Path) -> dict[str, Any]:
+    """Return what the log alone of a data directory adds up to; it has to begin at 0. A folder is made for that."""
+    shutil.copytree(data / "commitlog", folder / "commitlog")
+    with (
+        closing(CommitLog(folder / "commitlog", 1 << 30)) as log,
+        closing(Checkpoint(folder / "state.mdb")) as checkpoint,
+    ):
+        return rows(recover(checkpoint, log))

@@ -1,0 +1,242 @@
+"""A master that waits for its slaves: nothing is answered, and nothing can be read, that is not confirmed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.jobs import SendStatus
+from minimq_common.errors import InvalidArgument, NotEnoughReplicas, NotMaster, TopicNotFound
+from support.states import rows
+from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def master(stores: Stores) -> OpenStore:
+    """A master that waits for others, with the topic "t" of two queues, all confirmed."""
+    opened = stores.open(alone=False)
+    opened.store.lead(1)
+    opened.create_topic("t", 2)
+    opened.store.hold_back = True
+    return opened
+
+
+def settle(store: OpenStore) -> None:
+    """Return when all that was handed in is written."""
+    store.store.call(lambda: None)
+
+
+def body(number: int) -> bytes:
+    return make_batch([b"%d" % number])
+
+
+def is_waiting(*futures: Future[Any]) -> bool:
+    return not any(future.done() for future in futures)
+
+
+def test_what_is_not_confirmed_is_neither_answered_nor_read(master: OpenStore) -> None:
+    first = master.submit("t", 0, body(1))
+    settle(master)
+    between = master.store.end
+    second = master.submit("t", 0, body(2))
+    other = master.submit("t", 1, body(3))
+    settle(master)
+    queue, end = master.key("t", 0), master.store.end
+
+    assert is_waiting(first, second, other)
+    assert master.state.end(queue).offset == 2
+    assert master.store.queue_end(queue).offset == 0
+    assert master.store.bounds(queue) == (0, 0)
+    assert master.bodies("t", 0) == []
+    assert master.store.offset_at(queue, 0) == 0
+    assert master.store.stored_ms(queue, 0) == 0
+    assert master.grown == []
+    assert master.store.confirmed < between
+
+    master.store.confirm(between - 1)
+    assert is_waiting(first)
+    master.store.confirm(between)
+    assert first.done()
+    assert is_waiting(second, other)
+    assert (master.grown, master.bodies("t", 0)) == ([queue], [b"1"])
+    assert master.store.offset_at(queue, master.clock.now_ms + 1) == 1
+    assert (master.store.confirmed, master.store.queue_end(queue).offset) == (between, 1)
+
+    master.store.confirm(between - 1)  # it never goes back
+    assert master.store.confirmed == between
+    master.store.confirm(end)
+    assert (second.result(0).base_offset, other.result(0).base_offset) == (1, 0)
+    assert master.bodies("t", 0) == [b"1", b"2"]
+    assert set(master.grown) == {queue, master.key("t", 1)}
+
+
+def test_what_is_confirmed_ahead_is_answered_at_once(master: OpenStore) -> None:
+    """As on a slave: the confirmed position may be that of entries which are still on their way to it."""
+    master.store.confirm(1 << 40)
+    assert master.submit("t", 0, body(1)).result(PATIENCE_S).status is SendStatus.OK
+    assert master.store.confirmed == master.store.end
+
+
+def test_facts_wait_too_and_so_do_those_that_find_nothing_to_do(master: OpenStore) -> None:
+    offsets = OffsetsCommitted("g", (CommittedOffset(*master.key("t", 0), 0),))
+    waiting = [
+        master.submit_fact(offsets),
+        master.submit_fact(lambda state: TopicSet(Topic("u", state.position, 1, 1))),
+        master.submit_fact(lambda _: None),
+    ]
+    refused = master.submit("no such topic", 0, body(1))
+    with pytest.raises(TopicNotFound):  # an error needs no confirmation
+        refused.result(PATIENCE_S)
+    assert is_waiting(*waiting)
+    master.store.confirm(master.store.end)
+    assert [future.result(0) is None for future in waiting] == [False, False, True]
+
+
+def test_a_repeat_waits_until_what_it_repeats_is_confirmed(master: OpenStore) -> None:
+    data = numbered_batch(7, 1)
+    first = master.submit("t", 0, data)
+    settle(master)
+    end = master.store.end
+    repeat = master.submit("t", 1, data)
+    settle(master)
+    assert master.store.end == end
+    assert is_waiting(first, repeat)
+    master.store.confirm(end)
+    assert (first.result(0).status, repeat.result(0).status) == (SendStatus.OK, SendStatus.ALREADY_STORED)
+    again = master.submit("t", 1, data).result(PATIENCE_S)
+    assert (again.status, again.stored_queue_id, again.base_offset) == (SendStatus.ALREADY_STORED, 0, 0)
+
+
+def test_who_waits_for_too_long_is_told_and_a_repeat_finds_what_was_stored(stores: Stores) -> None:
+    store = stores.open(alone=False, replication_timeout_s=60.0)
+    store.store.lead(1)
+    store.create_topic("t")
+    store.store.hold_back = True
+    data = numbered_batch(7, 1)
+    before = time.monotonic()
+    late = store.submit("t", 0, data)
+    settle(store)
+    store.store.expire(before + 59.0)
+    assert is_waiting(late)
+    store.store.expire(time.monotonic() + 61.0)
+    with pytest.raises(NotEnoughReplicas, match="within 60 s"):
+        late.result(0)
+    assert store.bodies("t", 0) == []
+
+    repeat = store.submit("t", 0, data)
+    settle(store)
+    assert is_waiting(repeat)
+    store.store.confirm(store.store.end)
+    assert repeat.result(0).status is SendStatus.ALREADY_STORED
+    assert len(store.read("t", 0, 0)) == 1
+
+
+def test_one_who_follows_refuses_all_who_wait_and_all_who_come(master: OpenStore) -> None:
+    waiting: list[Future[Any]] = [master.submit("t", 0, body(1)), master.submit_fact(lambda _: None)]
+    settle(master)
+    end = master.store.end
+    master.store.follow()
+    refused: list[Future[Any]] = [*waiting, master.submit("t", 0, body(2)), master.submit_fact(lambda _: None)]
+    for future in refused:
+        with pytest.raises(NotMaster, match="only the master writes"):
+            future.result(PATIENCE_S)
+    assert not master.store.leads
+    assert master.store.end == end
+    assert master.bodies("t", 0) == [], "what is not confirmed stays out of sight"
+    master.store.confirm(end)
+    assert master.bodies("t", 0) == [b"1"]
+
+
+def test_to_wait_no_more_answers_all(master: OpenStore) -> None:
+    waiting = master.submit("t", 0, body(1))
+    settle(master)
+    assert is_waiting(waiting)
+    master.store.hold_back = False
+    assert waiting.done()
+    assert master.append("t", 0, b"2") == 1
+    assert master.bodies("t", 0) == [b"1", b"2"]
+    master.store.hold_back = True
+    assert master.store.confirmed == master.store.end
+
+
+def test_a_term_is_larger_than_all_before(master: OpenStore) -> None:
+    with pytest.raises(InvalidArgument, match="term 1 cannot follow on term 1"):
+        master.store.lead(1)
+    master.store.follow()
+    master.store.lead(5, waits_for_replicas=True)
+    assert (master.store.term, master.state.term, master.state.terms[-1].term) == (5, 5, 5)
+    assert master.store.leads
+    assert is_waiting(master.submit("t", 0, body(1)))
+
+
+def test_a_new_role_does_not_believe_what_was_confirmed_of_another_log(master: OpenStore) -> None:
+    """The former master had entries behind the end of this log, and confirmed them: those that come now are others."""
+    master.store.confirm(1 << 40)
+    master.store.follow()
+    master.store.lead(2, waits_for_replicas=True)
+    waiting = master.submit("t", 0, body(1))
+    settle(master)
+    assert is_waiting(waiting)
+
+
+def test_those_who_wait_when_the_store_is_closed_are_refused(master: OpenStore) -> None:
+    waiting = master.submit("t", 0, body(1))
+    master.close()
+    with pytest.raises(NotMaster, match="the broker stops"):
+        waiting.result(PATIENCE_S)
+
+
+def test_only_what_is_confirmed_is_in_a_checkpoint(stores: Stores) -> None:
+    """After a start the rest is out of sight again, since another master may not have it."""
+    store = stores.open(alone=False)
+    store.store.lead(1)
+    store.create_topic("t")
+    store.append("t", 0, b"1")
+    store.store.hold_back = True
+    store.close()
+    saved = Checkpoint(store.path / "state.mdb", readonly=True)
+    assert saved.load().position == store.store.end
+    saved.close()
+
+    store = stores.open(alone=False)
+    store.store.lead(2, waits_for_replicas=True)
+    store.submit("t", 0, body(2))
+    settle(store)
+    end = store.store.end
+    store.close()
+    store = stores.open(alone=False)
+    assert store.state.end(store.key("t", 0)).offset == 2
+    assert store.bodies("t", 0) == [b"1"]
+    assert store.store.confirmed < end
+    store.store.confirm(end)
+    assert store.bodies("t", 0) == [b"1", b"2"]
+
+
+def test_the_state_is_saved_as_soon_as_it_is_confirmed(stores: Stores) -> None:
+    store = stores.open(alone=False, checkpoint_interval_s=0.01)
+    store.store.lead(1, waits_for_replicas=True)
+    settle(store)
+    settle(store)  # the writer has tried to save, or is just about to
+    assert store.store.saved_position == 0
+    store.store.confirm(store.store.end)
+    wait_until(lambda: store.store.saved_position == store.store.end)
+
+
+def test_a_crash_of_a_master_that_waits(stores: Stores, master: OpenStore) -> None:
+    for number in range(5):
+        master.submit("t", number % 2, body(number))
+        settle(master)
+    before = rows(master.state)
+    shutil.copytree(master.path, stores.folder / "copy")
+    copy = stores.open("copy", alone=False)
+    assert rows(copy.state) == before
+    assert copy.bodies("t", 0) == copy.bodies("t", 1) == []
+    copy.store.confirm(copy.store.end)
+    assert (copy.bodies("t", 0), copy.bodies("t", 1)) == ([b"0", b"2", b"4"], [b"1", b"3"])

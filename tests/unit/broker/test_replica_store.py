@@ -1,0 +1,283 @@
+"""A slave stores the entries of its master as they are, where they are, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import lmdb
+import pytest
+from click.testing import CliRunner
+
+from minimq_broker.__main__ import main
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.store.compare import compare_directories
+from minimq_broker.store.entry import HEADER_BYTES
+from minimq_common.errors import CopyNeeded, CorruptEntry, InvalidArgument, NotMaster, StoreError
+from support.states import rows
+from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+
+
+@pytest.fixture
+def master(stores: Stores) -> OpenStore:
+    """A master with a topic, batches with and without numbers, and committed offsets, in several segments."""
+    opened = stores.open("master", segment_bytes=96 << 10)
+    opened.create_topic("t", 2)
+    for number in range(20):
+        opened.append("t", number % 2, b"%d" % number, bytes(10_000))
+        opened.submit("t", 0, numbered_batch(7, number)).result(PATIENCE_S)
+        opened.record(OffsetsCommitted("g", (CommittedOffset(*opened.key("t", 0), number),)), alone=False)
+    return opened
+
+
+@pytest.fixture
+def slave(stores: Stores) -> OpenStore:
+    return stores.open("slave", alone=False, segment_bytes=64 << 10)
+
+
+def all_entries(store: OpenStore) -> list[bytes]:
+    return store.store.entries(0, 1 << 40)
+
+
+def test_a_slave_becomes_the_same(stores: Stores, master: OpenStore, slave: OpenStore) -> None:
+    while slave.store.end < master.store.end:
+        slave.take_from(master, 30_000)
+    slave.store.confirm(slave.store.end)
+    assert rows(slave.state) == rows(master.state)
+    assert slave.store.term == master.store.term
+    assert [slave.bodies("t", queue) for queue in range(2)] == [master.bodies("t", queue) for queue in range(2)]
+    starts = [[segment.start for segment in store.store.log.segments] for store in (master, slave)]
+    assert len(starts[0]) > 1, "the master has several segments"
+    assert starts[0] != starts[1], "segments end where it suits each"
+
+    slave.close()
+    again = stores.open("slave", alone=False)
+    assert rows(again.state) == rows(master.state)
+    master.close()
+    again.close()
+    found = compare_directories(master.path, slave.path)
+    assert (found.difference, found.start, found.end) == (None, 0, master.store.end)
+
+
+def test_a_slave_shows_what_is_confirmed(master: OpenStore, slave: OpenStore) -> None:
+    slave.take_from(master)
+    queue = slave.key("t", 0)
+    assert slave.store.bounds(queue) == (0, 0)
+    assert slave.grown == []
+    slave.store.confirm(slave.store.end // 2)
+    assert slave.store.bounds(queue) == (0, 0), "it came as one group"
+    slave.store.confirm(slave.store.end)
+    assert slave.store.bounds(queue) == master.store.bounds(master.key("t", 0))
+    assert set(slave.grown) == {queue, slave.key("t", 1)}
+
+
+def test_entries_that_come_together_share_one_sync(master: OpenStore, slave: OpenStore) -> None:
+    entries = all_entries(master)
+    jobs, position = [], 0
+
+    def hand_in() -> None:  # on the writer's thread, so that all of them wait for it
+        nonlocal position
+        for entry in entries:
+            jobs.append(slave.submit_entries(position, [entry]))
+            position += len(entry)
+
+    slave.store.call(hand_in)
+    for job in jobs:
+        job.result(PATIENCE_S)
+    assert slave.store.end == master.store.end
+    assert slave.store.commits == 1
+
+
+def test_entries_begin_where_the_log_ends(master: OpenStore, slave: OpenStore) -> None:
+    entries = all_entries(master)
+    slave.submit_entries(0, entries[:3]).result(PATIENCE_S)
+    end = slave.store.end
+    for position, part in ((0, entries[:3]), (end - len(entries[2]), entries[2:]), (end + 1, entries[3:])):
+        with pytest.raises(StoreError, match=f"cannot follow on a log that ends at {end}"):
+            slave.submit_entries(position, part).result(PATIENCE_S)
+    assert slave.store.end == end
+    slave.submit_entries(end, entries[3:]).result(PATIENCE_S)
+    assert rows(slave.state) == rows(master.state)
+
+
+def flip(entry: bytes, index: int) -> bytes:
+    return entry[:index] + bytes([entry[index] ^ 1]) + entry[index + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("which", "harm"),
+    [
+        pytest.param(2, lambda entry: flip(entry, 9), id="header of an entry"),
+        pytest.param(2, lambda entry: flip(entry, len(entry) - 200), id="body in a batch"),
+        pytest.param(2, lambda entry: flip(entry, len(entry) - 1), id="checksum of a batch"),
+        pytest.param(1, lambda entry: flip(entry, HEADER_BYTES + 3), id="fact"),
+        pytest.param(1, lambda entry: entry[:-1], id="fact without its last byte"),
+        pytest.param(2, lambda entry: entry[:-1], id="batch without its last byte"),
+        pytest.param(2, lambda entry: entry[:20], id="less than a header"),
+        pytest.param(2, lambda _: b"", id="nothing"),
+    ],
+)
+def test_a_damaged_entry_is_refused_with_all_that_came_with_it(
+    master: OpenStore, slave: OpenStore, which: int, harm: Callable[[bytes], bytes]
+) -> None:
+    entries = all_entries(master)
+    damaged = [*entries[:which], harm(entries[which]), *entries[which + 1 :]]
+    with pytest.raises(CorruptEntry, match=f"position {sum(map(len, entries[:which]))}"):
+        slave.submit_entries(0, damaged).result(PATIENCE_S)
+    assert (slave.store.end, slave.state.topics) == (0, {})
+    slave.take_from(master)
+    assert rows(slave.state) == rows(master.state)
+
+
+def test_a_batch_that_does_not_go_on_where_its_queue_ends_is_refused(
+    stores: Stores, master: OpenStore, slave: OpenStore
+) -> None:
+    """The checksums of another log are right as well."""
+    slave.take_from(master)
+    other = stores.open("other")
+    other.create_topic("t", 2)
+    for _ in range(100):
+        other.append("t", 0, b"x")
+    stray = other.store.entries(other.store.end, 1) or other.store.entries(0, 1 << 40)[-1:]
+    with pytest.raises(CorruptEntry, match="the logs are not the same"):
+        slave.submit_entries(slave.store.end, stray).result(PATIENCE_S)
+
+
+def test_who_leads_takes_no_entries_and_who_follows_takes_nothing_else(master: OpenStore, slave: OpenStore) -> None:
+    slave.take_from(master)
+    with pytest.raises(NotMaster):
+        slave.append("t", 0, b"x")
+    with pytest.raises(InvalidArgument, match="a master takes no entries"):
+        master.submit_entries(master.store.end, all_entries(master)[:1]).result(PATIENCE_S)
+    with pytest.raises(InvalidArgument, match="the log of a master"):
+        master.store.truncate(0)
+    slave.store.lead(7)
+    assert slave.append("t", 1, b"x") == master.store.bounds(master.key("t", 1))[1]
+
+
+def test_entries_come_as_many_as_fit_from_exactly_where_they_are_asked_for(master: OpenStore) -> None:
+    every, found, position = all_entries(master), [], 0
+    assert sum(map(len, every)) == master.store.end
+    for max_bytes in (1, 20_000, 50_000, 1, 1 << 30):
+        part = master.store.entries(position, max_bytes)
+        assert part, "at least one"
+        assert sum(map(len, part[:-1])) < max_bytes
+        found += part
+        position += sum(map(len, part))
+    assert found == every
+    assert master.store.entries(position, 1 << 20) == []
+    for wrong in (1, len(every[0]) - 1, position - 1, position + 1):
+        with pytest.raises(CopyNeeded, match=f"no entry begins at position {wrong} "):
+            master.store.entries(wrong, 1)
+
+
+def test_entries_that_are_removed_are_not_found(stores: Stores, master: OpenStore) -> None:
+    master.close()
+    again = stores.open("master", segment_bytes=96 << 10)
+    assert not again.store.remove_first(0), "a slave needs it"
+    assert again.store.remove_first(again.store.end)
+    assert again.store.log.start > 0
+    with pytest.raises(CopyNeeded, match=f"which holds {again.store.log.start} to"):
+        again.store.entries(0, 1)
+    assert again.store.entries(again.store.log.start, 1)
+
+
+def test_what_recovery_needs_is_not_removed(master: OpenStore) -> None:
+    assert len(master.store.log.segments) > 1
+    assert master.store.saved_position == 0
+    assert not master.store.remove_first(master.store.end)
+
+
+def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
+    stores: Stores, master: OpenStore
+) -> None:
+    master.close()
+    again = stores.open("master", segment_bytes=96 << 10)
+    expected = [bytes(entry) for _, entry in again.store.log.entries()]
+    reader = again.store.log.entries()
+    found = [bytes(next(reader)[1])]
+    removed = again.store.log.segments[0].path
+    while again.store.remove_first(again.store.end):
+        pass
+    assert len(again.store.log.segments) == 1
+    assert not removed.exists()
+    found += [bytes(entry) for _, entry in reader]
+    assert found == expected
+
+
+def test_growth_is_told_before_it_is_confirmed(slave: OpenStore, master: OpenStore) -> None:
+    ends = []
+    slave.store.on_growth(lambda: ends.append(slave.store.end))
+    slave.take_from(master)
+    assert ends == [master.store.end]
+    assert slave.store.confirmed == 0
+
+
+def test_compare_names_the_first_position_that_differs(stores: Stores, master: OpenStore, slave: OpenStore) -> None:
+    entries = all_entries(master)
+    slave.submit_entries(0, entries[:5]).result(PATIENCE_S)
+    end = slave.store.end
+    slave.store.lead(9)
+    slave.submit("t", 0, make_batch([b"other"])).result(PATIENCE_S)
+    for store in (master, slave):
+        store.close()
+    found = compare_directories(master.path, slave.path)
+    assert (found.entries, found.start) == (5, 0)
+    assert found.difference == f"position {end}: the entries differ"
+    assert found.summary == f"different: position {end}: the entries differ"
+
+
+def test_compare_names_the_position_that_one_lacks(stores: Stores, master: OpenStore, slave: OpenStore) -> None:
+    slave.take_from(master)
+    first = len(all_entries(master)[0])
+    for store in (master, slave):
+        store.close()
+    stores.damaged.add(slave.path)
+    with lmdb.open(str(slave.path / "commitlog" / f"{0:020d}.mdb"), subdir=False, max_dbs=2, map_size=1 << 30) as env:
+        log = env.open_db(b"log", create=False)
+        with env.begin(write=True, db=log) as txn:
+            assert txn.delete(first.to_bytes(8, "big"))
+    found = compare_directories(master.path, slave.path)
+    assert found.difference == f"position {first}: only the first log has an entry that begins there"
+    found = compare_directories(slave.path, master.path)
+    assert found.difference == f"position {first}: only the second log has an entry that begins there"
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_compare_goes_by_what_both_hold(stores: Stores, master: OpenStore, slave: OpenStore, ahead: bool) -> None:
+    while slave.store.end < master.store.end - 30_000:
+        slave.take_from(master, 20_000)
+    slave.store.confirm(slave.store.end)
+    slave.close()
+    master.close()
+    again = stores.open("master" if ahead else "slave", alone=False)
+    assert again.store.remove_first(again.store.end)
+    start = again.store.log.start
+    again.close()
+    found = compare_directories(master.path, slave.path)
+    assert (found.start, found.end, found.difference) == (start, slave.store.end, None)
+    assert found.summary == f"the same: {found.entries} entries, from position {start} to {slave.store.end}"
+
+
+def test_compare_of_logs_that_do_not_overlap(stores: Stores, master: OpenStore) -> None:
+    empty = stores.open("empty", alone=False)
+    empty.close()
+    master.close()
+    assert compare_directories(master.path, empty.path).summary.startswith("nothing to compare")
+
+
+def test_check_compares_on_the_command_line(stores: Stores, master: OpenStore, slave: OpenStore) -> None:
+    slave.take_from(master)
+    slave.store.lead(9)
+    for store in (master, slave):
+        store.close()
+    same = CliRunner().invoke(main, ["check", str(master.path), "--compare", str(master.path)])
+    assert (same.exit_code, "in use by process" in same.output) == (1, True)
+    same = CliRunner().invoke(main, ["check", str(slave.path), "--compare", str(master.path)])
+    assert same.exit_code == 0, same.output
+    assert "the same: " in same.output.splitlines()[-1]
+    again = stores.open("master")
+    again.record(lambda _: None)
+    again.close()
+    differs = CliRunner().invoke(main, ["check", str(slave.path), "--compare", str(master.path)])
+    assert differs.exit_code == 1
+    assert "entries differ" in differs.output.splitlines()[-1]
