@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,12 +14,16 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, T
 from minimq_broker.core.retention import RetentionRules
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine, Limits
+from minimq_broker.services.pull import PullService
 from minimq_broker.services.retention import Retention
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.message_store import StoreOptions
+from minimq_broker.store.message_store import StoredBatch, StoreOptions
+from minimq_broker.store.segment import Wish
 from minimq_common import batch
-from minimq_common.errors import CorruptEntry
+from minimq_common.errors import CorruptEntry, OffsetOutOfRange
+from minimq_common.rpc import from_failure
+from minimq_proto.v1 import broker_pb2
 from support.stores import PATIENCE_S, Clock, make_batch
 
 SEGMENT = 1 << 16
@@ -57,6 +61,11 @@ class Kept:
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             await self.looked()
+
+    async def until_saved(self) -> None:
+        """Wait until the checkpoint has all there is."""
+        while self.engine.store.saved_position < self.engine.state.position:  # noqa: ASYNC110 - another thread's doing
+            await asyncio.sleep(0.005)
 
     async def looked(self) -> None:
         """Wait until it has looked once more, and done what followed."""
@@ -181,3 +190,51 @@ def test_a_damaged_segment_goes_by_the_time_of_its_file(tmp_path: Path, caplog: 
     assert [record.getMessage() for record in caplog.records if "time of the file" in record.getMessage()] == [
         "retention: goes by the time of the file segment=0 error=the entry at position 0 does not match its CRC-32C"
     ]
+
+
+# ---- pulls while segments are deleted -------------------------------------------------------------
+
+
+class Frames:
+    """The sending side of a stream of pulls: keeps what is written."""
+
+    def __init__(self) -> None:
+        self.frames: list[broker_pb2.PullFrame] = []
+
+    async def write(self, frame: broker_pb2.PullFrame) -> None:
+        self.frames.append(frame)
+
+
+@pytest.mark.parametrize("tags", [(), (1,)], ids=["all", "some"])
+def test_what_is_deleted_under_a_pull_is_not_passed_over(
+    tmp_path: Path, tags: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest segment goes after the offset was found valid, and before it is read."""
+
+    async def test(kept: Kept) -> None:
+        await kept.send(12)
+        log, search = kept.engine.store.log, kept.engine.store.search
+        await kept.until_saved()
+
+        def delete_and_search(queue: QueueKey, offset: int, wish: Wish) -> tuple[list[StoredBatch], int]:
+            monkeypatch.undo()
+            assert log.remove_first(kept.engine.store.saved_position)
+            return search(queue, offset, wish)
+
+        monkeypatch.setattr(kept.engine.store, "search", delete_and_search)
+        answer = Frames()
+        request = broker_pb2.PullRequest(
+            pull_id=1, topic="t", offset=0, max_messages=100, max_bytes=1 << 20, tag_hashes=tags
+        )
+        await PullService(kept.engine).serve(one(request), cast(Any, answer))
+        [frame] = answer.frames
+        first, end = kept.engine.store.bounds(kept.key)
+        assert 0 < first < end
+        assert isinstance(from_failure(frame.failure), OffsetOutOfRange)
+        assert (frame.min_offset, frame.max_offset, list(frame.batches)) == (first, end, [])
+
+    with_retention(tmp_path, RetentionRules(), test)
+
+
+async def one(request: broker_pb2.PullRequest) -> AsyncIterator[broker_pb2.PullRequest]:
+    yield request
