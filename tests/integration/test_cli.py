@@ -7,10 +7,10 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import termios
-import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from minimq.cli.base import show_table, size_of
 from minimq.cli.main import main
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
+from support import fake_broker
 from support.command import COMMAND, Minimq, environment
 from support.waiting import wait_until
 
@@ -172,10 +173,15 @@ def test_ctrl_c_amid_the_imports_ends_it_quietly(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_a_broker_hangs_does_not_wait_for_it() -> None:
-    with LocalCluster(brokers=1) as own:
-        own.brokers[0].pause()
-        with Minimq(own.nameserver).running("cluster", "status") as asking:
-            time.sleep(1.5)
+    with LocalCluster(brokers=1) as own, socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(20)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            fake_broker.alone(own.nameserver, name="broker-z", address=address),
+            Minimq(own.nameserver).running("cluster", "status") as asking,
+            silent.accept()[0] as connection,
+        ):
+            assert connection.recv(1)  # it asks, and nobody answers
             asking.send_signal(signal.SIGINT)
             assert asking.communicate(timeout=2) == (b"", b"")
             assert asking.returncode in (130, -signal.SIGINT)

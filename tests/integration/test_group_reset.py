@@ -22,9 +22,9 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_proto.v1 import broker_pb2
-from support.fake_broker import FakeBroker, registered
+from support import fake_broker
+from support.fake_broker import registered
 from support.groups import PATIENCE_S, committed, fill, members_of, start
-from support.loop_thread import LoopThread
 from support.members import Log, Member
 from support.raw_member import RawMember
 from support.waiting import wait_until
@@ -209,24 +209,18 @@ def test_a_queue_that_is_held_refuses_the_reset_of_all(
 
 
 def test_a_broker_without_a_master_is_named_and_nothing_is_changed(pair: LocalCluster) -> None:
-    loop = LoopThread()
-    slave = FakeBroker(loop, pair.nameserver, name="broker-b", broker_id=1)
-    try:
-        with Admin(pair.nameserver) as admin:
-            admin.create_topic("orders", 2)
-            slave.carry("orders")
-            pair.server("broker-b").kill()
-            wait_until(lambda: [data.master for data in registered(pair.nameserver)][1] is None)
-            here = [MessageQueue("orders", "broker-a", number) for number in range(2)]
-            there = MessageQueue("orders", "broker-b", 0)
-            for queues in (None, [there], [*here, there]):
-                with pytest.raises(Unavailable, match="also on broker-b, which has no master now: nothing was changed"):
-                    admin.reset_offsets("g", "orders", queues=queues)
-            assert admin.committed_offsets("g") == {}
-            assert admin.reset_offsets("g", "orders", queues=here) == dict.fromkeys(here, 0)
-    finally:
-        slave.stop()
-        loop.close()
+    with fake_broker.alone(pair.nameserver, name="broker-b", broker_id=1) as slave, Admin(pair.nameserver) as admin:
+        admin.create_topic("orders", 2)
+        slave.carry("orders")
+        pair.server("broker-b").kill()
+        wait_until(lambda: [data.master for data in registered(pair.nameserver)][1] is None)
+        here = [MessageQueue("orders", "broker-a", number) for number in range(2)]
+        there = MessageQueue("orders", "broker-b", 0)
+        for queues in (None, [there], [*here, there]):
+            with pytest.raises(Unavailable, match="also on broker-b, which has no master now: nothing was changed"):
+                admin.reset_offsets("g", "orders", queues=queues)
+        assert admin.committed_offsets("g") == {}
+        assert admin.reset_offsets("g", "orders", queues=here) == dict.fromkeys(here, 0)
 
 
 def test_a_reset_that_fails_half_way_says_what_was_reset(pair: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:

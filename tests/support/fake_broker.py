@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from minimq.routes.nameserver_link import NameServerLink
 from minimq_broker.registration import Registration
 from minimq_common import rpc
@@ -88,6 +91,21 @@ class FakeBroker:
 
     def stop(self) -> None:
         self._loop.run(self.registration.stop())
+
+
+@contextmanager
+def alone(nameserver: str, *, name: str, broker_id: int = 0, address: str = "") -> Iterator[FakeBroker]:
+    """Give a test without a loop of its own a broker that is registered with one name server."""
+    loop = LoopThread()
+    try:
+        broker = FakeBroker(loop, nameserver, name=name, broker_id=broker_id, address=address)
+        try:
+            wait_until(lambda: broker.connected_to(nameserver))
+            yield broker
+        finally:
+            broker.stop()
+    finally:
+        loop.close()
 
 
 def registered(nameserver: str) -> list[BrokerData]:

@@ -124,9 +124,9 @@ def produce(  # noqa: PLR0913, PLR0915 - the flags of the command, and how it ca
                         with interrupt_later():
                             _send(producer, messages, selector)
                             parse.stored()
+                            sent += len(messages)
                     except MessageTooLarge as error:
                         raise parse.refused(block, error) from None
-                    sent += len(messages)
                     size += sum(len(message.body) for message in messages)
                     advance(len(block))
             finally:
