@@ -71,7 +71,9 @@ class Registration:
         return tuple(link.address for link in self._links if link.connected)
 
     def start(self) -> None:
-        """Begin to register. Returns at once: a broker serves also while no name server is up."""
+        """Begin to register. Returns at once: a broker serves also while no name server is up. Idempotent."""
+        if self._tasks:
+            return
         self._tasks = [asyncio.create_task(link.run(), name=f"register-{link.address}") for link in self._links]
 
     def changed(self) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 
 import grpc.aio
 
 from minimq_broker.core.disk import Watermarks
+from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import RetentionRules
 from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
+from minimq_broker.replication.controller import parse
+from minimq_broker.replication.roles import RoleKeeper, Self
+from minimq_broker.replication.service import ReplicationService
+from minimq_broker.replication.standing import Standing
 from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.engine import Engine, Limits, now_ms
 from minimq_broker.services.retention import Retention
@@ -22,7 +28,7 @@ from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, replication_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +53,8 @@ class Broker:
         self._metrics: MetricsServer | None = None
         self._metrics_address = ""
         self._retention: Retention | None = None
+        self._service: BrokerService | None = None
+        self._roles: RoleKeeper | None = None
 
     @property
     def address(self) -> str:
@@ -74,24 +82,33 @@ class Broker:
                 options.checkpoint_interval_s,
                 RetentionRules(math.ceil(options.retention_s * 1000), options.retention_bytes),
                 Watermarks(options.disk_warn, options.disk_delete_early, options.disk_refuse),
+                options.replication_timeout_s,
             ),
             Limits(options.max_body_bytes, options.max_batch_bytes, options.max_pending_bytes, options.busy_after_s),
             self._topics_changed,
             recovery_s=options.session_grace_s,
+            alone=not options.controller,
         )
         self._retention = Retention(engine, options.retention_check_s)
         self._retention.start()
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
-        self._routes = RouteLookup(options.nameservers)
-        service = BrokerService(self._engine, identity, sessions, options.auto_create_queues, self._routes)
-        broker_pb2_grpc.add_BrokerServicer_to_server(service, self._server)
-        self._standard = StandardServices(self._server, _SERVICES, with_reflection=options.reflection)
         self._address = await rpc.bind(self._server, options.listen)
+        self._routes = RouteLookup(options.nameservers)
+        self._roles = self._make_roles(engine, options) if options.controller else None
+        standing = Standing(engine, self._roles)
+        self._service = BrokerService(engine, identity, sessions, options.auto_create_queues, self._routes, standing)
+        broker_pb2_grpc.add_BrokerServicer_to_server(self._service, self._server)
+        replication = ReplicationService(options.cluster, options.name, self._roles)
+        replication_pb2_grpc.add_ReplicationServicer_to_server(replication, self._server)
+        self._standard = StandardServices(self._server, _SERVICES, with_reflection=options.reflection)
         await self._server.start()
         self._registration = Registration(options.nameservers, self._describe, lambda: engine.data_version)
-        self._registration.start()
+        if self._roles is not None:
+            self._roles.start()  # it registers once it knows as what
+        else:
+            self._registration.start()
         if options.metrics:
             self._metrics = MetricsServer(BrokerMetrics(engine, identity, options.metrics_series).collect, PREFIX)
             self._metrics_address = await self._metrics.start(options.metrics)
@@ -109,7 +126,8 @@ class Broker:
         server, self._server = self._server, None
         if server is not None:
             if self._engine is not None:
-                self._engine.end_streams()
+                self._engine.streams
+                await self._end_roles(self._engine)
             await server.stop(_DRAIN_S)
         routes, self._routes = self._routes, None
         if routes is not None:
@@ -121,6 +139,35 @@ class Broker:
         if engine is not None:
             engine.close()
 
+    # ---- roles ----------------------------------------------------------------------------------
+
+    def _make_roles(self, engine: Engine, options: BrokerOptions) -> RoleKeeper:
+        own = Self(
+            cluster=options.cluster,
+            broker_name=options.name,
+            replica_id=options.broker_id,
+            run=secrets.randbits(62) + 1,
+            address=options.advertise or self._address,
+            founds=options.role != "slave",
+            sync=options.role == "sync-master",
+            min_in_sync=options.min_in_sync,
+        )
+        controller = parse(options.controller, term_lease_s=options.term_lease_s)
+        return RoleKeeper(engine, own, controller, Patience(lag_s=options.replica_lag_s), self._role_changed)
+
+    async def _end_roles(self, engine: Engine) -> None:
+        if self._roles is not None:
+            await engine.settle(_DRAIN_S)  # what was taken is acknowledged while this broker still leads
+            await self._roles.stop()
+
+    def _role_changed(self) -> None:
+        """Let clients and name servers know another broker."""
+        if self._service is not None:
+            self._service.begin()
+        if self._registration is not None:
+            self._registration.start()
+            self._registration.changed()
+
     def _topics_changed(self) -> None:
         if self._registration is not None:
             self._registration.changed()
@@ -131,7 +178,7 @@ class Broker:
         return nameserver_pb2.RegisterRequest(
             cluster=self._options.cluster,
             broker_name=self._options.name,
-            broker_id=self._options.broker_id,
+            broker_id=self._options.broker_id if self._roles is None else self._roles.shown_id,
             address=self._options.advertise or self._address,
             data_version=data_version,
             permission=state.permission,

@@ -99,7 +99,7 @@ def test_options_reach_the_servers() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"slaves": 1}, "do not replicate yet"),
+        ({"slaves": -1}, "slaves is -1"),
         ({"brokers": 0}, "1 to 26"),
         ({"brokers": 27}, "1 to 26"),
         ({"nameservers": 0}, "at least 1"),

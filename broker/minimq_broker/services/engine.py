@@ -7,24 +7,27 @@ All methods belong to the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from minimq_broker.core.facts import Fact, Told, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, SendStatus
-from minimq_broker.store.message_store import MessageStore, StoreOptions
+from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, ReplicaJob, SendStatus
+from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
 from minimq_common import distribution
 from minimq_common.distribution import Distribution
-from minimq_common.errors import SystemBusy
+from minimq_common.errors import CopyInterrupted, MiniMQError, SystemBusy
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +72,17 @@ class Counters:
     append_s: Distribution = field(default_factory=lambda: Distribution(distribution.SECONDS))
 
 
+class Refusal(Protocol):
+    """Says why nothing may be accepted or acknowledged at this moment; None when it may."""
+
+    def __call__(self, *, to_sender: bool) -> MiniMQError | None:
+        """Return it; what a sender is told of its batch may be stricter than what others are told."""
+
+
+def _accept(*, to_sender: bool) -> None:
+    """Accept everything, as a broker does that stands alone."""
+
+
 class Engine:
     """Store, long polls, groups and leases of one broker.
 
@@ -77,7 +91,12 @@ class Engine:
         options: how the store keeps its data.
         limits: what is let through.
         topics_changed: called when topics were created, changed or deleted, or when the permission of the broker was.
-        recovery_s: seconds after the start in which former owners of queues have precedence.
+        recovery_s: seconds after the begin of a role in which former owners of queues have precedence.
+        alone: there is no other replica.
+
+    Attributes:
+        refusal: asked before anything is accepted, and again at the moment in which it is acknowledged.
+        written: called when the log has grown.
     """
 
     def __init__(
@@ -87,22 +106,33 @@ class Engine:
         limits: Limits,
         topics_changed: Callable[[], None],
         recovery_s: float = 0.0,
+        *,
+        alone: bool = True,
     ) -> None:
+        self.refusal: Refusal = _accept
+        self.written: Callable[[], None] = lambda: None
         self.limits = limits
         self.counters = Counters()
         self._loop = asyncio.get_running_loop()
         self._topics_changed = topics_changed
         self._long_poll: LongPoll[asyncio.Future[None]] = LongPoll()
         self._pending_bytes = 0
+        self._pending_facts = 0
         self._room = asyncio.Event()
         self._room.set()
         #: Time of the loop since when there was neither room nor a sign of life from the disk.
         self._stuck_since = math.inf
         self._receivers: set[asyncio.Task[None]] = set()
-        self.store = MessageStore(path, self._hand_over, options, now_ms)
-        self.groups = GroupTable(self.store.term << 32)
-        recovery = Recovery(self._loop.time() + recovery_s, frozenset(self.store.state.started.copy()))
-        self.leases = LeaseTable(self.store.term, recovery)
+        self._recovery_s = recovery_s
+        self._path, self._options, self._alone = path, options, alone
+        self._store = self._open()
+        #: Why nobody may look into the store: it is being changed from the ground up.
+        self._closed: str | None = None
+        self._term = self._store.term
+        #: What was added to data versions by states that were replaced, and by roles.
+        self._versions_before = 0
+        self._told = self._store.state.made
+        self._set_tables()
 
     # What metrics show: any thread may ask.
 
@@ -122,8 +152,15 @@ class Engine:
         return Counter(task.get_name().partition("-")[0] for task in self._receivers.copy())
 
     @property
+    def store(self) -> MessageStore:
+        """The store. Raises `SystemBusy` while nobody may look into it."""
+        if self._closed is not None:
+            raise SystemBusy(self._closed, retry_after_s=_COME_BACK_S)
+        return self._store
+
+    @property
     def state(self) -> State:
-        """Topics, ends and offsets; only to look at."""
+        """Topics, ends and offsets; only to look at. Raises as `store` does."""
         return self.store.state
 
     # Versions of a later run are larger: a name server that holds one of an earlier run takes this broker in its place.
@@ -131,16 +168,131 @@ class Engine:
     @property
     def data_version(self) -> int:
         """What is registered from `state` after this was read is of this version, or a later one."""
-        return (self.store.term << 32) + self.state.made
+        return (self._term << 32) + self._versions_before + self.state.made
 
     @property
     def answered_version(self) -> int:
         """What was read from `state` before this is shown by a registration of this version, or a later one."""
-        return (self.store.term << 32) + self.state.begun
+        return (self._term << 32) + self._versions_before + self.state.begun
 
     def close(self) -> None:
         """Write what was handed in and close the store."""
-        self.store.close()
+        self._store.close()
+
+    # ---- roles ----------------------------------------------------------------------------------
+
+    @property
+    def last_term(self) -> int:
+        """The latest term that the log knows; 0 while nobody may look."""
+        return self._store.state.term if self._closed is None else 0
+
+    @property
+    def log_end(self) -> int:
+        """Up to where the log is synced; 0 while nobody may look."""
+        return self._store.end if self._closed is None else 0
+
+    @property
+    def confirmed(self) -> int:
+        """Up to where it is confirmed; 0 while nobody may look."""
+        return self._store.confirmed if self._closed is None else 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody may look into the store at this moment."""
+        return self._closed is not None
+
+    def _open(self) -> MessageStore:
+        try:
+            store = MessageStore(self._path, self._hand_over, self._options, now_ms, alone=self._alone)
+        except CopyInterrupted:
+            if self._alone:
+                raise
+            log.warning("store: emptied, since the copy of the master was interrupted path=%s", self._path)
+            StoreCopy(self._path, Snapshot(0, []), 0, self._options.segment_bytes, replace=True).finish()
+            store = MessageStore(self._path, self._hand_over, self._options, now_ms, alone=False)
+        if not self._alone:
+            store.on_growth(self._has_grown)
+        return store
+
+    def _has_grown(self) -> None:
+        """Take over from the writer's thread that the log has grown."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell_growth)
+
+    def _tell_growth(self) -> None:
+        self.written()
+
+    async def lead(self, term: int, *, waits_for_replicas: bool) -> None:
+        """Let the store begin a term. Raises as `MessageStore.lead` does."""
+        store = self._store
+        await to_the_end(asyncio.to_thread(store.lead, term, waits_for_replicas=waits_for_replicas))
+
+    async def follow(self) -> None:
+        """Let the store write nothing but what a master sends."""
+        await to_the_end(asyncio.to_thread(self._store.follow))
+
+    def take(self, job: ReplicaJob) -> None:
+        """Hand entries of a master to the writer; `job.done` is called on the loop."""
+        self._store.submit(job)
+
+    def begin(self, term: int) -> None:
+        """Begin a role: clients come anew, to other leases and groups."""
+        self.end_streams()
+        self._term = max(term, self._store.state.term)
+        self._versions_before += 1
+        self._set_tables()
+
+    def _set_tables(self) -> None:
+        state = self._store.state
+        self.groups = GroupTable(self._term << 32)
+        recovery = Recovery(self._loop.time() + self._recovery_s, frozenset(state.started.copy()))
+        self.leases = LeaseTable(self._term, recovery)
+
+    async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
+        """Do something to the store, on another thread, during which nobody may look into it.
+
+        Args:
+            work: what is done.
+            why: what those are told who look meanwhile.
+        """
+        with self._closing(why):
+            await to_the_end(asyncio.to_thread(work, self._store))
+
+    async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
+        """Put a copy in the place of all that the store has. Nobody may look into it meanwhile.
+
+        Args:
+            copy: fills the directory, with segments of a size in bytes. When it fails, the store is empty.
+            why: what those are told who look meanwhile.
+        """
+        with self._closing(why):
+            await to_the_end(asyncio.to_thread(self._store.close))
+            try:
+                await copy(self._path, self._options.segment_bytes)
+            finally:
+                opening = asyncio.ensure_future(asyncio.to_thread(self._open))
+                await to_the_end(opening)
+                self._store = opening.result()
+
+    @contextlib.contextmanager
+    def _closing(self, why: str) -> Iterator[None]:
+        before = self._store.state
+        self._closed = why
+        self._wake(self._long_poll.all())
+        try:
+            yield
+        finally:
+            self._closed = None
+            if self._store.state is not before:
+                self._versions_before += before.made + 1
+                self._look_for_topics()
+
+    def _look_for_topics(self) -> None:
+        """Tell of topics that have changed without anybody here having asked for it."""
+        self._told = self._store.state.made
+        self._wake(self._long_poll.all())
+        self.leases.retain_topics({topic.topic_id for topic in self._store.state.topics.copy().values()})
+        self._topics_changed()
 
     # ---- streams --------------------------------------------------------------------------------
 
@@ -168,7 +320,9 @@ class Engine:
 
         Raises:
             SystemBusy: there was no room for too long.
+            NotMaster, NotEnoughReplicas: this broker may not take it now.
         """
+        self.check(to_sender=True)
         came_at = self._loop.time()
         while not self._has_room(job):
             self._room.clear()
@@ -186,13 +340,28 @@ class Engine:
                     retry_after_s=_COME_BACK_S,
                 ) from None
         self._pending_bytes += job.size
-        self.store.submit(job)
+        self._store.submit(job)
+
+    async def settle(self, longest_s: float) -> None:
+        """Return when all that was handed to the writer is answered, or after a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                while self._pending_bytes or self._pending_facts:
+                    self._room.clear()
+                    await self._room.wait()
+
+    def check(self, *, to_sender: bool = False) -> None:
+        """Raise the reason for which nothing may be accepted at this moment, if there is one."""
+        refusal = self.refusal(to_sender=to_sender)
+        if refusal is not None:
+            raise refusal
 
     def _has_room(self, job: AppendJob) -> bool:
         return not self._pending_bytes or self._pending_bytes + job.size <= self.limits.max_pending_bytes
 
     async def record(self, decide: Callable[[State], Fact | None], *, alone: bool = True) -> Fact | None:
-        """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises."""
+        """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
+        self.check()
         answer: asyncio.Future[Fact | None] = self._loop.create_future()
 
         def done(job: FactJob) -> None:
@@ -203,7 +372,8 @@ class Engine:
             else:
                 answer.set_result(job.fact)
 
-        self.store.submit(FactJob(decide, done, alone))
+        self._pending_facts += 1
+        self._store.submit(FactJob(decide, done, alone))
         return await answer
 
     def _hand_over(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
@@ -214,7 +384,14 @@ class Engine:
     def _finish(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
         for queue in grown:
             self._wake(self._long_poll.arrived(queue))
+        may_have_changed = False
         for job in jobs:
+            if isinstance(job, ReplicaJob):
+                may_have_changed = True
+                job.done(job)
+                continue
+            # The moment in which it is acknowledged: what was written while this broker led may be no more.
+            job.error = job.error or self.refusal(to_sender=isinstance(job, AppendJob))
             if isinstance(job, AppendJob):
                 self._pending_bytes -= job.size
                 if job.error is None and job.status is not SendStatus.ALREADY_STORED:
@@ -222,24 +399,29 @@ class Engine:
                     self.counters.bytes_in += job.size
                 job.done(job)
             else:
+                self._pending_facts -= 1
                 if job.fact is not None and job.error is None:
                     self._react(job.fact)
+                may_have_changed = may_have_changed or job.error is not None
                 job.done(job)
         self._stuck_since = math.inf
         self._room.set()
+        if may_have_changed and self._told != self._store.state.made and self._closed is None:
+            self._look_for_topics()
 
     def _react(self, fact: Fact) -> None:
         if isinstance(fact, TopicDeleted):  # rare, so everybody may look for their topic again
             self._wake(self._long_poll.all())
             self.leases.retain_topics({topic.topic_id for topic in self.state.topics.copy().values()})
         if isinstance(fact, Told):
+            self._told = self.state.made
             self._topics_changed()
 
     # ---- waiting --------------------------------------------------------------------------------
 
     async def arrival(self, queue: QueueKey, offset: int, wait_s: float) -> None:
         """Return when a queue may have grown beyond `offset`, its topic is gone, or the time is over."""
-        if self.state.end(queue).offset > offset:
+        if self.store.queue_end(queue).offset > offset:
             return
         waiter = self._loop.create_future()
         self._long_poll.add(queue, waiter)
@@ -267,3 +449,17 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 def now_ms() -> int:
     """Return the time of day in ms since 1970."""
     return time.time_ns() // 1_000_000
+
+
+async def to_the_end(work: Awaitable[object]) -> None:
+    """Wait for work that cannot be cut short; a cancellation meanwhile is raised after it."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError

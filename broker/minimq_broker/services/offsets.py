@@ -57,7 +57,7 @@ class OffsetService:
                     f"queue {item.topic}/{item.queue_id} belongs to {owner[0]} of group {group!r} now: "
                     "who assigns queues by hand needs a group of its own"
                 )
-            end = state.end(queue).offset
+            end = self._engine.store.queue_end(queue).offset
             if not 0 <= item.offset <= end:
                 raise InvalidArgument(
                     f"offset {item.offset} for queue {item.topic}/{item.queue_id} cannot be committed: "

@@ -180,7 +180,7 @@ class _Pull:
             if self._loop.time() < until:
                 return False  # it has come, or is to be looked at again: the lease may be over, the topic gone
             self._queue()
-            if self._engine.state.end(queue).offset != end:
+            if self._engine.store.queue_end(queue).offset != end:
                 return False
         await self._tell(first, end, is_end=True)
         return True

@@ -9,11 +9,10 @@ from collections.abc import Callable
 import lmdb
 
 from minimq_broker.core.retention import Expired, SegmentFacts, expired, is_outdated
-from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine, now_ms
-from minimq_broker.store.jobs import FactJob
+from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
-from minimq_common.errors import StoreError
+from minimq_common.errors import StoreError, SystemBusy
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ class Retention:
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._engine = engine
-        self._store = engine.store
         self._interval_s = check_interval_s
         self._lowest_needed = lowest_needed
         self._clock_ms = clock_ms
@@ -51,26 +49,32 @@ class Retention:
 
     def start(self) -> None:
         """Begin to look."""
-        loop = asyncio.get_running_loop()
-
-        def wake() -> None:
-            loop.call_soon_threadsafe(self._wake.set)
-
-        self._store.disk.risen = wake
+        self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._run(), name="retention")
 
     async def stop(self) -> None:
         """End after the deletion that is under way. Idempotent."""
         self._stopping = True
-        self._store.disk.risen = lambda: None
         self._wake.set()
         if self._task is not None:
             await self._task
 
+    def _risen(self) -> None:
+        if not self._stopping:
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    @property
+    def _store(self) -> MessageStore:
+        """The store that the engine has now: a slave may copy everything anew."""
+        return self._engine.store
+
     async def _run(self) -> None:
         while not self._stopping:
             try:
+                self._store.disk.risen = self._risen
                 await self._look()
+            except SystemBusy as error:
+                log.info("retention: not now reason=%s", error)
             except (OSError, lmdb.Error, StoreError) as error:
                 log.error("retention: failed, will try again error=%s", error)
             except Exception:  # it has to go on: without it the disk runs full
@@ -115,18 +119,18 @@ class Retention:
         ends = [*(segment.start for segment in segments[1:]), self._store.state.position]
         facts = [self._facts(segment, end) for segment, end in zip(segments, ends, strict=True)]
         if is_outdated(facts[-1], now, rules):
-            self._store.submit(FactJob(self._seal, _sealed))
+            self._store.call(self._seal)
         return expired(facts, now, rules, free_to=self._free_to(), excess_bytes=excess)
 
     def _free_to(self) -> int:
         return min(self._store.saved_position, self._lowest_needed())
 
-    def _seal(self, state: State) -> None:
-        """On the writer's thread, where nothing comes in between: look again, and roll. Records no fact."""
-        commit_log = self._store.log
-        facts = self._facts(commit_log.active, state.position)
+    def _seal(self) -> None:
+        """On the writer's thread, where nothing comes in between: look again, and roll."""
+        commit_log, position = self._store.log, self._store.end
+        facts = self._facts(commit_log.active, position)
         if is_outdated(facts, self._clock_ms(), self._store.options.retention):
-            commit_log.roll(state.position)
+            commit_log.roll(position)
             log.info("retention: sealed segment=%d, all its messages are over age", facts.start)
 
     def _facts(self, segment: Segment, end: int) -> SegmentFacts:
@@ -139,8 +143,3 @@ class Retention:
                 self._unreadable.add(segment.start)
                 log.error("retention: goes by the time of the file segment=%d error=%s", segment.start, error)
         return SegmentFacts(segment.start, end, about.st_size, newest)
-
-
-def _sealed(job: FactJob) -> None:
-    if job.error is not None:
-        log.error("retention: cannot seal the segment, will try again error=%s", job.error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
+from minimq_broker.replication.standing import Standing
 from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.assignment import AssignmentService
@@ -34,7 +35,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         sessions: SessionOptions,
         auto_create_queues: int,
         routes: RouteLookup,
+        standing: Standing,
     ) -> None:
+        self._engine = engine
+        self._session_options = sessions
+        self._broker_name = identity.broker_name
         self._append = AppendService(engine)
         self._pull = PullService(engine)
         self._session = SessionService(engine, sessions, identity.broker_name)
@@ -42,7 +47,13 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._assignment = AssignmentService(engine, routes, identity.broker_name)
         self._topics = TopicService(engine, auto_create_queues)
         self._offsets = OffsetService(engine)
-        self._status = StatusService(engine, identity)
+        self._status = StatusService(engine, identity, standing)
+
+    def begin(self) -> None:
+        """Begin anew with sessions: the engine has other groups and leases from now on."""
+        self._session.retire()
+        self._session = SessionService(self._engine, self._session_options, self._broker_name)
+        self._groups = GroupService(self._engine, self._session.leases)
 
     # The stubs type streams as generators; grpc.aio takes handlers that write to the context as well.
 
@@ -116,6 +127,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, request: broker_pb2.SetPermissionRequest, context: Any
     ) -> broker_pb2.SetPermissionResponse:
         return await _answer(self._status.set_permission(request), context)
+
+    async def Promote(self, request: broker_pb2.PromoteRequest, context: Any) -> broker_pb2.PromoteResponse:
+        return await _answer(self._status.promote(request), context)
 
 
 async def _answer(call: Awaitable[Response], context: Any) -> Response:

@@ -88,10 +88,17 @@ class SessionService:
         self._sessions: dict[str, _Session] = {}
         #: Groups whose members will be told of a new list in a moment.
         self._changed_groups: set[str] = set()
+        self._is_retired = False
         self.leases = LeaseKeeper(engine, broker_name, self._tell)
 
+    def retire(self) -> None:
+        """Do nothing more to groups and leases: those of the engine are others from now on."""
+        self._is_retired = True
+        self.leases.retire()
+
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
-        """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use."""
+        """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use, and `NotMaster`."""
+        self._engine.check()
         incoming = aiter(requests)
         first = await anext(incoming, None)
         if first is None:
@@ -141,6 +148,8 @@ class SessionService:
 
     def _disconnected(self, session: _Session) -> None:
         session.connected = False
+        if self._is_retired:
+            return
         if not self._engine.groups.groups_of(session.client_id):
             self._sessions.pop(session.client_id, None)
             return
@@ -149,7 +158,7 @@ class SessionService:
 
     def _bury(self, session: _Session) -> None:
         """Take a dead client out of its groups."""
-        if self._sessions.get(session.client_id) is not session:
+        if self._is_retired or self._sessions.get(session.client_id) is not session:
             return  # it came back at the last moment
         del self._sessions[session.client_id]
         for group in self._engine.groups.groups_of(session.client_id):
@@ -229,6 +238,8 @@ class SessionService:
 
     def _broadcast(self, group: str) -> None:
         self._changed_groups.discard(group)
+        if self._is_retired:
+            return
         members = self._engine.groups.members(group)
         event = self._members_event(members)
         for client_id in members.client_ids:

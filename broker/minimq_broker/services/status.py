@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from minimq_broker.core.disk import DiskLevel
 from minimq_broker.core.facts import PermissionSet
+from minimq_broker.replication.standing import Standing
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.topics import check_permission
 from minimq_proto.v1 import broker_pb2
@@ -32,36 +33,52 @@ class Identity:
 class StatusService:
     """The calls of the broker that concern it as a whole."""
 
-    def __init__(self, engine: Engine, identity: Identity) -> None:
+    def __init__(self, engine: Engine, identity: Identity, standing: Standing) -> None:
         self._engine = engine
         self._identity = identity
+        self._standing = standing
 
     def tell(self) -> broker_pb2.GetStatusResponse:
         """Tell what this broker is, holds and has done."""
-        store, identity, counters = self._engine.store, self._identity, self._engine.counters
-        disk, level = store.disk.latest
-        return broker_pb2.GetStatusResponse(
+        identity, counters = self._identity, self._engine.counters
+        status = broker_pb2.GetStatusResponse(
             cluster=identity.cluster,
             broker_name=identity.broker_name,
             broker_id=identity.broker_id,
             version=identity.version,
             started_ms=identity.started_ms,
-            log_start=store.log.start,
-            log_end=store.state.position,
-            segments=len(store.log.segments),
-            disk_bytes=store.log.disk_bytes,
             messages_in=counters.messages_in,
             messages_out=counters.messages_out,
-            commits=store.commits,
-            permission=store.state.permission,
-            disk_used_bytes=disk.used_bytes,
-            disk_free_bytes=disk.free_bytes,
-            disk_level=_DISK_LEVEL[level],
             segments_deleted=counters.segments_deleted,
             bytes_deleted=counters.bytes_deleted,
-            retention_ms=store.options.retention.max_age_ms,
-            retention_bytes=store.options.retention.max_bytes,
+            replication=self._standing.tell(),
         )
+        if not self._engine.is_closed:
+            self._tell_store(status)
+        return status
+
+    def _tell_store(self, status: broker_pb2.GetStatusResponse) -> None:
+        store = self._engine.store
+        disk, level = store.disk.latest
+        status.MergeFrom(
+            broker_pb2.GetStatusResponse(
+                log_start=store.log.start,
+                log_end=store.state.position,
+                segments=len(store.log.segments),
+                disk_bytes=store.log.disk_bytes,
+                commits=store.commits,
+                permission=store.state.permission,
+                disk_used_bytes=disk.used_bytes,
+                disk_free_bytes=disk.free_bytes,
+                disk_level=_DISK_LEVEL[level],
+                retention_ms=store.options.retention.max_age_ms,
+                retention_bytes=store.options.retention.max_bytes,
+            )
+        )
+
+    async def promote(self, request: broker_pb2.PromoteRequest) -> broker_pb2.PromoteResponse:
+        """Become the master of the replicas. Raises as `Standing.promote` does."""
+        return broker_pb2.PromoteResponse(term=await self._standing.promote(unclean=request.unclean))
 
     async def probe(self) -> broker_pb2.ProbeResponse:
         """Answer when the writer has done what was handed in before: not at all while the disk hangs."""

@@ -93,6 +93,7 @@ class BrokerReport:
         bytes_deleted: size of those files.
         retention_s: seconds for which messages are kept; 0 for ever.
         retention_bytes: how much the CommitLog may use; 0 without a limit.
+        replication: what it is among its replicas.
     """
 
     version: str
@@ -112,6 +113,59 @@ class BrokerReport:
     bytes_deleted: int
     retention_s: float
     retention_bytes: int
+    replication: ReplicationReport
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """One slave, as its master sees it.
+
+    Attributes:
+        replica_id: its number.
+        connected: whether it follows.
+        position: up to where it has synced the log of the master.
+        behind_bytes: how much of the log it has not.
+        behind_s: seconds since it had all that there was; None when it never had.
+    """
+
+    replica_id: int
+    connected: bool
+    position: int
+    behind_bytes: int
+    behind_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationReport:
+    """What a broker is among its replicas, as it says itself.
+
+    Attributes:
+        role: "alone", "master", "slave", or "undecided" before its controller has told it.
+        replica_id: its own number, which never changes.
+        term: of the master; it grows with each.
+        master_id: replica id of the master.
+        sync: whether the master acknowledges what all replicas in sync have.
+        min_in_sync: how many of them it takes then.
+        in_sync: replica ids of those that have all that is acknowledged.
+        confirmed: log position up to which all of them have everything, and consumers can read.
+        lease_s: for how long the lease of the master holds, in seconds; None for others.
+        connected: of a slave: whether it follows its master now.
+        behind_bytes: of a slave: how much of the log of the master it has not; None when that is not known.
+        replicas: of a master: its slaves.
+    """
+
+    role: str
+    replica_id: int
+    term: int
+    master_id: int
+    sync: bool
+    min_in_sync: int
+    in_sync: tuple[int, ...]
+    confirmed: int
+    lease_s: float | None
+    connected: bool
+    behind_bytes: int | None
+    replicas: tuple[ReplicaReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +209,7 @@ def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
         bytes_deleted=answer.bytes_deleted,
         retention_s=answer.retention_ms / 1000,
         retention_bytes=answer.retention_bytes,
+        replication=replication_from_wire(answer.replication),
     )
 
 
@@ -176,3 +231,38 @@ def name_of(permission: Permission) -> str:
 def moment(ms: int) -> datetime:
     """Return the moment that many ms after 1970 began, in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+_ROLE = {
+    broker_pb2.BROKER_ROLE_ALONE: "alone",
+    broker_pb2.BROKER_ROLE_MASTER: "master",
+    broker_pb2.BROKER_ROLE_SLAVE: "slave",
+    broker_pb2.BROKER_ROLE_UNDECIDED: "undecided",
+}
+
+
+def replication_from_wire(answer: broker_pb2.ReplicationStatus) -> ReplicationReport:
+    """Return what a broker says of its role."""
+    return ReplicationReport(
+        role=_ROLE.get(answer.role, "unknown"),
+        replica_id=answer.replica_id,
+        term=answer.term,
+        master_id=answer.master_id,
+        sync=answer.sync,
+        min_in_sync=answer.min_in_sync,
+        in_sync=tuple(answer.in_sync),
+        confirmed=answer.confirmed,
+        lease_s=answer.lease_ms / 1000 if answer.role == broker_pb2.BROKER_ROLE_MASTER else None,
+        connected=answer.connected,
+        behind_bytes=answer.behind_bytes if answer.HasField("behind_bytes") else None,
+        replicas=tuple(
+            ReplicaReport(
+                replica_id=replica.replica_id,
+                connected=replica.connected,
+                position=replica.position,
+                behind_bytes=replica.behind_bytes,
+                behind_s=replica.behind_ms / 1000 if replica.HasField("behind_ms") else None,
+            )
+            for replica in answer.replicas
+        ),
+    )

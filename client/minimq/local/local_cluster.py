@@ -8,16 +8,16 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
 from types import TracebackType
 from typing import Self
 
+from minimq.local.broker_process import BrokerProcess
 from minimq.local.server_process import ServerProcess, flags_from
 from minimq.routes.nameserver_link import NameServerLink
 from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, TransportError
-from minimq_common.model import MASTER_ID
 from minimq_common.names import check_cluster
 
 _START_TRIES = 3
@@ -25,9 +25,9 @@ _REGISTERED_S = 15.0
 _ANSWER_S = 1.0
 _LOOK_AGAIN_S = 0.01
 
-_SET_FOR_NAMESERVERS = frozenset({"listen"})
+_SET_FOR_NAMESERVERS = frozenset({"listen", "controller_dir"})
 _SET_FOR_BROKERS = frozenset(
-    {"name", "id", "broker_id", "cluster", "listen", "advertise", "nameserver", "nameservers", "data_dir"}
+    {"name", "id", "broker_id", "cluster", "listen", "advertise", "nameserver", "nameservers", "data_dir", "controller"}
 )
 
 #: A developer's disk is often nearly full with other things: that is no reason to delete or to refuse messages.
@@ -46,8 +46,10 @@ class LocalCluster:
 
     Attributes:
         data_dir: holds the data and the logs of all servers.
-        nameservers: the name servers.
-        brokers: the brokers, named broker-a, broker-b, and so on.
+        nameservers: the name servers; the first one is the controller when there are slaves.
+        brokers: the brokers, named broker-a, broker-b, and so on; slaves follow those whom they were made for, and are
+            named broker-a-1, broker-a-2, and so on. Which of them is the master changes when a master fails: see
+            `BrokerProcess.role`.
     """
 
     def __init__(  # noqa: PLR0913 - by name, as the flags of the command
@@ -66,7 +68,7 @@ class LocalCluster:
 
         Args:
             brokers: how many masters, 1 to 26.
-            slaves: how many slaves each master has. There is no replication yet, so it has to be 0.
+            slaves: how many slaves each of them has.
             port: port of the first name server, the others have those after it; with 0 free ones are chosen.
             data_dir: for data and logs, and kept; without it a temporary folder is used and removed at the end.
             nameservers: how many name servers, at least 1.
@@ -77,8 +79,8 @@ class LocalCluster:
         Raises:
             InvalidArgument: a value breaks one of these rules.
         """
-        if slaves:
-            raise InvalidArgument(f"slaves is {slaves}: brokers do not replicate yet, it has to be 0")
+        if slaves < 0:
+            raise InvalidArgument(f"slaves is {slaves}: it must be at least 0")
         if not 1 <= brokers <= len(ascii_lowercase):
             raise InvalidArgument(f"brokers is {brokers}: it must be 1 to {len(ascii_lowercase)}")
         if nameservers < 1:
@@ -103,7 +105,12 @@ class LocalCluster:
             )
             for number in range(nameservers)
         )
-        self.brokers = tuple(self._new_broker(f"broker-{letter}") for letter in ascii_lowercase[:brokers])
+        self._has_slaves = slaves > 0
+        self.brokers = tuple(
+            self._new_broker(f"broker-{letter}", broker_id)
+            for letter in ascii_lowercase[:brokers]
+            for broker_id in range(1 + slaves)
+        )
         # A forked copy of this process has no say: were it to close the cluster at its exit, all would be gone.
         self._owner = os.getpid()
         atexit.register(self.close)
@@ -130,6 +137,8 @@ class LocalCluster:
     def start(self) -> None:
         """Start all servers, and return when every broker is registered with every name server. Idempotent.
 
+        Slaves have joined the replicas in sync then.
+
         Raises:
             MiniMQError: a server did not start; the text holds the end of its log. Everything is ended then.
             Closed: the cluster was closed.
@@ -145,6 +154,7 @@ class LocalCluster:
             _launch_all(self.nameservers)
             _launch_all(self.brokers)
             self._wait_registered()
+            self._wait_in_sync()
         except BaseException:
             self.close()
             raise
@@ -178,17 +188,33 @@ class LocalCluster:
             raise InvalidArgument(f"there is no server {name!r}: the cluster has {', '.join(servers)}")
         return servers[name]
 
-    def _new_broker(self, name: str) -> ServerProcess:
-        def flags(address: str, _first: bool) -> list[str]:
-            own = [f"--name={name}", f"--cluster={self._cluster}", f"--data-dir={self.data_dir / name}"]
-            return [*own, *_SHARED_DISK, f"--listen={address}", f"--nameserver={self.nameserver}", *self._broker_flags]
+    def _new_broker(self, broker_name: str, broker_id: int) -> BrokerProcess:
+        name = f"{broker_name}-{broker_id}" if broker_id else broker_name
 
-        return ServerProcess("broker", name, self.data_dir, flags=flags, settled=self._wait_registered)
+        def flags(address: str, _first: bool) -> list[str]:
+            own = [f"--name={broker_name}", f"--cluster={self._cluster}", f"--data-dir={self.data_dir / name}"]
+            if self._has_slaves:
+                own += [f"--id={broker_id}", f"--controller={self.nameservers[0].address}"]
+            # After the options that were given: which of the replicas founds the set is not theirs to say.
+            founds = ["--role=slave"] if broker_id else []
+            where = [*_SHARED_DISK, f"--listen={address}", f"--nameserver={self.nameserver}"]
+            return [*own, *where, *self._broker_flags, *founds]
+
+        return BrokerProcess(
+            name,
+            self.data_dir,
+            broker_name=broker_name,
+            broker_id=broker_id,
+            flags=flags,
+            settled=self._wait_registered,
+        )
 
     def _flags_of_nameserver(self, address: str, first: bool) -> list[str]:
         # At the first start no broker ran before, so there is none to wait for.
         grace = ["--start-grace=0"] if first else []
-        return [f"--listen={address}", *grace, *self._nameserver_flags]
+        is_controller = self._has_slaves and address == self.nameservers[0].address
+        controller = [f"--controller-dir={self.nameservers[0].data_dir}"] if is_controller else []
+        return [f"--listen={address}", *grace, *controller, *self._nameserver_flags]
 
     def _wait_registered(self) -> None:
         """Return when each running broker is registered with each running name server.
@@ -217,17 +243,34 @@ class LocalCluster:
     def _absent_from(self, link: NameServerLink) -> list[str]:
         """Return the names of the running brokers that a name server does not know where they are."""
         try:
-            known = {broker.broker_name: broker.addresses.get(MASTER_ID) for broker in link.brokers(_ANSWER_S)}
+            known = {address for broker in link.brokers(_ANSWER_S) for address in broker.addresses.values()}
         except TransportError:
-            known = {}
+            known = set()
         return [
             broker.name
             for broker in self.brokers
-            if broker.running and not broker.paused and known.get(broker.name) != broker.address
+            if broker.running and not broker.paused and broker.address not in known
         ]
 
+    def _wait_in_sync(self) -> None:
+        """Return when the slaves of each running master are in sync, so that each of them may take its place.
 
-def _launch_all(servers: tuple[ServerProcess, ...]) -> None:
+        Raises:
+            DeadlineExceeded: the text names one that is not.
+        """
+        if not self._has_slaves:
+            return
+        deadline = time.monotonic() + _REGISTERED_S
+        for broker in self.brokers:
+            while broker.running and not broker.paused and not broker.in_sync:
+                if time.monotonic() >= deadline:
+                    raise DeadlineExceeded(
+                        f"{broker.name} is not in sync after {_REGISTERED_S} s; the logs in {self.data_dir} may say why"
+                    )
+                time.sleep(_LOOK_AGAIN_S)
+
+
+def _launch_all(servers: Sequence[ServerProcess]) -> None:
     """Start servers at the same time, and return when all of them serve."""
     for server in servers:
         server.launch()

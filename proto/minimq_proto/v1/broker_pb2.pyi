@@ -62,6 +62,29 @@ START_AT_LATEST: StartAt.ValueType  # 2
 START_AT_TIMESTAMP: StartAt.ValueType  # 3
 global___StartAt = StartAt
 
+class _BrokerRole:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _BrokerRoleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_BrokerRole.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    BROKER_ROLE_ALONE: _BrokerRole.ValueType  # 0
+    """It has no replicas."""
+    BROKER_ROLE_MASTER: _BrokerRole.ValueType  # 1
+    BROKER_ROLE_SLAVE: _BrokerRole.ValueType  # 2
+    BROKER_ROLE_UNDECIDED: _BrokerRole.ValueType  # 3
+    """Its controller has not said yet what it is."""
+
+class BrokerRole(_BrokerRole, metaclass=_BrokerRoleEnumTypeWrapper): ...
+
+BROKER_ROLE_ALONE: BrokerRole.ValueType  # 0
+"""It has no replicas."""
+BROKER_ROLE_MASTER: BrokerRole.ValueType  # 1
+BROKER_ROLE_SLAVE: BrokerRole.ValueType  # 2
+BROKER_ROLE_UNDECIDED: BrokerRole.ValueType  # 3
+"""Its controller has not said yet what it is."""
+global___BrokerRole = BrokerRole
+
 class _DiskLevel:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -1423,6 +1446,40 @@ class ProbeResponse(google.protobuf.message.Message):
 global___ProbeResponse = ProbeResponse
 
 @typing.final
+class PromoteRequest(google.protobuf.message.Message):
+    """Makes the replica that is asked the master. Answered when it is."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UNCLEAN_FIELD_NUMBER: builtins.int
+    unclean: builtins.bool
+    """Also when it is not in sync: what it does not have is lost."""
+    def __init__(
+        self,
+        *,
+        unclean: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["unclean", b"unclean"]) -> None: ...
+
+global___PromoteRequest = PromoteRequest
+
+@typing.final
+class PromoteResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TERM_FIELD_NUMBER: builtins.int
+    term: builtins.int
+    """The term that it leads."""
+    def __init__(
+        self,
+        *,
+        term: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["term", b"term"]) -> None: ...
+
+global___PromoteResponse = PromoteResponse
+
+@typing.final
 class GetStatusRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1456,6 +1513,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     BYTES_DELETED_FIELD_NUMBER: builtins.int
     RETENTION_MS_FIELD_NUMBER: builtins.int
     RETENTION_BYTES_FIELD_NUMBER: builtins.int
+    REPLICATION_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -1481,6 +1539,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     retention_ms: builtins.int
     """For how long messages are kept, and how much; 0 stands for ever, and without a limit."""
     retention_bytes: builtins.int
+    @property
+    def replication(self) -> global___ReplicationStatus: ...
     def __init__(
         self,
         *,
@@ -1504,7 +1564,105 @@ class GetStatusResponse(google.protobuf.message.Message):
         bytes_deleted: builtins.int = ...,
         retention_ms: builtins.int = ...,
         retention_bytes: builtins.int = ...,
+        replication: global___ReplicationStatus | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["replication", b"replication"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
+
+@typing.final
+class ReplicaStatus(google.protobuf.message.Message):
+    """A slave as its master sees it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: builtins.int
+    CONNECTED_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    BEHIND_BYTES_FIELD_NUMBER: builtins.int
+    BEHIND_MS_FIELD_NUMBER: builtins.int
+    replica_id: builtins.int
+    connected: builtins.bool
+    position: builtins.int
+    """Up to where it has synced the log, and how much is missing."""
+    behind_bytes: builtins.int
+    behind_ms: builtins.int
+    """Since it had all that there was; not set when it never had."""
+    def __init__(
+        self,
+        *,
+        replica_id: builtins.int = ...,
+        connected: builtins.bool = ...,
+        position: builtins.int = ...,
+        behind_bytes: builtins.int = ...,
+        behind_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_behind_ms", b"_behind_ms", "behind_ms", b"behind_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_behind_ms", b"_behind_ms", "behind_bytes", b"behind_bytes", "behind_ms", b"behind_ms", "connected", b"connected", "position", b"position", "replica_id", b"replica_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_behind_ms", b"_behind_ms"]) -> typing.Literal["behind_ms"] | None: ...
+
+global___ReplicaStatus = ReplicaStatus
+
+@typing.final
+class ReplicationStatus(google.protobuf.message.Message):
+    """What a broker is among the replicas of its name."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    REPLICA_ID_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
+    MASTER_ID_FIELD_NUMBER: builtins.int
+    MASTER_ADDRESS_FIELD_NUMBER: builtins.int
+    SYNC_FIELD_NUMBER: builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: builtins.int
+    IN_SYNC_FIELD_NUMBER: builtins.int
+    CONFIRMED_FIELD_NUMBER: builtins.int
+    LEASE_MS_FIELD_NUMBER: builtins.int
+    CONNECTED_FIELD_NUMBER: builtins.int
+    BEHIND_BYTES_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
+    role: global___BrokerRole.ValueType
+    replica_id: builtins.int
+    term: builtins.int
+    master_id: builtins.int
+    master_address: builtins.str
+    sync: builtins.bool
+    """Whether the master acknowledges only what all in sync have, and how many these have to be then."""
+    min_in_sync: builtins.int
+    confirmed: builtins.int
+    """Log position up to which all in sync have everything; readers see no more."""
+    lease_ms: builtins.int
+    """Of a master: for how long it may still acknowledge if nobody renews its lease."""
+    connected: builtins.bool
+    """Of a slave: whether it follows, and how much of the master's log it has not; not set when it does not know."""
+    behind_bytes: builtins.int
+    @property
+    def in_sync(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaStatus]:
+        """Of a master."""
+
+    def __init__(
+        self,
+        *,
+        role: global___BrokerRole.ValueType = ...,
+        replica_id: builtins.int = ...,
+        term: builtins.int = ...,
+        master_id: builtins.int = ...,
+        master_address: builtins.str = ...,
+        sync: builtins.bool = ...,
+        min_in_sync: builtins.int = ...,
+        in_sync: collections.abc.Iterable[builtins.int] | None = ...,
+        confirmed: builtins.int = ...,
+        lease_ms: builtins.int = ...,
+        connected: builtins.bool = ...,
+        behind_bytes: builtins.int | None = ...,
+        replicas: collections.abc.Iterable[global___ReplicaStatus] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_behind_bytes", b"_behind_bytes", "behind_bytes", b"behind_bytes"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_behind_bytes", b"_behind_bytes", "behind_bytes", b"behind_bytes", "confirmed", b"confirmed", "connected", b"connected", "in_sync", b"in_sync", "lease_ms", b"lease_ms", "master_address", b"master_address", "master_id", b"master_id", "min_in_sync", b"min_in_sync", "replica_id", b"replica_id", "replicas", b"replicas", "role", b"role", "sync", b"sync", "term", b"term"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_behind_bytes", b"_behind_bytes"]) -> typing.Literal["behind_bytes"] | None: ...
+
+global___ReplicationStatus = ReplicationStatus

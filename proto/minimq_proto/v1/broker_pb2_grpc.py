@@ -119,6 +119,11 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.SetPermissionRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SetPermissionResponse.FromString,
                 _registered_method=True)
+        self.Promote = channel.unary_unary(
+                '/minimq.v1.Broker/Promote',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.PromoteRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.PromoteResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerServicer(object):
@@ -226,6 +231,12 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Promote(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -313,6 +324,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.SetPermission,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SetPermissionRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.SetPermissionResponse.SerializeToString,
+            ),
+            'Promote': grpc.unary_unary_rpc_method_handler(
+                    servicer.Promote,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.PromoteRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.PromoteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -774,6 +790,33 @@ class Broker(object):
             '/minimq.v1.Broker/SetPermission',
             minimq__proto_dot_v1_dot_broker__pb2.SetPermissionRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.SetPermissionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Promote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/Promote',
+            minimq__proto_dot_v1_dot_broker__pb2.PromoteRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.PromoteResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -104,6 +104,11 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.SetPermissionResponse,
     ]
 
+    Promote: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.PromoteRequest,
+        minimq_proto.v1.broker_pb2.PromoteResponse,
+    ]
+
 class BrokerAsyncStub:
     Append: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.AppendRequest,
@@ -188,6 +193,11 @@ class BrokerAsyncStub:
     SetPermission: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.SetPermissionRequest,
         minimq_proto.v1.broker_pb2.SetPermissionResponse,
+    ]
+
+    Promote: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.PromoteRequest,
+        minimq_proto.v1.broker_pb2.PromoteResponse,
     ]
 
 class BrokerServicer(metaclass=abc.ABCMeta):
@@ -309,5 +319,12 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.SetPermissionRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.SetPermissionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.SetPermissionResponse]]: ...
+
+    @abc.abstractmethod
+    def Promote(
+        self,
+        request: minimq_proto.v1.broker_pb2.PromoteRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.PromoteResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.PromoteResponse]]: ...
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -212,11 +212,14 @@ class ReplicaFrame(google.protobuf.message.Message):
     GO_ON_FIELD_NUMBER: builtins.int
     COPY_FIELD_NUMBER: builtins.int
     ROWS_FIELD_NUMBER: builtins.int
+    ROWS_END_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
     ENTRIES_FIELD_NUMBER: builtins.int
     CONFIRMED_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     OFFSETS_NUMBER_FIELD_NUMBER: builtins.int
+    rows_end: builtins.bool
+    """No more rows follow."""
     position: builtins.int
     """Log position of the first of the entries; they follow each other without a gap."""
     confirmed: builtins.int
@@ -238,6 +241,7 @@ class ReplicaFrame(google.protobuf.message.Message):
         go_on: global___GoOn | None = ...,
         copy: global___CopyAll | None = ...,
         rows: collections.abc.Iterable[global___StateRow] | None = ...,
+        rows_end: builtins.bool = ...,
         position: builtins.int = ...,
         entries: collections.abc.Iterable[builtins.bytes] | None = ...,
         confirmed: builtins.int = ...,
@@ -245,7 +249,7 @@ class ReplicaFrame(google.protobuf.message.Message):
         offsets_number: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["copy", b"copy", "first", b"first", "go_on", b"go_on"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "offsets_number", b"offsets_number", "position", b"position", "rows", b"rows"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "offsets_number", b"offsets_number", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["go_on", "copy"] | None: ...
 
 global___ReplicaFrame = ReplicaFrame

@@ -1,0 +1,66 @@
+"""A copy of everything that a master has, in the place of what a slave has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from minimq_broker.services.engine import Engine, to_the_end
+from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.message_store import Snapshot
+from minimq_common.errors import StoreError
+from minimq_proto.v1 import replication_pb2
+
+log = logging.getLogger(__name__)
+
+NextFrame = Callable[[], Awaitable[replication_pb2.ReplicaFrame]]
+
+
+async def take_copy(engine: Engine, first: replication_pb2.ReplicaFrame, next_frame: NextFrame) -> None:
+    """Put a copy in the place of all that the engine's store has. Whatever comes in between leaves an empty store.
+
+    Args:
+        engine: whose store is replaced.
+        first: the frame that begins the copy.
+        next_frame: returns the others; raises when there is none.
+    """
+
+    async def make(path: Path, segment_bytes: int) -> None:
+        await fill(path, segment_bytes, first, next_frame, replace=True)
+
+    await engine.replace(make, "this broker copies everything from its master")
+
+
+async def fill(
+    path: Path, segment_bytes: int, first: replication_pb2.ReplicaFrame, next_frame: NextFrame, *, replace: bool
+) -> int:
+    """Make a data directory of a copy. Returns the log position up to which it goes.
+
+    Args:
+        path: the directory.
+        segment_bytes: size of its segments.
+        first: as for `take_copy`.
+        next_frame: as for `take_copy`.
+        replace: delete what is there.
+    """
+    rows: list[tuple[bytes, bytes]] = []
+    frame = first
+    while not frame.rows_end:
+        frame = await next_frame()
+        rows += ((row.key, row.value) for row in frame.rows)
+    snapshot, start = Snapshot(first.copy.applied, rows), first.copy.start
+    copy = await asyncio.to_thread(StoreCopy, path, snapshot, start, segment_bytes, replace=replace)
+    try:
+        while copy.position < snapshot.position:
+            frame = await next_frame()
+            if frame.entries and frame.position != copy.position:
+                raise StoreError(f"the master sent entries at {frame.position}, {copy.position} was expected")
+            if frame.entries:
+                await to_the_end(asyncio.to_thread(copy.put, frame.entries))
+        await to_the_end(asyncio.to_thread(copy.finish))
+        log.info("replication: copied from=%d to=%d rows=%d", start, copy.position, len(rows))
+    finally:
+        copy.close()
+    return copy.position

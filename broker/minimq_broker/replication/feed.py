@@ -1,0 +1,175 @@
+"""The stream from a master to one of its slaves: entries as they were written, from the log and never from memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import grpc.aio
+
+from minimq_broker.core.in_sync import InSync
+from minimq_broker.store.message_store import MessageStore
+from minimq_common.errors import StoreError
+from minimq_common.stream_writer import StreamWriter
+from minimq_proto.v1 import replication_pb2
+
+Context = grpc.aio.ServicerContext[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
+log = logging.getLogger(__name__)
+
+#: Entries in one frame, in bytes; the last one may overshoot it.
+FRAME_BYTES = 1 << 20
+#: After this time without a word the stream is over, in seconds; either side says something more often.
+SILENCE_S = 3.0
+HEARTBEAT_S = 0.5
+#: A slave hears of what is confirmed with the next entries, or after this time in seconds.
+_TELL_CONFIRMED_S = 0.02
+#: With more to read than this, it is read beside the event loop: it may have to come from the disk.
+_FAR_BEHIND_BYTES = 16 << 20
+#: How long the last write may take when the stream ends, in seconds.
+_DRAIN_S = 0.5
+
+
+class Feed:
+    """Feeds one slave. Lives on one event loop.
+
+    Args:
+        store: whose log is streamed.
+        in_sync: is told what the slave does.
+        replica_id: of the slave.
+        position: up to where its log is the same; None when it has to copy everything.
+        moved: called when the slave has synced more, has come or has gone.
+    """
+
+    def __init__(
+        self, store: MessageStore, in_sync: InSync, replica_id: int, position: int | None, moved: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._in_sync = in_sync
+        self._replica_id = replica_id
+        self._position = position
+        self._moved = moved
+        self._loop = asyncio.get_running_loop()
+        self._more = asyncio.Event()
+        self._told = (-1, -1)  # what is confirmed, and where the log ends
+        self._told_at = self._loop.time()
+        self._end = asyncio.Event()
+        self._has_ended = asyncio.Event()
+
+    def wake(self) -> None:
+        """The log has grown, or more of it is confirmed."""
+        self._more.set()
+
+    def end(self) -> None:
+        """End the stream soon. Idempotent."""
+        self._end.set()
+
+    async def ended(self) -> None:
+        """Return when the slave does not count as connected any more."""
+        await self._has_ended.wait()
+
+    async def run(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Context) -> None:
+        """Serve until the slave leaves, is silent for too long, or `end` is called."""
+        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context)
+        position = self._position
+        self._in_sync.attach(self._replica_id, position or 0, self._loop.time())
+        log.info(
+            "replication: slave follows id=%d from=%s", self._replica_id, "nothing" if position is None else position
+        )
+        tasks = [
+            asyncio.create_task(self._receive(requests), name=f"feed-{self._replica_id}-receiver"),
+            asyncio.create_task(self._send(writer), name=f"feed-{self._replica_id}-sender"),
+            asyncio.create_task(self._end.wait(), name=f"feed-{self._replica_id}-end"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except TimeoutError:
+            log.warning("replication: slave is silent id=%d seconds=%s", self._replica_id, SILENCE_S)
+        finally:
+            self._in_sync.detach(self._replica_id, self._loop.time())
+            self._has_ended.set()
+            self._moved()
+            for task in tasks:
+                task.cancel()
+            log.info("replication: slave is gone id=%d", self._replica_id)
+        with contextlib.suppress(TimeoutError):  # one that does not read any more is cut off
+            async with asyncio.timeout(_DRAIN_S):
+                await writer.drained()
+
+    async def _receive(self, requests: AsyncIterator[replication_pb2.ReplicaRequest]) -> None:
+        incoming = aiter(requests)
+        while True:
+            async with asyncio.timeout(SILENCE_S):
+                request = await anext(incoming, None)
+            if request is None:
+                return
+            self._in_sync.acknowledged(self._replica_id, request.synced, self._loop.time())
+            self._moved()
+
+    async def _send(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> None:
+        if self._position is None:
+            self._position = await self._send_copy(writer)
+        else:
+            await self._write(writer, replication_pb2.ReplicaFrame(go_on=replication_pb2.GoOn(position=self._position)))
+        while True:
+            await self._news()
+            await self._write(writer, await self._next_frame(self._position))
+
+    async def _send_copy(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> int:
+        """Send all rows of the state that was saved last. Returns from where the log follows."""
+        snapshot = await asyncio.to_thread(self._store.snapshot)
+        start = self._store.log.start
+        copy = replication_pb2.CopyAll(start=start, applied=snapshot.position)
+        await self._write(writer, replication_pb2.ReplicaFrame(copy=copy))
+        part: list[replication_pb2.StateRow] = []
+        size = 0
+        for key, value in snapshot.rows:
+            part.append(replication_pb2.StateRow(key=key, value=value))
+            size += len(key) + len(value)
+            if size >= FRAME_BYTES:
+                await self._write(writer, replication_pb2.ReplicaFrame(rows=part))
+                part, size = [], 0
+        await self._write(writer, replication_pb2.ReplicaFrame(rows=part, rows_end=True))
+        return start
+
+    async def _news(self) -> None:
+        """Return when there is something to tell, and after a while in any case."""
+        while self._position == self._store.end:
+            self._more.clear()
+            is_new = self._told != (self._store.confirmed, self._store.end)
+            left = self._told_at + (_TELL_CONFIRMED_S if is_new else HEARTBEAT_S) - self._loop.time()
+            if left <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._more.wait()
+
+    async def _next_frame(self, position: int) -> replication_pb2.ReplicaFrame:
+        behind = self._store.end - position
+        if behind > _FAR_BEHIND_BYTES:
+            entries = await asyncio.to_thread(self._store.entries, position, FRAME_BYTES)
+        else:
+            entries = self._store.entries(position, FRAME_BYTES) if behind else []
+        if behind and not entries:
+            raise StoreError(
+                f"the log does not hold the entry at {position} any more: the slave has to copy everything"
+            )
+        self._position = position + sum(map(len, entries))
+        return replication_pb2.ReplicaFrame(position=position, entries=entries)
+
+    async def _write(
+        self, writer: StreamWriter[replication_pb2.ReplicaFrame], frame: replication_pb2.ReplicaFrame
+    ) -> None:
+        """Write a frame with what is confirmed and where the log ends."""
+
+        def latest() -> replication_pb2.ReplicaFrame:
+            now = self._loop.time()
+            frame.confirmed, frame.end = self._store.confirmed, self._store.end
+            self._told, self._told_at = (frame.confirmed, frame.end), now
+            self._in_sync.told(self._replica_id, frame.end, now)
+            return frame
+
+        await writer.write(latest)

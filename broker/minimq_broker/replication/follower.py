@@ -1,0 +1,262 @@
+"""The slave's side of replication: it opens a stream to its master, writes what comes, and says what it has synced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import grpc
+import grpc.aio
+
+from minimq_broker.replication.copying import take_copy
+from minimq_broker.replication.feed import HEARTBEAT_S, SILENCE_S
+from minimq_broker.services.engine import Engine
+from minimq_broker.store.jobs import ReplicaJob
+from minimq_common import rpc
+from minimq_common.errors import CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
+from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
+
+if TYPE_CHECKING:
+    from minimq_proto.v1.replication_pb2_grpc import ReplicationAsyncStub
+
+    _Stream = grpc.aio.StreamStreamCall[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
+
+log = logging.getLogger(__name__)
+
+#: Bytes of entries that may wait for the disk of the slave; more are not read from the network.
+_PENDING_BYTES = 16 << 20
+#: Waits between two tries to reach the master, in seconds.
+_FIRST_RETRY_S = 0.05
+_LONGEST_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Whom:
+    """Whom a slave follows: the master of a term of its replica set.
+
+    Attributes:
+        cluster, broker_name: the replica set.
+        replica_id: that of the slave itself.
+        term: the term.
+        address: HOST:PORT of the master.
+    """
+
+    cluster: str
+    broker_name: str
+    replica_id: int
+    term: int
+    address: str
+
+
+class Follower:
+    """Follows one master until it is stopped. Not thread-safe: it belongs to the loop of the engine.
+
+    Args:
+        engine: whose store gets the entries.
+        whom: the master.
+    """
+
+    def __init__(self, engine: Engine, whom: Whom) -> None:
+        self.whom = whom
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._anew = False  # the log cannot be gone on with
+        self.is_ended = False
+        self._complaint: str | None = None
+        self._task: asyncio.Task[None] | None = None
+        #: The end of the master's log as it was told last; None while it is not known.
+        self.master_end: int | None = None
+        self.connected = False
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._task = asyncio.create_task(self._run(), name=f"follow-{self.whom.term}")
+
+    def end(self) -> None:
+        """Acknowledge nothing from now on; `stop` is to follow. Idempotent."""
+        self.is_ended = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        """End the stream, and return when nothing of it is on its way to the log any more. Idempotent."""
+        self.end()
+        task, self._task = self._task, None
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while not self.is_ended:
+            try:
+                async with rpc.open_aio_channel(self.whom.address) as channel:
+                    stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
+                    await self._follow(stub.Replicate())
+            except (grpc.RpcError, MiniMQError, TimeoutError, asyncio.InvalidStateError) as error:
+                was_connected = self.connected
+                self._lost(error)
+                retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
+            except Exception as error:  # whatever it is, the slave tries again
+                log.exception("replication: the stream from the master failed")
+                self._lost(error)
+                retry_s = _LONGEST_RETRY_S
+            await asyncio.sleep(retry_s)
+
+    def _lost(self, error: BaseException) -> None:
+        self.connected = False
+        self._anew = self._anew or isinstance(error, CopyNeeded)
+        peer = f"master {self.whom.address}"
+        cause = rpc.from_rpc_error(error, peer) if isinstance(error, grpc.RpcError) else error
+        complaint = type(cause).__name__ if isinstance(cause, Unavailable) else str(cause)
+        if complaint != self._complaint:
+            log.warning("replication: stream broken, trying again master=%s reason=%s", self.whom.address, cause)
+        self._complaint = complaint
+
+    async def _follow(self, stream: _Stream) -> None:
+        """Follow over one stream until it breaks, which raises."""
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                await stream.write(replication_pb2.ReplicaRequest(follow=self._introduction()))
+            frame = await _next(stream)
+            if frame.WhichOneof("first") == "copy":
+                log.info("replication: copying everything master=%s", self.whom.address)
+                await self._copy(frame, stream)
+                self._anew = False
+            else:
+                await self._cut(frame.go_on.position)
+            self._found(frame)
+            await _Intake(self, self._engine, stream).run(frame)
+        finally:
+            stream.cancel()
+
+    def _introduction(self) -> replication_pb2.Follow:
+        store, whom = self._engine.store, self.whom
+        return replication_pb2.Follow(
+            cluster=whom.cluster,
+            broker_name=whom.broker_name,
+            replica_id=whom.replica_id,
+            term=whom.term,
+            terms=[replication_pb2.TermStart(term=start.term, position=start.position) for start in store.state.terms],
+            log_start=store.log.start,
+            log_end=store.end,
+            anew=self._anew,
+        )
+
+    async def _copy(self, first: replication_pb2.ReplicaFrame, stream: _Stream) -> None:
+        """Put a copy of the master's store in the place of this one, and keep saying that the slave lives."""
+
+        async def live() -> None:
+            while True:
+                await stream.write(replication_pb2.ReplicaRequest())
+                await asyncio.sleep(HEARTBEAT_S)
+
+        living = asyncio.create_task(live(), name="follow-live")
+        try:
+            await take_copy(self._engine, first, lambda: _next(stream))
+        finally:
+            living.cancel()
+            await asyncio.gather(living, return_exceptions=True)
+
+    async def _cut(self, position: int) -> None:
+        """Take away what the master does not have."""
+        store = self._engine.store
+        if position > store.end:
+            raise CopyNeeded(f"the master goes on at {position}, but the log ends at {store.end}")
+        if position < store.end:
+            log.warning("replication: taken back, since the master does not have it from=%d to=%d", position, store.end)
+            await self._engine.change(
+                lambda store: store.truncate(position), "this broker takes back what its master does not have"
+            )
+
+    def _found(self, frame: replication_pb2.ReplicaFrame) -> None:
+        log.info("replication: following master=%s term=%d", self.whom.address, self.whom.term)
+        self.connected, self._complaint = True, None
+
+
+class _Intake:
+    """Takes entries from one stream in. Frames go on coming while earlier ones are synced, within bounds."""
+
+    def __init__(self, follower: Follower, engine: Engine, stream: _Stream) -> None:
+        self._follower = follower
+        self._engine = engine
+        self._stream = stream
+        self._store = engine.store
+        self._loop = asyncio.get_running_loop()
+        self._position = self._store.end
+        self._synced = self._store.end
+        self._pending_bytes = 0
+        self._settled = asyncio.Event()  # something was written, or failed
+        self._news = asyncio.Event()  # there is something to acknowledge
+        self._failure: MiniMQError | None = None
+
+    async def run(self, frame: replication_pb2.ReplicaFrame) -> None:
+        """Take frames in until the stream breaks, which raises; nothing is on its way to the disk then."""
+        acknowledging = asyncio.create_task(self._acknowledge(), name="follow-acknowledge")
+        try:
+            while True:
+                await self._take(frame)
+                if acknowledging.done():
+                    acknowledging.result()
+                frame = await _next(self._stream)
+        finally:
+            acknowledging.cancel()
+            await self._settle()
+            await asyncio.gather(acknowledging, return_exceptions=True)
+
+    async def _take(self, frame: replication_pb2.ReplicaFrame) -> None:
+        if frame.entries:
+            if frame.position != self._position:
+                raise StoreError(f"the master sent entries at {frame.position}, {self._position} was expected")
+            job = ReplicaJob(frame.position, frame.entries, self._written)
+            self._pending_bytes += job.size
+            self._position += job.size
+            self._engine.take(job)
+        self._follower.master_end = frame.end
+        self._store.confirm(frame.confirmed)
+        while self._pending_bytes > _PENDING_BYTES and self._failure is None:
+            self._settled.clear()
+            await self._settled.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _written(self, job: ReplicaJob) -> None:
+        self._pending_bytes -= job.size
+        if job.error is not None:
+            self._failure = self._failure or job.error
+            self._stream.cancel()  # whoever waits for the next frame hears of it
+        else:
+            self._synced = job.position + job.size
+        self._settled.set()
+        self._news.set()
+
+    async def _settle(self) -> None:
+        """Return when nothing is on its way to the disk; not even the end of the task cuts this short."""
+        while self._pending_bytes:
+            self._settled.clear()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._settled.wait()
+
+    async def _acknowledge(self) -> None:
+        """Say what is synced, at once and every now and then."""
+        while not self._follower.is_ended:
+            self._news.clear()
+            async with asyncio.timeout(SILENCE_S):
+                await self._stream.write(replication_pb2.ReplicaRequest(synced=self._synced))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._news.wait()
+
+
+async def _next(stream: _Stream) -> replication_pb2.ReplicaFrame:
+    """Return the next frame. Raises when the stream is over, or silent for too long."""
+    try:
+        async with asyncio.timeout(SILENCE_S):
+            frame = await stream.read()
+    except TimeoutError:
+        raise DeadlineExceeded(f"the master said nothing for {SILENCE_S} s") from None
+    if not isinstance(frame, replication_pb2.ReplicaFrame):
+        raise Unavailable("the master has ended the stream")
+    return frame

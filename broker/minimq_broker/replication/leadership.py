@@ -1,0 +1,214 @@
+"""What the master of a term does: it feeds its slaves, keeps the in-sync set, and says what is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+
+from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
+from minimq_broker.core.term_history import TermStart, common_point
+from minimq_broker.replication.controller import Controller
+from minimq_broker.replication.feed import Context, Feed
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
+from minimq_common.replica_set import ReplicaSet
+from minimq_proto.v1 import replication_pb2
+
+log = logging.getLogger(__name__)
+
+#: Time between two looks at who is in sync, in seconds; whoever joins is noticed at once.
+_LOOK_S = 0.1
+#: How long the controller may take to record a change of the set before it is asked again, in seconds.
+_ANSWER_S = 2.0
+
+
+class Leadership:
+    """One broker as the master of one term. Not thread-safe: it belongs to the loop on which it was made.
+
+    Args:
+        engine: whose store is led; it has begun the term.
+        record: in which this broker is the master.
+        own_id: its replica id.
+        controller: records changes of the in-sync set.
+        patience: when a slave is not in sync any more.
+        lease_until: time of the `lease_clock` until which the lease holds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        record: ReplicaSet,
+        own_id: int,
+        controller: Controller,
+        patience: Patience,
+        lease_until: float,
+    ) -> None:
+        store = self._store = engine.store
+        self._own_id = own_id
+        self._controller = controller
+        self._loop = asyncio.get_running_loop()
+        self._lease_until = lease_until
+        self._ended = False
+        self._feeds: dict[int, Feed] = {}
+        self._look = asyncio.Event()
+        self.record = record
+        self.in_sync = InSync(
+            own_id, record.in_sync, patience, self._loop.time(), sync=record.sync, confirmed=store.confirmed
+        )
+        self._tasks = [
+            asyncio.create_task(self._keep_set(), name=f"in-sync-{record.term}"),
+            asyncio.create_task(self._keep_time(), name=f"in-sync-time-{record.term}"),
+        ]
+
+    @property
+    def term(self) -> int:
+        """The term of this leadership."""
+        return self.record.term
+
+    # ---- what may be answered -------------------------------------------------------------------
+
+    def refusal(self, *, to_sender: bool) -> MiniMQError | None:
+        """Return why nothing may be accepted or acknowledged at this moment; None when it may.
+
+        Args:
+            to_sender: it is about a batch, which a synchronous master stores only at enough replicas.
+        """
+        if self._ended or lease_clock() >= self._lease_until:
+            return NotMaster(
+                f"this broker cannot be sure any more that it is the master of {self.record.broker_name}: "
+                "its controller does not answer, or another replica was elected; ask for the route and try again"
+            )
+        if to_sender and not self.has_enough:
+            return NotEnoughReplicas(
+                f"{len(self.in_sync.members)} replicas of {self.record.broker_name} are in sync, and it takes "
+                f"{self.record.min_in_sync}: start its slaves, wait until they have caught up, or send elsewhere"
+            )
+        return None
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether as many replicas are in sync as it takes to accept a batch."""
+        return not self.record.sync or len(self.in_sync.members) >= self.record.min_in_sync
+
+    @property
+    def lease_left_s(self) -> float:
+        """For how long the lease holds, in seconds."""
+        return max(self._lease_until - lease_clock(), 0.0)
+
+    # ---- what becomes of it ---------------------------------------------------------------------
+
+    def renew(self, record: ReplicaSet, lease_until: float) -> None:
+        """Take over an answer of the controller that names this broker as the master of this term."""
+        self._lease_until = max(self._lease_until, lease_until)
+        self._take(record)
+
+    def _take(self, record: ReplicaSet) -> None:
+        if record.term != self.term or record.version <= self.record.version:
+            return
+        if record.in_sync != self.record.in_sync:
+            log.info("replication: in sync term=%d replicas=%s", record.term, sorted(record.in_sync))
+        self.record = record
+        self.in_sync.recorded(record.in_sync, self._loop.time())
+        self.written()
+
+    def written(self) -> None:
+        """Confirm what can be, and let the feeds go on, because the log has grown or a slave has."""
+        if self._ended:
+            return
+        self._store.confirm(self.in_sync.confirm(self._store.end, self._loop.time()))
+        for feed in self._feeds.values():
+            feed.wake()
+
+    def progress(self) -> Mapping[int, ReplicaProgress]:
+        """Return how far each slave is."""
+        return self.in_sync.progress(self._loop.time())
+
+    def end(self) -> None:
+        """Confirm and acknowledge nothing from now on; `stop` is to follow. Idempotent."""
+        self._ended = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """End all streams to slaves. Idempotent."""
+        self.end()
+        for feed in self._feeds.values():
+            feed.end()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- slaves ---------------------------------------------------------------------------------
+
+    async def serve(
+        self,
+        follow: replication_pb2.Follow,
+        requests: AsyncIterator[replication_pb2.ReplicaRequest],
+        context: Context,
+    ) -> None:
+        """Serve one slave until its stream ends.
+
+        Raises:
+            StaleTerm: it follows another term.
+        """
+        replica_id = follow.replica_id
+        while (former := self._feeds.pop(replica_id, None)) is not None:  # a replica that comes again has left before
+            former.end()
+            await former.ended()
+        if follow.term != self.term or self._ended:
+            raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
+        feed = Feed(self._store, self.in_sync, replica_id, self._meeting_point(follow), self._moved)
+        self._feeds[replica_id] = feed
+        try:
+            await feed.run(requests, context)
+        finally:
+            if self._feeds.get(replica_id) is feed:
+                del self._feeds[replica_id]
+
+    def _meeting_point(self, follow: replication_pb2.Follow) -> int | None:
+        """Return up to where the log of a slave is that of this broker; None when it cannot be gone on with."""
+        theirs = [TermStart(start.term, start.position) for start in follow.terms]
+        mine = self._store.state.terms
+        point = None if follow.anew else common_point(mine, self._store.end, theirs, follow.log_end)
+        return None if point is None or point < self._store.log.start else point
+
+    def _moved(self) -> None:
+        """A slave has moved on, has come or has gone, or time has passed."""
+        self.written()
+        if self.in_sync.wanted(self._loop.time()) != self.in_sync.members:
+            self._look.set()
+
+    # ---- the in-sync set ------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        """Look again and again at what follows from time alone."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._moved()
+            self._store.expire(time.monotonic())
+
+    async def _keep_set(self) -> None:
+        """Let the controller record who is in sync, whenever that has changed."""
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            wanted = self.in_sync.wanted(self._loop.time())
+            if wanted == self.in_sync.members:
+                continue
+            self.in_sync.ask(wanted)
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    record = await self._controller.change_in_sync(self.record, wanted)
+            except (ReplicaSetChanged, StaleTerm, TimeoutError) as error:
+                log.info("replication: in-sync set not recorded yet wanted=%s reason=%s", sorted(wanted), error)
+                await asyncio.sleep(_LOOK_S)  # the answer to the next report tells more
+            except MiniMQError as error:
+                log.warning("replication: in-sync set not recorded wanted=%s reason=%s", sorted(wanted), error)
+                await asyncio.sleep(_LOOK_S)
+            else:
+                self._take(record)
+
+
+def lease_clock() -> float:
+    """Return seconds on a clock that goes on while the machine sleeps, where there is one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -1,0 +1,267 @@
+"""The role of a broker at run time: its controller decides, this module makes it so.
+
+Two tasks: one reports, all the time, and learns the record; one carries out what the record asks for, which may take
+longer than a lease. What must not wait for it is done at once: a master that is none any more acknowledges nothing from
+then on, and a slave nothing of a former term.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minimq_broker.core.in_sync import Patience
+from minimq_broker.replication.controller import Controller
+from minimq_broker.replication.follower import Follower, Whom
+from minimq_broker.replication.leadership import Leadership, lease_clock
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import MiniMQError, NotMaster, TermEnding
+from minimq_common.replica_set import ReplicaSet, Report
+
+log = logging.getLogger(__name__)
+
+#: A report is held back for this part of a lease while there is no news.
+_HELD = 1 / 3
+#: For how long a report is held back before the length of leases is known, in seconds.
+_FIRST_HELD_S = 1.0
+#: Time before a controller that did not answer, or refused, is asked again, in seconds.
+_RETRY_S = 0.2
+#: How long the controller may take to hear that this broker stops, in seconds.
+_RESIGN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Self:
+    """What a broker says of itself to its controller; see `Report`."""
+
+    cluster: str
+    broker_name: str
+    replica_id: int
+    run: int
+    address: str
+    founds: bool
+    sync: bool
+    min_in_sync: int
+
+
+class RoleKeeper:
+    """Gives a broker its role, again and again. Not thread-safe: it belongs to the loop of the engine.
+
+    Args:
+        engine: what gets the role.
+        own: who this is.
+        controller: who decides.
+        patience: when a slave of this broker is not in sync any more.
+        changed: called when the role is another one.
+
+    Attributes:
+        own: as it was given.
+        controller: as it was given.
+        record: what the controller said last; None before it has said anything.
+        leadership: while this broker leads.
+        follower: while it follows.
+    """
+
+    def __init__(
+        self, engine: Engine, own: Self, controller: Controller, patience: Patience, changed: Callable[[], None]
+    ) -> None:
+        self._engine = engine
+        self.own = own
+        self.controller = controller
+        self._patience = patience
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._lease_until = 0.0
+        self._complaint: str | None = None
+        self._news = asyncio.Event()
+        self._began = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.record: ReplicaSet | None = None
+        self.leadership: Leadership | None = None
+        self.follower: Follower | None = None
+        engine.refusal = self.refusal
+
+    # ---- what others look at --------------------------------------------------------------------
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this broker leads."""
+        return self.leadership is not None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether this broker leads or knows whom to follow."""
+        return self.leadership is not None or self.follower is not None
+
+    @property
+    def shown_id(self) -> int:
+        """The broker id under which it is registered: 0 is the master, whose own number replica 0 gets instead."""
+        if self.is_master:
+            return 0
+        if self.own.replica_id or self.record is None:
+            return self.own.replica_id
+        return self.record.master_id
+
+    async def leads(self, term: int) -> None:
+        """Return when this broker leads a term, or a later one."""
+        while self.leadership is None or self.leadership.term < term:
+            self._began.clear()
+            await self._began.wait()
+
+    def refusal(self, *, to_sender: bool) -> MiniMQError | None:
+        """Return why nothing may be accepted or acknowledged at this moment; None when it may."""
+        if self.leadership is not None:
+            return self.leadership.refusal(to_sender=to_sender)
+        master = f"the master is at {self.follower.whom.address}" if self.follower else "its master is not known yet"
+        return NotMaster(f"this broker is not the master of {self.own.broker_name}: {master}")
+
+    # ---- coming and going -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._tasks = [
+            asyncio.create_task(self._keep_reporting(), name="roles-report"),
+            asyncio.create_task(self._keep_changing(), name="roles-change"),
+        ]
+
+    async def stop(self) -> None:
+        """Lead and follow no more, and tell the controller, which may elect another one at once. Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end_role()
+        with contextlib.suppress(MiniMQError, TimeoutError):
+            async with asyncio.timeout(_RESIGN_S):
+                await self.controller.report(self._report(resigns=True))
+        await self.controller.close()
+
+    # ---- reporting ------------------------------------------------------------------------------
+
+    def _report(self, *, resigns: bool = False) -> Report:
+        own = self.own
+        return Report(
+            cluster=own.cluster,
+            broker_name=own.broker_name,
+            replica_id=own.replica_id,
+            run=own.run,
+            address=own.address,
+            founds=own.founds,
+            sync=own.sync,
+            min_in_sync=own.min_in_sync,
+            last_term=self._engine.last_term,
+            log_end=self._engine.log_end,
+            resigns=resigns,
+        )
+
+    async def _keep_reporting(self) -> None:
+        while True:
+            sent_at = lease_clock()
+            held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
+            version = self.record.version if self.record else 0
+            try:
+                record = await self.controller.report(self._report(), known_version=version, wait_s=held_s)
+            except MiniMQError as error:
+                self._complain(error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self._complaint = None
+                if record is None:
+                    await asyncio.sleep(_RETRY_S)
+                else:
+                    self._take(record, sent_at)
+
+    def _complain(self, error: MiniMQError) -> None:
+        complaint = type(error).__name__
+        if complaint != self._complaint:
+            level = logging.INFO if isinstance(error, TermEnding) else logging.WARNING
+            log.log(level, "roles: the controller gives no answer that counts reason=%s", error)
+        self._complaint = complaint
+
+    def _take(self, record: ReplicaSet, sent_at: float) -> None:
+        """Take an answer over; at once what must not wait."""
+        if self.record is not None and (record.term, record.version) < (self.record.term, self.record.version):
+            return  # it was on its way for longer than a later one
+        self.record = record
+        leads = record.is_master(self.own.replica_id, self.own.run)
+        if leads:
+            self._lease_until = sent_at + record.lease_s
+        if self.leadership is not None:
+            if leads and self.leadership.term == record.term:
+                self.leadership.renew(record, self._lease_until)
+            else:
+                self.leadership.end()
+        if self.follower is not None and self.follower.whom.term != record.term:
+            self.follower.end()
+        self._news.set()
+
+    # ---- changing -------------------------------------------------------------------------------
+
+    async def _keep_changing(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            record = self.record
+            assert record is not None  # there is news of it
+            try:
+                await self._change(record)
+            except MiniMQError as error:
+                log.error("roles: the role was not taken over term=%d reason=%s", record.term, error)
+                await asyncio.sleep(_RETRY_S)
+                self._news.set()
+
+    async def _change(self, record: ReplicaSet) -> None:
+        """Do what a record asks for, unless it is done."""
+        if record.is_master(self.own.replica_id, self.own.run):
+            if self.leadership is None or self.leadership.term != record.term:
+                await self._lead(record)
+        elif record.master_id == self.own.replica_id:  # an earlier run of this broker: it waits to be elected
+            await self._end_role()
+        else:
+            whom = Whom(record.cluster, record.broker_name, self.own.replica_id, record.term, record.master_address)
+            if self.follower is None or self.follower.whom != whom:
+                await self._follow(whom)
+
+    async def _lead(self, record: ReplicaSet) -> None:
+        await self._end_role()
+        await self._engine.lead(record.term, waits_for_replicas=record.sync)
+        self.leadership = Leadership(
+            self._engine, record, self.own.replica_id, self.controller, self._patience, self._lease_until
+        )
+        self._engine.written = self.leadership.written
+        self.leadership.written()
+        log.info("roles: leading term=%d sync=%s", record.term, record.sync)
+        self._begin(record.term)
+
+    async def _follow(self, whom: Whom) -> None:
+        await self._end_role()
+        await self._engine.follow()
+        self.follower = Follower(self._engine, whom)
+        self.follower.start()
+        log.info("roles: following term=%d master=%s", whom.term, whom.address)
+        self._begin(whom.term)
+
+    def _begin(self, term: int) -> None:
+        self._engine.begin(term)
+        self._changed()
+        self._began.set()
+
+    async def _end_role(self) -> None:
+        """Lead and follow no more."""
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            self._engine.written = _nothing
+            await leadership.stop()
+            await self._engine.follow()
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            await follower.stop()
+
+
+def _nothing() -> None:
+    """There is nobody to tell."""

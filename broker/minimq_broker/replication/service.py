@@ -1,0 +1,64 @@
+"""The gRPC service of replication: what slaves and copies call."""
+
+# ruff: noqa: D102, ANN401 - names, meaning and context are those of the .proto file and of its stubs
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from minimq_broker.replication.feed import SILENCE_S
+from minimq_broker.replication.roles import RoleKeeper
+from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster
+from minimq_common.rpc import abort
+from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
+
+
+class ReplicationService(replication_pb2_grpc.ReplicationServicer):
+    """Serves the log to slaves.
+
+    Args:
+        cluster, broker_name: the replica set.
+        roles: what knows whether this broker leads; None when it stands alone.
+    """
+
+    def __init__(self, cluster: str, broker_name: str, roles: RoleKeeper | None) -> None:
+        self._cluster = cluster
+        self._broker_name = broker_name
+        self._roles = roles
+
+    async def Replicate(  # type: ignore[override]  # grpc.aio takes handlers that write to the context as well
+        self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any
+    ) -> None:
+        try:
+            await self._serve(requests, context)
+        except MiniMQError as error:
+            await abort(context, error)
+
+    async def _serve(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any) -> None:
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                first = await anext(aiter(requests), None)
+        except TimeoutError:
+            raise InvalidArgument(f"nothing was asked for within {SILENCE_S} s") from None
+        match first and first.WhichOneof("first"):
+            case "follow":
+                assert first is not None
+                await self._feed(first.follow, requests, context)
+            case _:
+                raise InvalidArgument("the first request says who follows, or asks for a copy")
+
+    async def _feed(
+        self,
+        follow: replication_pb2.Follow,
+        requests: AsyncIterator[replication_pb2.ReplicaRequest],
+        context: Any,
+    ) -> None:
+        own = f"{self._broker_name} of cluster {self._cluster}"
+        if (follow.cluster, follow.broker_name) != (self._cluster, self._broker_name):
+            raise InvalidArgument(f"{follow.broker_name} of cluster {follow.cluster} does not follow {own}")
+        leadership = self._roles.leadership if self._roles is not None else None
+        if leadership is None:
+            raise NotMaster(f"this broker does not lead {own}")
+        await leadership.serve(follow, requests, context)

@@ -1,0 +1,89 @@
+"""What a broker says of its place among the replicas of its name, and how it is given another one by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from minimq_broker.replication.roles import RoleKeeper
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import DeadlineExceeded, InvalidArgument
+from minimq_proto.v1 import broker_pb2
+
+#: After the controller has named it, how long this broker may take to lead, in seconds.
+_LEADS_WITHIN_S = 10.0
+
+
+class Standing:
+    """The place of a broker among its replicas.
+
+    Args:
+        engine: of the broker.
+        roles: what gives it its role; None when it stands alone.
+    """
+
+    def __init__(self, engine: Engine, roles: RoleKeeper | None) -> None:
+        self._engine = engine
+        self._roles = roles
+
+    def tell(self) -> broker_pb2.ReplicationStatus:
+        """Return what it is, and how far its replicas are."""
+        roles = self._roles
+        if roles is None:
+            return broker_pb2.ReplicationStatus(role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._engine.log_end)
+        status = broker_pb2.ReplicationStatus(
+            role=broker_pb2.BROKER_ROLE_UNDECIDED,
+            replica_id=roles.own.replica_id,
+            confirmed=self._engine.confirmed,
+        )
+        record = roles.record
+        if record is not None:
+            status.term, status.master_id = record.term, record.master_id
+            status.master_address = record.master_address
+            status.sync, status.min_in_sync = record.sync, record.min_in_sync
+            status.in_sync.extend(sorted(record.in_sync))
+        self._tell_role(status, roles)
+        return status
+
+    def _tell_role(self, status: broker_pb2.ReplicationStatus, roles: RoleKeeper) -> None:
+        end = self._engine.log_end
+        if roles.leadership is not None:
+            status.role = broker_pb2.BROKER_ROLE_MASTER
+            status.lease_ms = round(roles.leadership.lease_left_s * 1000)
+            for replica_id, progress in roles.leadership.progress().items():
+                replica = status.replicas.add(
+                    replica_id=replica_id,
+                    connected=progress.connected,
+                    position=progress.position,
+                    behind_bytes=max(end - progress.position, 0),
+                )
+                if not math.isinf(progress.lag_s):
+                    replica.behind_ms = round(progress.lag_s * 1000)
+        elif roles.follower is not None:
+            status.role = broker_pb2.BROKER_ROLE_SLAVE
+            status.connected = roles.follower.connected
+            if roles.follower.master_end is not None:
+                status.behind_bytes = max(roles.follower.master_end - end, 0)
+
+    async def promote(self, *, unclean: bool) -> int:
+        """Become the master, and return the term.
+
+        Raises:
+            InvalidArgument: it stands alone.
+            NotInSync: it may lack what was acknowledged, and `unclean` is not set.
+            ReplicaSetChanged: another one was elected.
+            DeadlineExceeded: it was named the master, but does not lead yet.
+        """
+        if self._roles is None:
+            raise InvalidArgument("this broker has no replicas: it was started without --controller")
+        own = self._roles.own
+        record = await self._roles.controller.promote(own.cluster, own.broker_name, own.replica_id, unclean=unclean)
+        try:
+            async with asyncio.timeout(_LEADS_WITHIN_S):
+                await self._roles.leads(record.term)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"replica {own.replica_id} was named the master of term {record.term}, but does not lead yet: "
+                "minimq cluster status shows when it does"
+            ) from None
+        return record.term

@@ -1,0 +1,63 @@
+"""One broker as a child process, which may be one of several replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from minimq.administration.descriptions import ReplicationReport, replication_from_wire
+from minimq.local.server_process import ServerProcess
+from minimq.transport.broker_link import BrokerLink
+from minimq_common.errors import MiniMQError
+from minimq_proto.v1 import broker_pb2
+
+_ANSWER_S = 1.0
+
+
+class BrokerProcess(ServerProcess):
+    """A broker. Thread-safe.
+
+    Attributes:
+        broker_name: what its replicas share, and routes show.
+        broker_id: which of them it is; that never changes, whatever its role.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        broker_name: str,
+        broker_id: int,
+        flags: Callable[[str, bool], list[str]],
+        settled: Callable[[], None],
+    ) -> None:
+        """Prepare; nothing is started. See `ServerProcess`."""
+        super().__init__("broker", name, directory, flags=flags, settled=settled)
+        self.broker_name = broker_name
+        self.broker_id = broker_id
+
+    def replication(self) -> ReplicationReport | None:
+        """Return what it says of itself as one of several replicas; None when it does not answer."""
+        if not self.running or self.paused:
+            return None
+        link = BrokerLink(self.address)
+        try:
+            answer = link.call(link.stub.GetStatus, broker_pb2.GetStatusRequest(), _ANSWER_S)
+        except MiniMQError:
+            return None
+        finally:
+            link.close()
+        return replication_from_wire(answer.replication)
+
+    @property
+    def current_role(self) -> str:
+        """What it is now: "alone", "master", "slave", "undecided", or "" when it does not answer."""
+        report = self.replication()
+        return report.role if report is not None else ""
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether it is alone, or one of the replicas in sync as it knows them."""
+        report = self.replication()
+        return report is not None and (report.role == "alone" or self.broker_id in report.in_sync)
