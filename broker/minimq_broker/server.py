@@ -126,7 +126,7 @@ class Broker:
         server, self._server = self._server, None
         if server is not None:
             if self._engine is not None:
-                self._engine.streams
+                self._engine.end_streams()
                 await self._end_roles(self._engine)
             await server.stop(_DRAIN_S)
         routes, self._routes = self._routes, None
