@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.testing import CliRunner
 
 from minimq import ConsumerOptions, ProducerOptions
 from minimq_broker.__main__ import main as broker
@@ -22,10 +23,29 @@ INTRODUCTION = """# Every option
 
 This page is written by `make docs` from the code.
 
-Durations are in seconds, sizes in bytes. An option of a command can be given as a flag or as an environment variable;
-a flag wins. Options of producers and consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or
-together, `Producer(nameserver, ProducerOptions(send_timeout_s=5.0))`.
+Durations are in seconds, sizes in bytes. An option of a command can be given as a flag, as an environment variable, or
+in a [file](#configuration-files); a flag wins over a variable, and that over the file. Options of producers and
+consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or together,
+`Producer(nameserver, ProducerOptions(send_timeout_s=5.0))`.
 """
+
+
+FILES = """\
+`--config FILE`, or the variable `MINIMQ_BROKER_CONFIG` or `MINIMQ_NAMESERVER_CONFIG`, names a file in TOML. Its
+keys are the flags without the dashes in front, its values have the type of the option: a flag with two sides
+(`--reflection`, `--no-reflection`) is `true` or `false`, one that takes several values is a list. Whatever else stands
+there is an error, which names the key that is nearest, and the server does not start. Paths are relative to where the
+server is started.
+
+`minimq-broker --example-config` and `minimq-nameserver --example-config` print a file to begin with, which has every
+option at its default. That of the name server is:
+"""
+
+
+def example(command: click.Command, name: str) -> Iterator[str]:
+    """Yield the lines of an example of a configuration file."""
+    printed = CliRunner().invoke(command, ["--example-config"], prog_name=name).output
+    yield from (FILES, "```toml", printed.rstrip("\n"), "```")
 
 
 def command_table(command: click.Command) -> Iterator[str]:
@@ -56,6 +76,7 @@ def page() -> str:
     sections = (
         ("minimq-nameserver", command_table(nameserver)),
         ("minimq-broker", command_table(broker)),
+        ("Configuration files", example(nameserver, "minimq-nameserver")),
         ("Producer", class_table(ProducerOptions)),
         ("PullConsumer and PushConsumer", class_table(ConsumerOptions)),
     )

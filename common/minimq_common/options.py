@@ -150,6 +150,7 @@ def _config_option(
     return click.option(
         "--config",
         type=click.Path(path_type=Path),
+        default=None,
         metavar="FILE",
         help="File in TOML with options: its keys are the flags without the dashes in front. Flags and variables win.",
         envvar=f"{env_prefix}_CONFIG",
