@@ -190,7 +190,7 @@ def test_an_error_on_the_way_stops_the_store(stores: Stores, monkeypatch: pytest
 
 
 class Photographer:
-    """Copies a data directory ahead of and after every step that changes its files."""
+    """Copies a data directory ahead of every step that changes its files."""
 
     def __init__(self, patch: pytest.MonkeyPatch, path: Path, folder: Path) -> None:
         self.copies: list[Path] = []
@@ -201,13 +201,12 @@ class Photographer:
 
     def _watched(self, step: Callable[..., None]) -> Callable[..., None]:
         def watched(*arguments: Any) -> None:  # noqa: ANN401 - those of any step
-            self._copy()
+            self.copy()
             step(*arguments)
-            self._copy()
 
         return watched
 
-    def _copy(self) -> None:
+    def copy(self) -> None:
         copy = self._folder / f"copy-{len(self.copies)}"
         shutil.copytree(self._path, copy)
         self.copies.append(copy)
@@ -224,7 +223,8 @@ def test_a_crash_at_any_stage(stores: Stores, monkeypatch: pytest.MonkeyPatch, s
     with monkeypatch.context() as patch:
         photographer = Photographer(patch, store.path, stores.folder)
         store.store.truncate(position)
-    assert len(photographer.copies) >= 6 + 2 * saved, "several segments, one of them in part"
+        photographer.copy()
+    assert len(photographer.copies) >= 4 + saved, "several segments, one of them in part"
     for path in photographer.copies:
         copy = open_slave(stores, path.name)
         assert copy.store.end >= position

@@ -1,0 +1,200 @@
+"""A replica that is copied from another: from the saved state and the log, also when it is interrupted anywhere."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.compare import compare_directories
+from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.inspect import inspect_as_json
+from minimq_broker.store.message_store import Snapshot
+from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
+from support.states import rows
+from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+
+SEGMENT_BYTES = 64 << 10
+
+
+def fill(store: OpenStore, numbers: range) -> None:
+    for number in numbers:
+        store.append("t", number % 2, b"%d" % number, bytes(8_000))
+        store.submit("t", 0, numbered_batch(7, number)).result(PATIENCE_S)
+        store.record(OffsetsCommitted("g", (CommittedOffset(*store.key("t", 0), number),)), alone=False)
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "begin removed"])
+def master(stores: Stores, request: pytest.FixtureRequest) -> OpenStore:
+    """A master whose state was saved halfway, with its log from 0 on or from later on."""
+    store = stores.open("master", segment_bytes=SEGMENT_BYTES)
+    store.create_topic("t", 2)
+    fill(store, range(20))
+    store.close()
+    store = stores.open("master", segment_bytes=SEGMENT_BYTES)
+    assert not request.param or store.store.remove_first(store.store.saved_position)
+    fill(store, range(20, 40))
+    return store
+
+
+def copy_of(
+    master: OpenStore, path: Path, *, end: int | None = None, replace: bool = False, frame_bytes: int = 20_000
+) -> None:
+    """Copy a master up to a position, or else up to its saved state, and no further."""
+    snapshot = master.store.snapshot()
+    end = snapshot.position if end is None else end
+    with StoreCopy(path, snapshot, master.store.log.start, SEGMENT_BYTES, replace=replace) as copy:
+        while copy.position < end:
+            copy.put(master.store.entries(copy.position, min(frame_bytes, end - copy.position)))
+        copy.finish()
+
+
+def test_a_copy_goes_on_as_a_slave(stores: Stores, master: OpenStore) -> None:
+    copy_of(master, stores.folder / "slave")
+    slave = stores.open("slave", alone=False)
+    assert slave.store.end == slave.store.confirmed == master.store.saved_position > 0
+    assert slave.store.log.start == master.store.log.start
+    slave.take_from(master)
+    slave.store.confirm(slave.store.end)
+    assert rows(slave.state) == rows(master.state)
+    start = master.store.bounds(master.key("t", 1))[0]
+    assert slave.bodies("t", 1, start) == master.bodies("t", 1, start)
+    master.close()
+    slave.close()
+    assert compare_directories(master.path, slave.path).difference is None
+
+
+def test_a_copy_with_entries_behind_the_state_is_a_backup(stores: Stores, master: OpenStore) -> None:
+    copy_of(master, stores.folder / "backup", end=master.store.end)
+    before = rows(master.state)
+    assert check_directory(stores.folder / "backup").findings == []
+    backup = stores.open("backup", alone=False)
+    assert rows(backup.state) == before
+    backup.close()
+    backup = stores.open("backup")  # also a broker that stands alone opens it
+    backup.append("t", 0, b"more")
+    assert backup.store.term == before["term"] + 1
+
+
+def test_a_copy_of_one_that_saved_nothing(stores: Stores) -> None:
+    master = stores.open("new")
+    master.create_topic("t", 2)
+    assert master.store.snapshot() == Snapshot(0, [])
+    copy_of(master, stores.folder / "slave")
+    slave = stores.open("slave", alone=False)
+    slave.take_from(master)
+    assert rows(slave.state) == rows(master.state)
+
+
+def test_what_is_damaged_is_not_copied(stores: Stores, master: OpenStore) -> None:
+    snapshot, start = master.store.snapshot(), master.store.log.start
+    for which in range(len(snapshot.rows)):
+        key, value = snapshot.rows[which]
+        harmed = [*snapshot.rows]
+        harmed[which] = key, value[:-1] + bytes([value[-1] ^ 1])
+        with pytest.raises(StoreError, match="damaged"):
+            StoreCopy(stores.folder / "slave", Snapshot(snapshot.position, harmed), start)
+    entry = master.store.entries(start, 1)[0]
+    with StoreCopy(stores.folder / "slave", snapshot, start) as copy:
+        with pytest.raises(CorruptEntry, match=f"position {start} "):
+            copy.put([bytes([entry[0] ^ 1]) + entry[1:]])
+        assert copy.position == start
+        copy.put([entry])
+        with pytest.raises(StoreError, match="ahead of the state"):
+            copy.finish()
+    with pytest.raises(CopyInterrupted):
+        stores.open("slave", alone=False)
+
+
+def test_a_state_behind_the_log_is_refused(stores: Stores, master: OpenStore) -> None:
+    with pytest.raises(StoreError, match="behind the state"):
+        StoreCopy(stores.folder / "slave", master.store.snapshot(), master.store.end)
+    assert not (stores.folder / "slave").exists()
+
+
+def test_a_log_is_replaced_only_when_that_is_wanted(stores: Stores, master: OpenStore) -> None:
+    slave = stores.open("slave")
+    slave.create_topic("other")
+    with pytest.raises(DataDirectoryInUse):
+        copy_of(master, slave.path, replace=True)
+    before = rows(slave.state)
+    slave.close()
+    with pytest.raises(StoreError, match="holds a log: choose an empty directory"):
+        copy_of(master, slave.path)
+    again = stores.open("slave", alone=False)
+    assert rows(again.state) == before
+    again.close()
+    copy_of(master, slave.path, end=master.store.end, replace=True)
+    again = stores.open("slave", alone=False)
+    assert rows(again.state) == rows(master.state)
+
+
+class Photographer:
+    """Copies a data directory ahead of every step that changes its files."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, path: Path, folder: Path) -> None:
+        self.copies: list[Path] = []
+        self._path = path
+        self._folder = folder
+        for owner, name in (
+            (Checkpoint, "restore"),
+            (CommitLog, "append"),
+            (CommitLog, "roll"),
+            (Path, "unlink"),
+            (StoreCopy, "_clear"),
+        ):
+            patch.setattr(owner, name, self._watched(getattr(owner, name)))
+
+    def _watched(self, step: Callable[..., None]) -> Callable[..., None]:
+        def watched(*arguments: Any, **named: Any) -> None:  # noqa: ANN401 - those of any step
+            self.copy()
+            step(*arguments, **named)
+
+        return watched
+
+    def copy(self) -> None:
+        copy = self._folder / f"copy-{len(self.copies)}"
+        shutil.copytree(self._path, copy)
+        self.copies.append(copy)
+
+
+def test_a_crash_at_any_stage(stores: Stores, master: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found is the former log, or a mark that says that a copy was interrupted, or the whole copy."""
+    former = stores.open("slave", segment_bytes=SEGMENT_BYTES)
+    former.create_topic("other")
+    for _ in range(2):
+        former.append("other", 0, bytes(70_000))
+    former.close()
+    before = rows(former.state)
+    with monkeypatch.context() as patch:
+        photographer = Photographer(patch, former.path, stores.folder)
+        copy_of(master, former.path, end=master.store.end, replace=True, frame_bytes=150_000)
+        photographer.copy()
+    kinds = []
+    for path in photographer.copies:
+        try:
+            opened = stores.open(path.name, alone=False)
+        except CopyInterrupted:
+            for looking in (check_directory, lambda path: inspect_as_json(path, entries=False)):
+                with pytest.raises(CopyInterrupted, match="copy anew"):
+                    looking(path)
+            kinds.append("interrupted")
+            copy_of(master, path, end=master.store.end, frame_bytes=1 << 30)
+            opened = stores.open(path.name, alone=False)
+            assert rows(opened.state) == rows(master.state)
+        else:
+            kinds.append("former" if rows(opened.state)["topics"] == before["topics"] else "whole")
+            expected = before if kinds[-1] == "former" else rows(master.state)
+            assert rows(opened.state) == expected
+        opened.close()
+        shutil.rmtree(path / "commitlog")
+    assert kinds == sorted(kinds, key=["former", "interrupted", "whole"].index)
+    assert set(kinds) == {"former", "interrupted", "whole"}
+    stores.damaged.update(photographer.copies)
