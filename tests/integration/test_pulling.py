@@ -1,0 +1,234 @@
+"""Reading through the pull consumer, on real servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.local.server_process import ServerProcess
+from minimq.receiving.pull_stream import PullStream
+from minimq.transport.broker_link import BrokerLink
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError, OffsetOutOfRange
+from minimq_proto.v1 import broker_pb2
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as made:
+        yield made
+
+
+@pytest.fixture
+def consumer(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> Iterator[PullConsumer]:
+    """Closed ahead of the end of the topic."""
+    with PullConsumer(cluster.nameserver, group=new_name(), wait_s=5.0) as made:
+        yield made
+
+
+def queues_of(cluster: LocalCluster, topic: str) -> list[MessageQueue]:
+    with Admin(cluster.nameserver) as admin:
+        return admin.route(topic).write_queues()
+
+
+def test_a_pull_is_bounded_and_begins_anywhere(consumer: PullConsumer, producer: Producer, topic: str) -> None:
+    queue = producer.send_many([Message(topic, b"0")])[0].queue
+    producer.send_many([Message(topic, b"%d" % number) for number in range(1, 100)], queue=queue)
+    consumer.assign([queue])
+    for offset in (0, 1, 57, 99):
+        consumer.seek(queue, offset)
+        messages = consumer.poll(PATIENCE_S, max_messages=7)
+        assert 1 <= len(messages) <= 7
+        assert [message.queue_offset for message in messages] == list(range(offset, offset + len(messages)))
+        assert consumer.position(queue) == offset + len(messages)
+
+
+@pytest.mark.parametrize("offset", [-1, 6, 10**12])
+def test_an_offset_that_is_not_stored_says_which_are(
+    cluster: LocalCluster, producer: Producer, topic: str, offset: int
+) -> None:
+    queue = producer.send(Message(topic, b"0")).queue
+    producer.send_many([Message(topic, b"x")] * 4, queue=queue)
+    with PullConsumer(cluster.nameserver, group=topic, offset_reset="error") as consumer:
+        consumer.assign([queue])
+        consumer.seek(queue, offset)
+        with pytest.raises(OffsetOutOfRange, match=rf"offset {offset} of queue .* valid are 0 to 5"):
+            consumer.poll(PATIENCE_S)
+        consumer.seek(queue, 3)
+        assert consumer.poll(PATIENCE_S)[0].queue_offset == 3
+
+
+def test_a_waiting_pull_wakes_on_arrival(consumer: PullConsumer, producer: Producer, topic: str) -> None:
+    queue = producer.send(Message(topic, b"0")).queue
+    consumer.assign([queue])
+    assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"0"]
+    assert consumer.at_end() or consumer.poll(0.0) == []
+    waits = []
+    for number in range(20):
+        sent = time.monotonic()
+        producer.send(Message(topic, b"%d" % number), queue=queue)
+        [got] = consumer.poll(PATIENCE_S)
+        waits.append(time.monotonic() - sent)
+        assert got.body == b"%d" % number
+    assert sorted(waits)[10] < 0.5, "a broker that let pulls wait to their end would take 5 s"
+
+
+def thread_count(server: ServerProcess) -> int:
+    assert server.pid is not None
+    return len(list(Path(f"/proc/{server.pid}/task").iterdir()))
+
+
+def test_waiting_pulls_hold_no_threads(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    broker = cluster.brokers[0]
+    queue = next(queue for queue in queues_of(cluster, topic) if queue.broker_name == broker.name)
+    link = BrokerLink(broker.address)
+    stream = PullStream(link)
+    frames: list[broker_pb2.PullFrame] = []
+
+    def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
+        assert error is None
+        assert frame is not None
+        frames.append(frame)
+
+    def pull(wait_ms: int) -> None:
+        request = broker_pb2.PullRequest(
+            topic=topic, queue_id=queue.queue_id, max_messages=1, max_bytes=1, wait_ms=wait_ms
+        )
+        stream.pull(request, receive)
+
+    pull(0)
+    wait_until(lambda: len(frames) == 1, PATIENCE_S)
+    before = thread_count(broker)
+    for _ in range(1000):
+        pull(60_000)
+    pull(0)  # is answered behind the others have been taken in
+    wait_until(lambda: len(frames) == 2, PATIENCE_S)
+    assert thread_count(broker) <= before + 2
+    producer.send(Message(topic, b"x"), queue=queue)
+    wait_until(lambda: len(frames) == 1002, PATIENCE_S)
+    assert all(len(frame.batches) == 1 for frame in frames[2:])
+    stream.close()
+    link.close()
+
+
+def test_pulls_that_are_cancelled_under_load_do_not_harm_the_others(
+    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
+) -> None:
+    """One queue is sought again and again, so that its pulls are cut; the other one is read to its end meanwhile."""
+    disturbed, quiet = [queue for queue in queues_of(cluster, topic) if queue.broker_name == "broker-a"][:2]
+    for queue in (disturbed, quiet):
+        producer.send_many([Message(topic, bytes(1000))] * 20_000, queue=queue)
+    with PullConsumer(cluster.nameserver, group=new_name(), prefetch_bytes=4 << 20) as consumer:
+        consumer.assign([disturbed, quiet])
+        seen, seeks = 0, 0
+        deadline = time.monotonic() + PATIENCE_S
+        while seen < 20_000 and time.monotonic() < deadline:
+            for message in consumer.poll(PATIENCE_S, max_messages=500):
+                if message.queue == quiet:
+                    assert message.queue_offset == seen
+                    seen += 1
+            consumer.seek(disturbed, seeks % 20_000)
+            seeks += 1
+        assert seen == 20_000
+        consumer.seek(disturbed, 19_999)
+        last = disturbed, 19_999
+        wait_until(lambda: last in [(m.queue, m.queue_offset) for m in consumer.poll(1.0)], PATIENCE_S)
+
+
+def test_assigned_queues_go_on_where_they_were_committed(
+    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
+) -> None:
+    group = new_name()
+    queue = producer.send(Message(topic, b"0")).queue
+    producer.send_many([Message(topic, b"%d" % number) for number in range(1, 50)], queue=queue)
+    read: list[bytes] = []
+    for _ in range(5):
+        with PullConsumer(cluster.nameserver, group=group) as consumer:
+            consumer.assign([queue])
+            messages = consumer.poll(PATIENCE_S, max_messages=10)
+            assert messages != []
+            read += [message.body for message in messages]
+    assert read == [b"%d" % number for number in range(len(read))]
+    with PullConsumer(cluster.nameserver, group=group, auto_commit=False) as consumer:
+        consumer.assign([queue])
+        consumer.seek(queue, 5)
+        consumer.commit()
+    with Admin(cluster.nameserver) as admin:
+        assert admin.committed_offsets(group) == {queue: 5}
+
+
+def test_a_paused_queue_gives_nothing_until_it_is_resumed(
+    consumer: PullConsumer, producer: Producer, topic: str
+) -> None:
+    first = producer.send(Message(topic, b"first")).queue
+    second = producer.send(Message(topic, b"second")).queue
+    assert first != second
+    consumer.assign([first, second])
+    consumer.pause([first])
+    assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"second"]
+    assert consumer.poll(0.3) == []
+    consumer.resume([first])
+    assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"first"]
+
+
+def test_tags_filter_what_a_subscription_gets(
+    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
+) -> None:
+    tags = ["paid", "refunded", None, "open"]
+    producer.send_many([Message(topic, b"%d" % number, tags[number % 4]) for number in range(4000)])
+    with PullConsumer(cluster.nameserver, group=new_name()) as consumer:
+        consumer.subscribe(topic, "paid || refunded")
+        got: list[int] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(got) < 2000 and time.monotonic() < deadline:
+            got += [int(message.body) for message in consumer.poll(1.0)]
+    assert sorted(got) == [number for number in range(4000) if number % 4 < 2]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", "time"])
+def test_where_assigned_queues_begin(
+    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str], start: str
+) -> None:
+    first = producer.send(Message(topic, b"0"))
+    wait_until(lambda: datetime.now(UTC) > first.stored_at + timedelta(milliseconds=2))
+    second = producer.send(Message(topic, b"1"), queue=first.queue)
+    expected = {"earliest": 0, "latest": second.queue_offset + 1, "time": second.queue_offset}[start]
+    where = second.stored_at if start == "time" else start
+    with PullConsumer(cluster.nameserver, group=new_name(), start=where) as consumer:
+        consumer.assign([first.queue])
+        assert consumer.position(first.queue) == expected
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer, queue: consumer.seek(queue, 0),
+        lambda consumer, queue: consumer.position(queue),
+        lambda consumer, queue: consumer.pause([queue]),
+        lambda consumer, queue: consumer.subscribe("t", "||"),
+        lambda consumer, queue: consumer.subscribe("no spaces"),
+        lambda consumer, queue: consumer.assign([MessageQueue(queue.topic, "broker-a", 99)]),
+        lambda consumer, queue: consumer.assign([MessageQueue(queue.topic, "broker-z", 0)]),
+    ],
+)
+def test_wrong_usage_of_a_consumer_is_named(
+    consumer: PullConsumer, topic: str, call: Callable[[PullConsumer, MessageQueue], object]
+) -> None:
+    with pytest.raises(InvalidArgument):
+        call(consumer, MessageQueue(topic, "broker-a", 0))
+
+
+def test_a_closed_consumer_says_so(cluster: LocalCluster, topic: str) -> None:
+    consumer = PullConsumer(cluster.nameserver, group="closed")
+    consumer.assign([MessageQueue(topic, "broker-a", 0)])
+    consumer.close()
+    consumer.close()
+    with pytest.raises(Closed):
+        consumer.poll()

@@ -1,0 +1,69 @@
+"""What speaks to a broker and is no client of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from minimq import LocalCluster, Message, MessageQueue, Producer
+from minimq.sending.append_stream import AppendStream
+from minimq.transport.broker_link import BrokerLink
+from minimq_common import batch, batch_builder
+from minimq_common.errors import MiniMQError
+from support.reading import read_all, read_queue
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as made:
+        yield made
+
+
+def test_garbage_at_the_port_of_a_broker_disturbs_nobody(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    host, _, port = cluster.brokers[0].address.partition(":")
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 1000, preface + b"\xff" * 5000):
+        with socket.create_connection((host, int(port)), timeout=5) as stranger, contextlib.suppress(OSError):
+            stranger.sendall(garbage)
+            stranger.settimeout(1.0)
+            stranger.recv(1000)
+    for _ in range(8):
+        producer.send(Message(topic, b"x"))
+    assert len(read_all(cluster.nameserver, topic)) == 8
+
+
+def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    good = batch_builder.encode([Message(topic, b"x")], 0, 1, 1, 100)
+    link = BrokerLink(cluster.brokers[0].address)
+    stream = AppendStream(link)
+    queue = MessageQueue(topic, "broker-a", 0)
+    answers: dict[int, MiniMQError | None] = {}
+    large = batch_builder.encode([Message(topic, bytes(5 << 20))], 0, 1, 1, 32 << 20)
+    cases = [
+        good[:-1] + bytes([good[-1] ^ 1]),
+        good[:10],
+        b"",
+        bytes([batch.VERSION + 1]) + good[1:],
+        bytes(37 << 20),
+        large,
+        good,
+    ]
+
+    def answer_of(number: int) -> Callable[[object, MiniMQError | None], None]:
+        return lambda _, error: answers.__setitem__(number, error)
+
+    for number, data in enumerate(cases):
+        stream.append(queue, data, answer_of(number))
+    wait_until(lambda: len(answers) == len(cases), PATIENCE_S)
+
+    codes = [error.code if (error := answers[number]) else None for number in range(len(cases))]
+    assert codes == ["CORRUPT_BATCH"] * 3 + ["INVALID_ARGUMENT", "MESSAGE_TOO_LARGE", "MESSAGE_TOO_LARGE", None]
+    assert [message.body for message in read_queue(cluster.nameserver, queue)] == [b"x"]
+    stream.close(1.0)
+    link.close()
