@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer
-from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError
+from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError, TopicNotFound
 from support.group_listener import QueueLog
 from support.waiting import wait_until
 
@@ -137,6 +138,78 @@ def test_a_listener_gets_every_message_too(cluster: LocalCluster, topic: str, gr
     assert saved(tmp_path / group / "push.json") == 200
 
 
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_topic_that_was_made_anew_meanwhile_begins_where_the_rule_says(
+    cluster: LocalCluster, admin: Admin, topic: str, new_consumer: Callable[..., PullConsumer], start: str
+) -> None:
+    send(cluster, topic, 0, 300)
+    with new_consumer("one") as consumer:
+        consumer.subscribe(topic)
+        read(consumer, 300)
+    admin.delete_topic(topic)
+    admin.create_topic(topic, queues=4)
+    anew = send(cluster, topic, 300, 100)
+    with new_consumer("one", start=start) as consumer:
+        consumer.subscribe(topic)
+        if start == "earliest":
+            assert set(read(consumer, 100)) == anew
+        else:
+            wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, PATIENCE_S)
+            assert consumer.at_end()
+    later = send(cluster, topic, 400, 50)
+    with new_consumer("one", start=start) as consumer:
+        consumer.subscribe(topic)
+        assert set(read(consumer, 50)) == later, "the rule held once"
+
+
+@pytest.mark.parametrize("notices", [True, False])
+def test_a_topic_that_is_made_anew_under_a_consumer_is_read_from_its_beginning(
+    cluster: LocalCluster,
+    admin: Admin,
+    topic: str,
+    new_consumer: Callable[..., PullConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    notices: bool,
+) -> None:
+    """Also when that is so quick that the consumer does not hear of a time without the topic."""
+    send(cluster, topic, 0, 300)
+    with new_consumer("one", rebalance_interval_s=0.2) as consumer:
+        consumer.subscribe(topic)
+        read(consumer, 300)
+        if not notices:
+            same = consumer._routes.route(topic)
+            monkeypatch.setattr(consumer._routes, "route", lambda _: same)
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=4)
+        anew = send(cluster, topic, 300, 100)
+        found: set[bytes] = set()
+
+        def all_read() -> bool:
+            with suppress(TopicNotFound):  # said of each queue while there was none
+                found.update(message.body for message in consumer.poll(0.1))
+            return found == anew
+
+        wait_until(all_read, PATIENCE_S)
+
+
+def test_a_file_of_an_earlier_release_is_taken_as_it_is(
+    cluster: LocalCluster, topic: str, group: str, new_consumer: Callable[..., PullConsumer], tmp_path: Path
+) -> None:
+    send(cluster, topic, 0, 300)
+    path = tmp_path / group / "one.json"
+    with new_consumer("one") as consumer:
+        consumer.subscribe(topic)
+        read(consumer, 300)
+    content = json.loads(path.read_text())
+    assert {item.pop("topic_id") > 0 for item in content["offsets"]} == {True}
+    path.write_text(json.dumps(content))
+    more = send(cluster, topic, 300, 10)
+    with new_consumer("one") as consumer:
+        consumer.subscribe(topic)
+        assert set(read(consumer, 10)) == more
+    assert all("topic_id" in item for item in json.loads(path.read_text())["offsets"])
+
+
 READER = """
 import sys
 from minimq import PullConsumer
@@ -202,5 +275,7 @@ def test_wrong_usage_is_named(
     (tmp_path / group / "one.json").write_text('{"version": 1')
     with new_consumer("one") as third:
         third.subscribe(topic)
-        with pytest.raises(StoreError, match="is no file of offsets"):
+        with pytest.raises(
+            StoreError, match=r"is no file of offsets.*with 'latest' it passes over what was sent since"
+        ):
             third.poll(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,6 +15,8 @@ from minimq.receiving.pull_consumer import PullConsumer as PlainPullConsumer
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import Closed, MiniMQError
 from minimq_common.model import MessageQueue
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -46,7 +49,12 @@ class PullConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except MiniMQError as failure:
+            if error is None:
+                raise
+            log.warning("consumer: last commit failed error=%s", failure)  # not the first failure
 
     @property
     def assignment(self) -> list[MessageQueue]:

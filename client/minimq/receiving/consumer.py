@@ -56,6 +56,19 @@ def start_position(start: Start) -> broker_pb2.StartPosition:
     return broker_pb2.StartPosition(at=broker_pb2.START_AT_TIMESTAMP, timestamp_ms=round(start.timestamp() * 1000))
 
 
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is {value!r}: it must be text")
+
+
+def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
+    if isinstance(given, str):
+        return allocation(given)
+    if not hasattr(given, "allocate") and not hasattr(given, "allocate_all"):
+        raise InvalidArgument(f"allocation is {given!r}: it must be the name of a strategy, or a strategy")
+    return given
+
+
 class Consumer:
     """A client that reads for a group. Base of `PullConsumer` and `PushConsumer`.
 
@@ -74,12 +87,14 @@ class Consumer:
         start: Start,
         options: ConsumerOptions,
     ) -> None:
+        _check_text("group", group)
+        _check_text("client_id", client_id or "")
         if options.model == "broadcasting" and not client_id:
             raise InvalidArgument("broadcasting needs a client_id that stays the same: the offsets are kept under it")
         self.group = check_group(group)
         self.client_id = client_id or new_client_id()
         self._options = options
-        self._strategy = allocation(strategy) if isinstance(strategy, str) else strategy
+        self._strategy = _strategy(strategy)
         if options.assignment == "server" and options.model == "clustering":
             known_to_brokers(name_of(self._strategy))
         self._start = start_position(start)

@@ -75,7 +75,12 @@ class PullConsumer(Consumer):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        try:
+            self.close()
+        except MiniMQError as failure:
+            if error is None:
+                raise
+            log.warning("consumer: last commit failed group=%s error=%s", self.group, failure)  # not the first failure
 
     # ---- what to read ---------------------------------------------------------------------------
 

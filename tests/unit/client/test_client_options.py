@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from minimq.options import nameserver_addresses, with_changes
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.push_consumer import PushConsumer
 from minimq.receiving.range_reader import RangeOptions
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.compression import Compression
@@ -79,6 +81,54 @@ def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compres
 def test_an_option_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         ProducerOptions(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"retry_delays_s": 5}, "retry_delays_s is 5: it must be a sequence of finite numbers, all above 0"),
+        ({"retry_delays_s": ()}, "retry_delays_s is (): it must be a sequence"),
+        ({"retry_delays_s": "10"}, "retry_delays_s is '10': it must be a sequence"),
+        ({"retry_delays_s": (1, 0)}, "retry_delays_s is (1, 0): it must be a sequence"),
+        ({"retry_delays_s": (1, None)}, "retry_delays_s is (1, None): it must be a sequence"),
+        ({"retry_delays_s": [float("inf")]}, "retry_delays_s is [inf]: it must be a sequence"),
+        ({"max_tries": 1.5}, "max_tries is 1.5: it must be a whole number from 0 on, or None"),
+        ({"max_tries": True}, "max_tries is True: it must be a whole number from 0 on, or None"),
+        ({"max_tries": -1}, "max_tries is -1: it must be a whole number from 0 on, or None"),
+        ({"suspend_s": "1"}, "suspend_s is '1': it must be a finite number"),
+        ({"suspend_s": 31}, "suspend_s is 31: it must be from 0.01 to 30"),
+        ({"lease_trust_s": 10}, "lease_trust_s is 10: it must be above heartbeat_interval_s"),
+        ({"hold_s": None}, "hold_s is None: it must be a finite number"),
+        ({"model": None}, "model is None: it must be one of clustering, broadcasting"),
+        ({"assignment": ["client"]}, "assignment is ['client']: it must be one of client, server"),
+        ({"offsets_dir": 5}, "offsets_dir is 5: it must be the path of a folder"),
+        ({"offsets_dir": ""}, "offsets_dir is '': it must be the path of a folder"),
+        ({"on_lost": "print"}, "on_lost is 'print': it must be a function, or None"),
+    ],
+    ids=str,
+)
+def test_an_option_of_a_consumer_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        ConsumerOptions(**change)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"threads": 1.5}, "threads is 1.5: it must be a whole number from 1 on"),
+        ({"batch_size": "32"}, "batch_size is '32': it must be a whole number from 1 on"),
+        ({"batch_size": 0}, "batch_size is 0: it must be a whole number from 1 on"),
+        ({"start": 5}, "start 5 is neither 'earliest' nor 'latest' nor a time"),
+        ({"start": "soon"}, "start 'soon' is neither"),
+        ({"client_id": 5}, "client_id is 5: it must be text"),
+        ({"group": None}, "group is None: it must be text"),
+        ({"allocation": 5}, "allocation is 5: it must be the name of a strategy, or a strategy"),
+    ],
+    ids=str,
+)
+def test_an_argument_of_a_consumer_of_a_wrong_kind_is_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        PushConsumer(**{"group": "g", **arguments})
 
 
 @pytest.mark.parametrize("nameserver", [None, 5, "http://127.0.0.1:9876", ""])

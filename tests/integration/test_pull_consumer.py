@@ -1,0 +1,206 @@
+"""What a pull consumer promises of commits, of closing and of refusals, with real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.rebalance import AveragelyByCircle
+from minimq.receiving.offset_stores import Commit
+from minimq_common.errors import Closed, Fenced, GroupConflict, InvalidArgument, MiniMQError
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+COUNT = 200
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+@pytest.fixture
+def queue(cluster: LocalCluster, topic: str) -> MessageQueue:
+    """A queue with messages."""
+    with Producer(cluster.nameserver) as producer:
+        found = producer.send(Message(topic, b"0")).queue
+        producer.send_many([Message(topic, b"%d" % number) for number in range(1, COUNT)], queue=found)
+    return found
+
+
+@pytest.fixture
+def consumer(cluster: LocalCluster, topic: str, queue: MessageQueue, group: str) -> Iterator[PullConsumer]:
+    """A consumer that commits when it is told to."""
+    with PullConsumer(cluster.nameserver, group=group, auto_commit=False, client_id=f"a-{group}", drain_s=0.3) as made:
+        made.subscribe(topic)
+        yield made
+
+
+def poll(consumer: PullConsumer, most: int) -> list[int]:
+    messages = wait_until(lambda: consumer.poll(0.1, max_messages=most), PATIENCE_S)
+    return [int(message.body) for message in messages]
+
+
+# ---- committing ---------------------------------------------------------------------------------
+
+
+def take_away(cluster: LocalCluster, topic: str, queue: MessageQueue, consumer: PullConsumer) -> PullConsumer:
+    """Return another member of the group, which has got the queue, since the consumer does not poll."""
+    first = "0" if queue.broker_name == "broker-a" else "b"  # the first name gets the queues of the first broker
+    other = PullConsumer(cluster.nameserver, group=consumer.group, client_id=f"{first}-{consumer.group}")
+    other.subscribe(topic)
+
+    def has_it() -> bool:
+        other.poll(0.0)
+        return queue in other.assignment
+
+    wait_until(has_it, PATIENCE_S)
+    return other
+
+
+def test_what_left_before_it_was_committed_is_told_once(
+    cluster: LocalCluster, admin: Admin, topic: str, queue: MessageQueue, group: str, consumer: PullConsumer
+) -> None:
+    assert poll(consumer, 30) == list(range(30))
+    wait_until(lambda: not consumer.poll(0.0, max_messages=1) or len(consumer.assignment) == 8, PATIENCE_S)
+    with take_away(cluster, topic, queue, consumer):
+        wait_until(lambda: queue not in consumer.assignment, PATIENCE_S)
+        with pytest.raises(Fenced, match=rf"{queue} up to \d\d"):
+            consumer.commit()
+        consumer.commit()  # what is left is committed, and there is no more to tell
+
+
+def test_what_was_committed_before_it_left_is_no_loss(
+    cluster: LocalCluster, topic: str, queue: MessageQueue, consumer: PullConsumer
+) -> None:
+    poll(consumer, 30)
+    wait_until(lambda: len(consumer.assignment) == 8, PATIENCE_S)
+    consumer.commit()
+    with take_away(cluster, topic, queue, consumer):
+        wait_until(lambda: queue not in consumer.assignment, PATIENCE_S)
+        consumer.commit()
+
+
+def nothing() -> None:
+    pass
+
+
+class During:
+    """Offsets are recorded where they were, but something happens before and after."""
+
+    def __init__(
+        self, consumer: PullConsumer, first: Callable[[], None] = nothing, then: Callable[[], None] = nothing
+    ) -> None:
+        self._store = consumer._core.offsets
+        self._first = first
+        self._then = then
+        consumer._core.offsets = self
+
+    def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+        self._first()
+        try:
+            return self._store.save(commits)
+        finally:
+            self._then()
+
+
+def test_a_seek_while_a_commit_is_under_way_counts_for_the_next_one(
+    admin: Admin, topic: str, queue: MessageQueue, group: str, consumer: PullConsumer
+) -> None:
+    poll(consumer, 30)
+    straight = consumer._core.offsets
+    During(consumer, first=lambda: consumer.seek(queue, 5))
+    consumer.commit({queue: 30})
+    assert admin.committed_offsets(group, topic)[queue] == 30
+    consumer._core.offsets = straight
+    consumer.commit()
+    assert admin.committed_offsets(group, topic)[queue] == 5
+
+
+# ---- closing ------------------------------------------------------------------------------------
+
+
+def test_closing_ends_a_poll_of_another_thread(consumer: PullConsumer) -> None:
+    wait_until(lambda: consumer.poll(0.1) or True, PATIENCE_S)
+    consumer.pause(consumer.assignment)
+    with ThreadPoolExecutor(1) as thread:
+        polling = thread.submit(consumer.poll, 10 * PATIENCE_S)
+        consumer.close()
+        with pytest.raises(Closed):
+            polling.result(PATIENCE_S)
+
+
+def test_what_comes_after_the_last_commit_is_not_handed_out(
+    cluster: LocalCluster, topic: str, queue: MessageQueue, group: str
+) -> None:
+    found: list[int] = []
+    consumer = PullConsumer(cluster.nameserver, group=group, commit_interval_s=0)
+    consumer.subscribe(topic)
+
+    def work() -> None:
+        while True:
+            found.extend(message.queue_offset for message in consumer.poll(0.1, max_messages=1))
+
+    with ThreadPoolExecutor(1) as thread:
+        working = thread.submit(work)
+
+        def has_ended_or_goes_on() -> None:
+            before = len(found)
+            wait_until(lambda: working.done() or len(found) > before, PATIENCE_S)
+
+        wait_until(lambda: found, PATIENCE_S)
+        During(consumer, then=has_ended_or_goes_on)
+        consumer.close()
+        with pytest.raises(Closed):
+            working.result(PATIENCE_S)
+    with PullConsumer(cluster.nameserver, group=group) as after:
+        after.subscribe(topic)
+        while len(found) < COUNT:
+            found += poll(after, COUNT)
+    assert found == list(range(COUNT))
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+def test_a_member_that_is_refused_hears_of_it_until_the_group_takes_it(
+    cluster: LocalCluster, topic: str, queue: MessageQueue, group: str
+) -> None:
+    with PullConsumer(cluster.nameserver, group=group) as first:
+        first.subscribe(topic)
+        wait_until(lambda: first.poll(0.1) == [] and len(first.assignment) == 8, PATIENCE_S)
+        with PullConsumer(
+            cluster.nameserver, group=group, allocation=AveragelyByCircle(), rebalance_interval_s=0.3
+        ) as other:
+            other.subscribe(topic)
+
+            def is_refused() -> bool:
+                try:
+                    return other.poll(0.1) != []
+                except GroupConflict:
+                    return True
+
+            wait_until(is_refused, PATIENCE_S)
+            for _ in range(20):
+                with pytest.raises(GroupConflict):
+                    other.poll(0.05)
+            first.close()
+
+            def is_taken() -> bool:
+                try:
+                    other.poll(0.1)
+                except GroupConflict:
+                    return False
+                return len(other.assignment) == 8
+
+            wait_until(is_taken, PATIENCE_S)
+            other.poll(0.0)
+
+
+def test_how_many_messages_are_wanted_is_checked(consumer: PullConsumer) -> None:
+    for wrong in (0, -1, 1.5, None):
+        with pytest.raises(InvalidArgument, match=r"max_messages is .*: it must be a whole number from 1 on"):
+            consumer.poll(0.0, max_messages=wrong)  # type: ignore[arg-type]
