@@ -42,8 +42,8 @@ class Kept:
         self._real_look = self.retention._look
         self.retention._look = self._look  # type: ignore[method-assign]
 
-    async def send(self, count: int) -> None:
-        data = make_batch([BODY])
+    async def send(self, count: int, body: bytes = BODY) -> None:
+        data = make_batch([body])
         for _ in range(count):
             sent: asyncio.Queue[AppendJob] = asyncio.Queue()
             await self.engine.append(AppendJob("t", 0, data, batch.read_header(data), sent.put_nowait))
@@ -130,8 +130,9 @@ def test_by_age_all_goes_in_the_end(tmp_path: Path) -> None:
 
 def test_facts_alone_do_not_keep_old_batches(tmp_path: Path) -> None:
     async def test(kept: Kept) -> None:
-        await kept.send(1)
+        await kept.send(1, b"small")
         kept.clock.now_ms += 1000
+        await asyncio.sleep(0.02)  # the fact is younger by that
         await kept.engine.record(lambda _: OffsetsCommitted("g", (CommittedOffset(*kept.key, 1),)))
         kept.retention.start()
         await kept.until(lambda: kept.engine.counters.segments_deleted == 1)
