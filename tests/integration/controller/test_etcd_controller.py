@@ -1,0 +1,105 @@
+"""A controller in etcd, while members of it die."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq_broker.replication.controller import parse
+from minimq_common.errors import InvalidArgument, Unavailable
+from support.etcd_cluster import MEMBERS, EtcdCluster, etcd_cluster
+from support.loop_thread import LoopThread
+from support.reporter import LEASE_S, Reporter, StartReporter
+from support.reports import report
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def own_etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
+    with etcd_cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def pair(own_etcd: EtcdCluster, start: StartReporter) -> tuple[Reporter, Reporter]:
+    """A master, and a slave in sync."""
+    master = start(own_etcd.option, 0)
+    wait_until(lambda: master.is_master, 20)
+    slave = start(own_etcd.option, 1)
+    wait_until(lambda: master.record and master.record.addresses.keys() == {0, 1}, 20)
+    joined = master.join(0, 1)
+    wait_until(lambda: slave.record == joined, 20)
+    return master, slave
+
+
+def change_masters(master: Reporter, slave: Reporter) -> None:
+    """Let the master fall silent until the slave leads, and let it follow then."""
+    assert master.record is not None
+    term = master.record.term
+    master.fall_silent()
+    wait_until(lambda: slave.is_master, 20)
+    assert slave.record is not None
+    assert slave.record.term > term
+    assert max(slave.led.values()) > master.lease_until
+    master.start()
+    wait_until(lambda: master.record and slave.record and master.record.term == slave.record.term, 20)
+    slave.join(0, 1)
+
+
+@pytest.mark.fault
+def test_the_loss_of_any_one_member_is_borne(own_etcd: EtcdCluster, pair: tuple[Reporter, Reporter]) -> None:
+    master, slave = pair
+    for number in range(MEMBERS):
+        own_etcd.kill(number)
+        wait_until(lambda: own_etcd.leader() is not None, 20)
+        change_masters(master, slave)
+        master, slave = slave, master
+        own_etcd.start(number)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("how", ["killed", "hanging"])
+def test_a_new_leader_of_etcd_changes_nothing(own_etcd: EtcdCluster, pair: tuple[Reporter, Reporter], how: str) -> None:
+    master, slave = pair
+    leader = own_etcd.leader()
+    assert leader is not None
+    if how == "killed":
+        own_etcd.kill(leader)
+    else:
+        own_etcd.pause(leader)
+    since = time.monotonic()
+    wait_until(lambda: slave.led or master.lease_until > since + LEASE_S, 20)
+    # Whether the lease of the master ran out meanwhile or not, there is one now, and there were never two.
+    change_masters(*(slave, master) if slave.led else (master, slave))
+    assert not master.led.keys() & slave.led.keys()
+
+
+@pytest.mark.fault
+def test_without_a_majority_nobody_leads_and_with_it_the_master_goes_on(
+    own_etcd: EtcdCluster, pair: tuple[Reporter, Reporter]
+) -> None:
+    master, slave = pair
+    own_etcd.kill(0)
+    own_etcd.kill(1)
+    wait_until(lambda: not master.is_master, 20)
+    wait_until(lambda: any(isinstance(error, Unavailable) for error in slave.errors), 20)
+    own_etcd.start(0)
+    wait_until(lambda: master.is_master or slave.is_master, 20)
+    assert not master.led.keys() & slave.led.keys()
+
+
+def test_an_etcd_that_is_not_there_is_unavailable(loop: LoopThread) -> None:
+    controller = parse("etcd://127.0.0.1:1,127.0.0.1:2")
+    with pytest.raises(Unavailable, match=r"etcd at 127\.0\.0\.1:1, 127\.0\.0\.1:2 does not answer: nothing listens"):
+        loop.run(controller.report(report()))
+    loop.run(controller.close())
+
+
+def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aetcd", None)
+    with pytest.raises(InvalidArgument, match=r"pip install 'minimq\[etcd\]'"):
+        parse("etcd://127.0.0.1:2379")
