@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 
 import grpc.aio
 
@@ -15,7 +14,7 @@ from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.roles import RoleKeeper, Self
+from minimq_broker.replication.roles import RoleKeeper, Self, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
 from minimq_broker.route_lookup import RouteLookup
@@ -28,7 +27,7 @@ from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, replication_pb2_grpc
+from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2, replication_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 _DRAIN_S = 5.0
 
 #: What tools for gRPC find here.
-_SERVICES = tuple(service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values())
+_SERVICES = ("minimq.v1.Broker", "minimq.v1.Replication")
 
 
 class Broker:
@@ -110,7 +109,8 @@ class Broker:
         else:
             self._registration.start()
         if options.metrics:
-            self._metrics = MetricsServer(BrokerMetrics(engine, identity, options.metrics_series).collect, PREFIX)
+            metrics = BrokerMetrics(engine, identity, standing, options.metrics_series)
+            self._metrics = MetricsServer(metrics.collect, PREFIX)
             self._metrics_address = await self._metrics.start(options.metrics)
         self._standard.serving()
 
@@ -146,7 +146,7 @@ class Broker:
             cluster=options.cluster,
             broker_name=options.name,
             replica_id=options.broker_id,
-            run=secrets.randbits(62) + 1,
+            run=new_run(),
             address=options.advertise or self._address,
             founds=options.role != "slave",
             sync=options.role == "sync-master",

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.replication.controller import Controller
@@ -24,7 +25,7 @@ from minimq_common.replica_set import ReplicaSet, Report
 log = logging.getLogger(__name__)
 
 #: A report is held back for this part of a lease while there is no news.
-_HELD = 1 / 3
+_HELD = 1 / 6
 #: For how long a report is held back before the length of leases is known, in seconds.
 _FIRST_HELD_S = 1.0
 #: Time before a controller that did not answer, or refused, is asked again, in seconds.
@@ -214,6 +215,10 @@ class RoleKeeper:
                 log.error("roles: the role was not taken over term=%d reason=%s", record.term, error)
                 await asyncio.sleep(_RETRY_S)
                 self._news.set()
+            except Exception:  # it must not be the end of all changes
+                log.exception("roles: the role was not taken over term=%d", record.term)
+                await asyncio.sleep(_RETRY_S)
+                self._news.set()
 
     async def _change(self, record: ReplicaSet) -> None:
         """Do what a record asks for, unless it is done."""
@@ -229,7 +234,12 @@ class RoleKeeper:
 
     async def _lead(self, record: ReplicaSet) -> None:
         await self._end_role()
-        await self._engine.lead(record.term, waits_for_replicas=record.sync)
+        try:
+            await self._engine.lead(record.term, waits_for_replicas=record.sync)
+        except MiniMQError:
+            # A term is begun once: the controller takes it for another run, and gives out the next one.
+            self.own = replace(self.own, run=new_run())
+            raise
         self.leadership = Leadership(
             self._engine, record, self.own.replica_id, self.controller, self._patience, self._lease_until
         )
@@ -261,6 +271,11 @@ class RoleKeeper:
         follower, self.follower = self.follower, None
         if follower is not None:
             await follower.stop()
+
+
+def new_run() -> int:
+    """Return a number for a run, which no other has."""
+    return secrets.randbits(62) + 1
 
 
 def _nothing() -> None:

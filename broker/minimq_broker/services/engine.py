@@ -365,6 +365,7 @@ class Engine:
         answer: asyncio.Future[Fact | None] = self._loop.create_future()
 
         def done(job: FactJob) -> None:
+            self._pending_facts -= 1
             if answer.cancelled():
                 return
             if job.error:
@@ -399,7 +400,6 @@ class Engine:
                     self.counters.bytes_in += job.size
                 job.done(job)
             else:
-                self._pending_facts -= 1
                 if job.fact is not None and job.error is None:
                     self._react(job.fact)
                 may_have_changed = may_have_changed or job.error is not None

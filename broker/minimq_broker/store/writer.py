@@ -192,10 +192,11 @@ class Writer:
         except Exception as error:
             self.follow()
             raise self._reason(error) from error
+        failure = job.error  # ahead of telling: who is told may refuse it on grounds of its own
         self._notify(jobs, grown)
-        if job.error is not None:
+        if failure is not None:
             self.follow()
-            raise job.error
+            raise failure
 
     def follow(self) -> None:
         """Write nothing but entries of a master from now on. By the writer's thread."""

@@ -1,0 +1,104 @@
+"""Slaves hold what their master holds, byte by byte, whenever they come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, Message, Producer
+from support.reading import read_all
+from support.replicas import check_same, replicas, wait_caught_up, wait_in_sync
+from support.waiting import wait_until
+
+
+@pytest.mark.parametrize("role", ["async-master", "sync-master"])
+def test_a_slave_has_every_byte_of_its_master(tmp_path: Path, role: str) -> None:
+    with replicas(tmp_path, role=role, segment_bytes=1 << 20) as cluster, Producer(cluster.nameserver) as producer:
+        for number in range(50):
+            producer.send(Message("t", b"%d" % number))
+        for future in [producer.send_async(Message("t", b"x" * 1000)) for _ in range(5000)]:
+            future.result(30)
+        wait_caught_up(cluster)
+        master, slave = (broker.replication() for broker in cluster.brokers)
+        assert master is not None
+        assert slave is not None
+        assert (master.role, slave.role) == ("master", "slave")
+        assert master.confirmed > 5_000_000
+        assert len(read_all(cluster.nameserver, "t")) == 5050
+    ends = [max(int(path.stem) for path in (broker.data_dir / "commitlog").glob("*.mdb")) for broker in cluster.brokers]
+    assert min(ends) > 0  # several segments on both
+
+
+def test_topics_and_what_is_done_with_them_reach_the_slave(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("other", queues=3)
+        admin.delete_topic("t")
+        wait_caught_up(cluster)
+    # The logs are the same; and so is what they add up to, as a start of the slave alone would find.
+    check_same(cluster)
+
+
+def test_a_slave_that_was_away_goes_on_where_it_was(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster, Producer(cluster.nameserver) as producer:
+        master, slave = cluster.brokers
+        producer.send(Message("t", b"before"))
+        slave.kill()
+        for number in range(100):
+            producer.send(Message("t", b"meanwhile %d" % number))
+        wait_in_sync(cluster, master)
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+def test_a_slave_that_hangs_leaves_the_replicas_in_sync_and_comes_back(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster, Producer(cluster.nameserver) as producer:
+        master, slave = cluster.brokers
+        slave.pause()
+        producer.send(Message("t", b"meanwhile"))
+        wait_in_sync(cluster, master)
+        slave.resume()
+        wait_in_sync(cluster, master, slave)
+
+
+def test_a_slave_whose_data_was_lost_gets_all_of_it_again(tmp_path: Path) -> None:
+    with replicas(tmp_path, slaves=2) as cluster, Producer(cluster.nameserver) as producer:
+        *others, slave = cluster.brokers
+        for number in range(100):
+            producer.send(Message("t", b"%d" % number))
+        slave.stop()
+        wait_in_sync(cluster, *others)
+        slave.data_dir.rename(tmp_path / "lost")
+        slave.start()
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
+
+
+def test_a_slave_copies_the_state_when_the_log_does_not_begin_at_its_beginning(tmp_path: Path) -> None:
+    options: dict[str, object] = {
+        "segment_bytes": 1 << 16,
+        "retention_bytes": 1 << 18,
+        "retention_check_s": 0.05,
+        "checkpoint_interval_s": 0.1,
+    }
+    with replicas(tmp_path, **options) as cluster, Producer(cluster.nameserver) as producer:
+        master, slave = cluster.brokers
+        slave.stop()
+        wait_in_sync(cluster, master)
+
+        def log_start() -> int:
+            for _ in range(20):
+                producer.send(Message("t", b"x" * 10_000))
+            return min(int(path.stem) for path in (master.data_dir / "commitlog").glob("*.mdb"))
+
+        wait_until(lambda: log_start() > 0, 30, what="retention deleted something")
+        slave.data_dir.rename(tmp_path / "lost")
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        assert "copied from=" in slave.log_path.read_text()
+        before = slave.replication()
+        slave.restart()
+        wait_in_sync(cluster, master, slave)
+        assert before is not None
