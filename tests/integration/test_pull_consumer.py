@@ -94,10 +94,10 @@ class During:
     def __init__(
         self, consumer: PullConsumer, first: Callable[[], None] = nothing, then: Callable[[], None] = nothing
     ) -> None:
-        self._store = consumer._core.offsets
+        self._store = consumer._core.commits.store
         self._first = first
         self._then = then
-        consumer._core.offsets = self
+        consumer._core.commits.store = self
 
     def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         self._first()
@@ -111,11 +111,11 @@ def test_a_seek_while_a_commit_is_under_way_counts_for_the_next_one(
     admin: Admin, topic: str, queue: MessageQueue, group: str, consumer: PullConsumer
 ) -> None:
     poll(consumer, 30)
-    straight = consumer._core.offsets
+    straight = consumer._core.commits.store
     During(consumer, first=lambda: consumer.seek(queue, 5))
     consumer.commit({queue: 30})
     assert admin.committed_offsets(group, topic)[queue] == 30
-    consumer._core.offsets = straight
+    consumer._core.commits.store = straight
     consumer.commit()
     assert admin.committed_offsets(group, topic)[queue] == 5
 

@@ -152,14 +152,14 @@ class Consumer:
                 self._routes.route(topic)
         if self._options.model == "broadcasting":
             offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
-            self._core.offsets = offsets
+            self._core.commits.store = offsets
             self._member = BroadcastReader(
                 self._routes, sorted(self._filters), offsets, self._starts, self, self._options
             )
         else:
             filters = {topic: wanted.text for topic, wanted in self._filters.items()}
             membership = Membership(self.group, self.client_id, filters, self._start)
-            self._core.leased = True
+            self._core.commits.leased = True
             self._member = GroupMember(self._routes, self._links, membership, self._strategy, self, self._options)
         self._member.start()
 
@@ -171,7 +171,7 @@ class Consumer:
         self._revoke(list(offsets))
         if commit:
             try:
-                self._core.commit(offsets)
+                self._core.commits.record(offsets)
             except MiniMQError as error:  # the next owner starts a little earlier
                 log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)
         epochs = self._core.stop(offsets)

@@ -1,4 +1,4 @@
-"""The core of consuming: fetches the assigned queues ahead, hands messages out, commits offsets.
+"""The core of consuming: fetches the assigned queues ahead and hands messages out.
 
 Frames arrive on the threads of the pull streams, messages leave on the caller's thread, which also tells the user of
 queues that were gained or lost. Failed pulls are tried again by `tick`, which the owner calls from time to time.
@@ -11,20 +11,21 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 
+from minimq.receiving.commits import Commits
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.offset_stores import BrokerOffsets, Commit, OffsetStore
+from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.pull_stream import PullStreams
 from minimq.receiving.puller import Puller
 from minimq.receiving.received import ReceivedMessage
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -54,8 +55,7 @@ class ConsumerCore:
             first message of those gained.
 
     Attributes:
-        leased: whether queues are read and committed under leases, as a member of the group does.
-        offsets: where offsets are recorded.
+        commits: records how far it is.
         delay_ms: tells how long the messages of a queue wait after they were stored.
         announce_reset: called by the thread that takes messages when a queue goes on elsewhere.
         missed_messages: how many were passed over because they were not stored any more.
@@ -71,11 +71,7 @@ class ConsumerCore:
         lease_over: Callable[[MessageQueue, int], None],
         announce: Callable[[News, list[MessageQueue]], None] = lambda *_: None,
     ) -> None:
-        self.leased = False
         self._streams = PullStreams(routes, links)
-        self.offsets: OffsetStore = BrokerOffsets(
-            links, self._streams.address, group, client_id, options.request_timeout_s
-        )
         self.delay_ms: Callable[[MessageQueue], int] = lambda _: 0
         self.announce_reset: Callable[[OffsetReset], None] = lambda _: None
         self.missed_messages = 0
@@ -84,12 +80,12 @@ class ConsumerCore:
         self.changed = threading.Condition()
         self._puller = Puller(self.changed, self._streams, group, client_id, options, lease_over)
         self._fetchers: dict[MessageQueue, Fetcher] = {}
+        store = BrokerOffsets(links, self._streams.address, group, client_id, options.request_timeout_s)
+        self.commits = Commits(self.changed, self._fetchers, store)
         #: What the user was not told yet, in its order.
         self._news: list[tuple[News, MessageQueue]] = []
         #: Until when leases hold, by broker name, on the monotonic clock.
         self._trusted_until: dict[str, float] = {}
-        #: Queues that left before what was handed out of them was recorded, and how far it was.
-        self._left_behind: dict[MessageQueue, int] = {}
         self._failure: MiniMQError | None = None
         self._refusal: MiniMQError | None = None
         self._woken = False
@@ -328,67 +324,6 @@ class ConsumerCore:
                 fetcher.error_told = True
                 raise fetcher.error
 
-    # ---- committing -----------------------------------------------------------------------------
-
-    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Record offsets at their brokers and wait until they are on disk.
-
-        What is recorded already is left out. After a seek the offset of a queue may go back. What can be recorded is,
-        also when a broker does not answer or a queue was lost.
-
-        Args:
-            offsets: the next offset that the group will read, by queue.
-
-        Raises:
-            Fenced: another member owns a queue.
-            MiniMQError: a broker refused or did not answer; the first of several such errors.
-        """
-        commits: list[Commit] = []
-        failures: dict[MessageQueue, MiniMQError] = {}
-        with self.changed:
-            fetchers = {queue: self._fetchers.get(queue) for queue in offsets}
-            for queue, offset in offsets.items():
-                fetcher = fetchers[queue]
-                if fetcher is None and self.leased:
-                    text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"
-                    failures[queue] = Fenced(text)
-                elif fetcher is None:
-                    commits.append(Commit(queue, offset))
-                elif fetcher.committed != offset:
-                    commits.append(Commit(queue, offset, fetcher.epoch, fetcher.topic_id, fetcher.sought))
-                    fetcher.sought = False  # a seek that comes meanwhile is for the next commit
-        failures |= self.offsets.save(commits)
-        with self.changed:
-            for commit in commits:
-                fetcher = fetchers[commit.queue]
-                if fetcher is not None:
-                    self._committed(fetcher, commit, failed=commit.queue in failures)
-        for error in failures.values():
-            raise error
-
-    def commit_positions(self, instead: Mapping[MessageQueue, int]) -> None:
-        """Record where the reader is in all queues, but for some with offsets of their own. Raises as `commit`.
-
-        Raises:
-            Fenced: queues have left before what was handed out of them was recorded; said once.
-        """
-        self.commit({**self.positions(), **instead})
-        with self.changed:
-            lost, self._left_behind = self._left_behind, {}
-        if lost:
-            names = ", ".join(f"{queue} up to {offset}" for queue, offset in sorted(lost.items()))
-            raise Fenced(
-                f"queues have left before they were committed, and are read again from their last commit: {names}"
-            )
-
-    def _committed(self, fetcher: Fetcher, commit: Commit, *, failed: bool) -> None:
-        if failed:
-            fetcher.committed = None  # the broker may have it all the same
-            fetcher.sought |= commit.sought
-        else:
-            fetcher.committed = commit.offset
-            fetcher.unsaved &= commit.offset < fetcher.position
-
     # ---- fetching -------------------------------------------------------------------------------
 
     def tick(self) -> None:
@@ -421,8 +356,7 @@ class ConsumerCore:
         if fetcher is None:
             return None
         self._puller.cancel(fetcher)
-        if fetcher.epoch and (fetcher.unsaved or fetcher.sought):
-            self._left_behind[queue] = fetcher.position
+        self.commits.leaves(fetcher)
         if not fetcher.announced:
             self._news = [item for item in self._news if item != (News.GAINED, queue)]
         elif tell:

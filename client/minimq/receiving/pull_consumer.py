@@ -202,7 +202,7 @@ class PullConsumer(Consumer):
         if offsets is None:
             self.commit_polled({})
         else:
-            self._core.commit(offsets)
+            self._core.commits.record(offsets)
 
     def commit_polled(self, untaken: Mapping[MessageQueue, int]) -> None:
         """Commit where `poll` is, for a caller that has not taken all of that in.
@@ -213,7 +213,7 @@ class PullConsumer(Consumer):
         Raises:
             MiniMQError: as `commit`.
         """
-        self._core.commit_positions(untaken)
+        self._core.commits.record_all(untaken)
 
     def close(self) -> None:
         """Commit what was in hand unless the user commits alone, leave the group, end. Idempotent.

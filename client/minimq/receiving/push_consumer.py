@@ -308,7 +308,7 @@ class PushConsumer(Consumer):
         return len(offsets) < len(leaving)
 
     def _commit(self) -> None:
-        self._core.commit(self._in_hand.offsets(self._core.positions))
+        self._core.commits.record(self._in_hand.offsets(self._core.positions))
 
     # ---- calls ----------------------------------------------------------------------------------
 

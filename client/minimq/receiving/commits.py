@@ -1,0 +1,100 @@
+"""Recording how far a consumer is: what has changed, under which leases, and what was lost before it was recorded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.offset_stores import Commit, OffsetStore
+from minimq_common.errors import Fenced, MiniMQError
+from minimq_common.model import MessageQueue
+
+
+class Commits:
+    """The commits of one consumer. Thread-safe: it looks at the fetchers under their lock, and records without it.
+
+    Args:
+        lock: of the fetchers.
+        fetchers: the queues that are read.
+        store: where offsets are recorded.
+
+    Attributes:
+        store: may be replaced before the first queue is read.
+        leased: whether queues are read and committed under leases, as a member of the group does.
+    """
+
+    def __init__(self, lock: threading.Condition, fetchers: Mapping[MessageQueue, Fetcher], store: OffsetStore) -> None:
+        self.store = store
+        self.leased = False
+        self._lock = lock
+        self._fetchers = fetchers
+        #: Queues that left before what was handed out of them was recorded, and how far it was.
+        self._left_behind: dict[MessageQueue, int] = {}
+
+    def record(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Record offsets at their brokers and wait until they are on disk.
+
+        What is recorded already is left out. After a seek the offset of a queue may go back. What can be recorded is,
+        also when a broker does not answer or a queue was lost.
+
+        Args:
+            offsets: the next offset that the group will read, by queue.
+
+        Raises:
+            Fenced: another member owns a queue.
+            MiniMQError: a broker refused or did not answer; the first of several such errors.
+        """
+        commits: list[Commit] = []
+        failures: dict[MessageQueue, MiniMQError] = {}
+        with self._lock:
+            fetchers = {queue: self._fetchers.get(queue) for queue in offsets}
+            for queue, offset in offsets.items():
+                fetcher = fetchers[queue]
+                if fetcher is None and self.leased:
+                    text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"
+                    failures[queue] = Fenced(text)
+                elif fetcher is None:
+                    commits.append(Commit(queue, offset))
+                elif fetcher.committed != offset:
+                    commits.append(Commit(queue, offset, fetcher.epoch, fetcher.topic_id, fetcher.sought))
+                    fetcher.sought = False  # a seek that comes meanwhile is for the next commit
+        failures |= self.store.save(commits)
+        with self._lock:
+            for commit in commits:
+                fetcher = fetchers[commit.queue]
+                if fetcher is not None:
+                    _take_note(fetcher, commit, failed=commit.queue in failures)
+        for error in failures.values():
+            raise error
+
+    def record_all(self, instead: Mapping[MessageQueue, int]) -> None:
+        """Record where the reader is in all queues, but for some with offsets of their own. Raises as `record`.
+
+        Raises:
+            Fenced: queues have left before what was handed out of them was recorded; said once.
+        """
+        with self._lock:
+            positions = {queue: fetcher.position for queue, fetcher in self._fetchers.items()}
+        self.record({**positions, **instead})
+        with self._lock:
+            lost, self._left_behind = self._left_behind, {}
+        if lost:
+            names = ", ".join(f"{queue} up to {offset}" for queue, offset in sorted(lost.items()))
+            raise Fenced(
+                f"queues have left before they were committed, and are read again from their last commit: {names}"
+            )
+
+    def leaves(self, fetcher: Fetcher) -> None:
+        """A queue is read no more. The caller holds the lock."""
+        if fetcher.epoch and (fetcher.unsaved or fetcher.sought):
+            self._left_behind[fetcher.queue] = fetcher.position
+
+
+def _take_note(fetcher: Fetcher, commit: Commit, *, failed: bool) -> None:
+    if failed:
+        fetcher.committed = None  # the broker may have it all the same
+        fetcher.sought |= commit.sought
+    else:
+        fetcher.committed = commit.offset
+        fetcher.unsaved &= commit.offset < fetcher.position
