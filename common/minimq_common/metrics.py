@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -25,6 +26,10 @@ from minimq_common.errors import CannotListen
 #: Time between two looks at how late the event loop is, in seconds.
 _LOOK_EVERY_S = 0.5
 
+#: How long a scrape waits for the event loop, in seconds; one that hangs must not hide everything else.
+_PATIENCE_S = 2.0
+
+T = TypeVar("T")
 Collect = Callable[[], Iterable[Metric]]
 
 
@@ -108,6 +113,19 @@ class _OneAtATime(Collector):
         """Wait for the collection that is under way; nothing is collected afterwards."""
         with self._lock:
             self._closed = True
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
+    """Call a function on an event loop from another thread, for what only the loop may look at.
+
+    Raises:
+        TimeoutError: the loop does not come to it.
+    """
+
+    async def calling() -> T:
+        return function()
+
+    return asyncio.run_coroutine_threadsafe(calling(), loop).result(_PATIENCE_S)
 
 
 def counter(name: str, sentence: str, value: float) -> Metric:

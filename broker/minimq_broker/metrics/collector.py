@@ -6,6 +6,8 @@ a thread that only looks: at single values, and at copies of tables.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -13,30 +15,36 @@ from itertools import islice
 from prometheus_client.core import Metric
 
 from minimq_broker.metrics.backlog import Backlog
+from minimq_broker.metrics.replication import replication_metrics
+from minimq_broker.replication.standing import Standing
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.status import Identity
-from minimq_common.metrics import counter, counters, gauge, gauges, histogram, info
+from minimq_common.errors import SystemBusy
+from minimq_common.metrics import counter, counters, gauge, gauges, histogram, info, on_loop
 
 PREFIX = "minimq_broker"
 
 
 class BrokerMetrics:
-    """The metrics of one broker.
+    """The metrics of one broker. To be made on the event loop of the broker.
 
     Args:
         engine: open for as long as metrics are collected.
         identity: which broker it is.
+        standing: its place among its replicas.
         most_series: topics, groups, and pairs of both, that have series of their own.
     """
 
-    def __init__(self, engine: Engine, identity: Identity, most_series: int) -> None:
+    def __init__(self, engine: Engine, identity: Identity, standing: Standing, most_series: int) -> None:
         self._engine = engine
         self._identity = identity
+        self._standing = standing
         self._most_series = most_series
+        self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(lambda: engine.store, most_series)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
+        """Yield the metrics. What cannot be looked at is left out: the rest may tell why."""
         identity = self._identity
         values = {
             "broker": identity.broker_name,
@@ -46,10 +54,14 @@ class BrokerMetrics:
         }
         yield info(PREFIX, "Which broker this is.", values)
         yield from self._traffic()
-        yield from self._commits()
-        yield from self._disk()
         yield from self._clients()
-        yield from self._depths()
+        with contextlib.suppress(TimeoutError):
+            status = on_loop(self._loop, self._standing.tell)
+            yield from replication_metrics(PREFIX, status, self._engine.log_end)
+        with contextlib.suppress(SystemBusy):  # while the store is replaced by a copy of the master's
+            yield from self._commits()
+            yield from self._disk()
+            yield from self._depths()
 
     def _traffic(self) -> Iterator[Metric]:
         done = self._engine.counters
@@ -67,6 +79,7 @@ class BrokerMetrics:
 
     def _commits(self) -> Iterator[Metric]:
         store = self._engine.store
+        yield gauge(f"{PREFIX}_term", "Number of the latest run, or leadership, in the log.", store.state.term)
         yield counter(f"{PREFIX}_commits_total", "Transactions that were written and synced.", store.commits)
         yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a transaction.", store.figures.seconds)
         yield histogram(f"{PREFIX}_commit_messages", "Messages in one transaction.", store.figures.messages)
