@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
+from prometheus_client import Metric
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.transport.broker_link import BrokerLink
 from minimq_common import rpc
 from minimq_common.errors import CannotListen
-from minimq_common.metrics import MetricsServer
+from minimq_common.metrics import MetricsServer, gauge, on_loop
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
 from support.loop_thread import LoopThread
 from support.scraping import Scrape, metrics_address
@@ -119,18 +122,59 @@ def test_a_name_server_says_what_it_did(busy: LocalCluster) -> None:
     assert seen.value("minimq_nameserver_settled") == 1
 
 
+@pytest.fixture(scope="module")
+def replicated() -> Iterator[LocalCluster]:
+    """A broker with a slave that has all that there is."""
+    with LocalCluster(brokers=1, slaves=1, broker_options=SHOWN, nameserver_options=SHOWN) as cluster:
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic("orders", queues=1)
+            producer.send(Message("orders", b"x"))
+        yield cluster
+
+
+def scrape_roles(replicated: LocalCluster) -> dict[str, Scrape]:
+    """Return what each broker shows, by its role."""
+    seen = [Scrape(metrics_address(broker.log_path)) for broker in replicated.brokers]
+    return {labels["role"]: each for each in seen for labels, value in each.series("minimq_broker_role") if value}
+
+
+def caught_up(replicated: LocalCluster) -> bool:
+    seen = scrape_roles(replicated)
+    return (
+        seen.keys() == {"master", "slave"}
+        and seen["master"].value("minimq_broker_in_sync_replicas") == 2
+        and seen["master"].value("minimq_broker_replica_lag_bytes", replica="1") == 0
+        and seen["slave"].value("minimq_broker_master_lag_bytes") == 0
+    )
+
+
 @pytest.mark.system
-@pytest.mark.parametrize("role", ["nameserver", "broker"])
-def test_the_page_lists_what_there_is(busy: LocalCluster, role: str) -> None:
-    server = busy.brokers[0] if role == "broker" else busy.nameservers[0]
-    seen = Scrape(metrics_address(server.log_path))
-    there = {
-        (name, family.type, seen.labels(name), family.documentation)
-        for name, family in seen.families.items()
-        if name.startswith("minimq")
-    }
-    rows = re.findall(rf"^\| `(minimq_{role}_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", PAGE, re.MULTILINE)
-    listed = {(name, kind, tuple(sorted(re.findall(r"`(\w+)`", labels))), said) for name, kind, labels, said in rows}
+def test_replicas_say_how_far_they_are(replicated: LocalCluster) -> None:
+    wait_until(lambda: caught_up(replicated), PATIENCE_S)
+    master, slave = (scrape_roles(replicated)[role] for role in ("master", "slave"))
+    assert master.series("minimq_broker_replica_connected") == [({"replica": "1"}, 1)]
+    assert master.value("minimq_broker_replica_lag_seconds", replica="1") < PATIENCE_S
+    assert master.value("minimq_broker_lease_seconds") > 0
+    assert master.value("minimq_broker_min_in_sync_replicas") == 1
+    assert slave.value("minimq_broker_master_connected") == 1
+    assert master.value("minimq_broker_term") == slave.value("minimq_broker_term") >= 1
+    assert sum(value for _, value in slave.series("minimq_broker_role")) == 1
+    for one in (master, slave):
+        assert one.value("minimq_broker_topic_messages", topic="orders") == 1
+
+
+@pytest.mark.system
+def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalCluster) -> None:
+    wait_until(lambda: caught_up(replicated), PATIENCE_S)
+    there: dict[str, tuple[str, str, tuple[str, ...]]] = {}
+    for server in (*replicated.brokers, busy.brokers[0], busy.nameservers[0]):
+        seen = Scrape(metrics_address(server.log_path))
+        for name, family in seen.families.items():
+            if name.startswith("minimq") and (family.samples or name not in there):
+                there[name] = (family.type, family.documentation, seen.labels(name))
+    rows = re.findall(r"^\| `(minimq_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == len(there)
+    listed = {name: (kind, said, tuple(sorted(re.findall(r"`(\w+)`", labels)))) for name, kind, labels, said in rows}
     assert listed == there
 
 
@@ -179,4 +223,31 @@ def test_a_port_in_use_is_said_and_a_stopped_server_leaves_it() -> None:
         socket.create_connection((host, int(port)))
     assert loop.run(second.start(address)) == address
     loop.run(second.stop())
+    loop.close()
+
+
+def test_a_loop_that_hangs_hides_nothing_else() -> None:
+    loop, hangs, goes_on = LoopThread(), threading.Event(), threading.Event()
+
+    def collect() -> Iterator[Metric]:
+        yield gauge("minimq_test_first", "Needs no loop.", 1)
+        with contextlib.suppress(TimeoutError):
+            yield gauge("minimq_test_second", "Needs the loop.", on_loop(running, lambda: 2))
+        yield gauge("minimq_test_third", "Needs no loop.", 3)
+
+    def hang() -> None:
+        hangs.set()
+        goes_on.wait(PATIENCE_S)
+
+    running = loop.call(asyncio.get_running_loop)
+    server = MetricsServer(collect, "minimq_test")
+    address = loop.run(server.start("127.0.0.1:0"))
+    assert Scrape(address).value("minimq_test_second") == 2
+    running.call_soon_threadsafe(hang)
+    assert hangs.wait(PATIENCE_S)
+    seen = Scrape(address)
+    assert "minimq_test_second" not in seen.families
+    assert (seen.value("minimq_test_first"), seen.value("minimq_test_third")) == (1, 3)
+    goes_on.set()
+    loop.run(server.stop())
     loop.close()
