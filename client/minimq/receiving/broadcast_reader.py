@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.group_member import QueueOwner
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_stores import Commit
+from minimq.receiving.queue_owner import QueueOwner
 from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.routing import RouteCache
 from minimq_common.errors import MiniMQError, TopicNotFound

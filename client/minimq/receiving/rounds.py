@@ -27,9 +27,14 @@ class Rounds:
         """There shall be a round at that time, or before."""
         self._due = min(self._due, at)
 
+    @property
+    def due_at(self) -> float:
+        """When the next round is to begin."""
+        return max(self._due, self._earliest)
+
     def is_due(self, now: float) -> bool:
         """Tell whether a round is to begin."""
-        return now >= max(self._due, self._earliest)
+        return now >= self.due_at
 
     def begin(self, now: float) -> bool:
         """A round begins. Returns whether it is one that is made though nothing may have happened."""

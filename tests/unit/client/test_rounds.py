@@ -48,6 +48,14 @@ def test_without_a_change_there_is_a_full_round_after_the_interval(rounds: Round
     assert rounds.is_due(140.0)
 
 
+def test_it_is_known_for_how_long_there_is_nothing_to_do(rounds: Rounds) -> None:
+    assert rounds.due_at == 120.0
+    rounds.want(100.1)
+    assert rounds.due_at == 100.2, "not before the gap is over"
+    rounds.begin(100.2)
+    assert rounds.due_at == 120.0
+
+
 def test_a_round_may_be_wanted_for_later(rounds: Rounds) -> None:
     rounds.want(110.0)
     rounds.want(115.0)
