@@ -51,6 +51,21 @@ def test_a_member_that_asks_again_is_told_the_same_lease(cluster: LocalCluster, 
         assert member.hear("granted") == first
 
 
+def test_a_grant_repeats_how_often_the_member_had_given_the_queue_back(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    with RawMember(cluster.brokers[0].address, group) as member:
+        member.join(group, topic)
+        for times in (0, 3, 4):
+            item = broker_pb2.QueueEpoch(topic=topic, queue_id=0, given_back=times)
+            member.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
+            assert member.granted().given_back == times
+        member.leave(group)
+        member.join(group, topic)
+        member.ask(group, topic, 0)
+        assert member.granted().given_back == 0
+
+
 def test_a_former_owner_can_neither_pull_nor_commit(cluster: LocalCluster, topic: str, group: str) -> None:
     address = cluster.brokers[0].address
     item = broker_pb2.QueueEpoch(topic=topic, queue_id=0)

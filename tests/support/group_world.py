@@ -12,6 +12,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
+from functools import partial
 
 from minimq.rebalance import allocate_group, allocation, uses_owners
 from minimq_common.model import MessageQueue
@@ -36,9 +37,9 @@ class World:
         self.trace: list[str] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
+        self.members: dict[str, SimulatedMember] = {}
         self.brokers = {name: SimulatedBroker(self, name) for name in ("broker-a", "broker-b")}
         self.queues = [MessageQueue(TOPIC, name, number) for name in self.brokers for number in range(queues)]
-        self.members: dict[str, SimulatedMember] = {}
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (max(when, self.now), next(self._numbers), action))
@@ -66,6 +67,11 @@ class World:
         member = SimulatedMember(self, f"m{len(self.members)}")
         self.members[member.name] = member
         return member
+
+    def route(self, broker: str) -> None:
+        """Let every member learn in its own time whether routes lead to a broker."""
+        for member in self.members.values():
+            self.after(self.delay(), partial(member.look_at_route, broker))
 
     def owners(self, queue: MessageQueue) -> list[SimulatedMember]:
         """Return the members that would hand out messages of a queue now."""

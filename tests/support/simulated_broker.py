@@ -49,16 +49,24 @@ class SimulatedBroker(Process):
         self.leases = LeaseTable(self.term, Recovery(self.world.now + self.world.times.grace_s, started))
         self.groups = GroupTable(self.term << 32)
         self._connections: dict[str, Connection] = {}
+        self._given_back: dict[tuple[str, MessageQueue], int] = {}
         self._to_broadcast = False
-        #: The oracle of holds: who left a queue, and until when others have to wait.
-        self._holds: dict[LeaseKey, tuple[str, float]] = {}
+        #: The oracle of holds: who left a queue, under which epoch, and until when others have to wait.
+        self._holds: dict[LeaseKey, tuple[str, int, float]] = {}
         self._every(0.05, self.term)
+        self.world.route(self.name)
 
     def stop(self) -> None:
         self.alive = False
         self._inbox.clear()
         for connection in self._connections.values():
             connection.session.break_()
+        if self.world.chance.random() < 0.7:  # otherwise the name server hangs meanwhile
+            self.world.route(self.name)
+
+    def reset(self, queue: MessageQueue) -> None:
+        """Let the group go on elsewhere in a queue: what its owner does under the epoch it knows is refused."""
+        self.post(lambda: self._tell(self.leases.renew(key_of(queue))))
 
     def _every(self, seconds: float, term: int) -> None:
         if self.term == term and self.alive:
@@ -117,8 +125,9 @@ class SimulatedBroker(Process):
     def _on_holding(self, name: str, session: Session, held: Sequence[MessageQueue]) -> None:
         self.groups.hold(GROUP, name, held)
 
-    def _on_acquire(self, name: str, session: Session, queue: MessageQueue, epoch: int) -> None:
+    def _on_acquire(self, name: str, session: Session, queue: MessageQueue, epoch: int, given_back: int) -> None:
         if self.groups.is_member(GROUP, name):
+            self._given_back[name, queue] = given_back
             claim = Claim(epoch, self.groups.holds(GROUP, name, queue))
             self._tell(self.leases.acquire(key_of(queue), name, self.world.now, claim))
 
@@ -127,7 +136,9 @@ class SimulatedBroker(Process):
         self._tell(self.leases.release(key_of(queue), name, self.world.now, self.world.times.hold_s))
 
     def _on_saved(self, name: str, session: Session, queue: MessageQueue, epoch: int) -> None:
-        self._holds.pop(key_of(queue), None)
+        former, held_epoch, _ = self._holds.get(key_of(queue), ("", 0, 0.0))
+        if former == name and epoch in (0, held_epoch):
+            del self._holds[key_of(queue)]
         self._tell(self.leases.saved(key_of(queue), name, epoch, self.world.now))
 
     def _on_leave(self, name: str, session: Session) -> None:
@@ -170,7 +181,7 @@ class SimulatedBroker(Process):
     def _note_hold(self, key: LeaseKey, name: str) -> None:
         owner = self.leases.owner(key)
         if owner is not None and owner[0] == name:
-            self._holds[key] = name, self.world.now + self.world.times.hold_s
+            self._holds[key] = *owner, self.world.now + self.world.times.hold_s
 
     def _tell(self, events: Sequence[LeaseEvent]) -> None:
         for event in events:
@@ -185,7 +196,7 @@ class SimulatedBroker(Process):
             raise Violation(f"{self.name} grants {event.key.queue} under {short(event.epoch)} after {short(last)}")
         if event.epoch > last:
             self.world.note(f"{self.name} grants {event.key.queue.queue_id} to {event.client_id} {short(event.epoch)}")
-            former, until = self._holds.pop(event.key, (event.client_id, 0.0))
+            former, _, until = self._holds.pop(event.key, (event.client_id, 0, 0.0))
             if former != event.client_id and self.world.now < until:
                 raise Violation(f"{self.name} grants {event.key.queue}, which is held for {former} until {until:.3f}")
         self._last_epochs[event.key] = event.epoch
@@ -195,6 +206,7 @@ class SimulatedBroker(Process):
             return
         queue = MessageQueue(TOPIC, self.name, event.key.queue.queue_id)
         if isinstance(event, Granted) and self.leases.owner(event.key) == (event.client_id, event.epoch):
-            self._say(event.client_id, "granted", queue, Grant(event.epoch, 0, TOPIC_ID))
+            given_back = self._given_back[event.client_id, queue]
+            self._say(event.client_id, "granted", queue, Grant(event.epoch, 0, TOPIC_ID, given_back))
         elif isinstance(event, Wanted):
             self._say(event.client_id, "wanted", queue)

@@ -53,6 +53,7 @@ class SimulatedMember(Process):
         self._sure_until: dict[MessageQueue, float] = {}
         self._begun: dict[MessageQueue, int] = {}
         self._lists: dict[str, Members] = {}
+        self._routed = {broker.name for broker in world.brokers.values() if broker.alive}
         self._state = MemberState(drain_s=world.times.drain_s, trust_s=world.times.trust_s)
         self._rounds = Rounds(gap_s=GAP_S, interval_s=world.times.interval_s, now=world.now)
         self._told_changes = 0
@@ -93,6 +94,10 @@ class SimulatedMember(Process):
         line.cut_until = self.world.now + seconds
         if line.session is not None:
             line.session.break_()
+
+    def look_at_route(self, broker: str) -> None:
+        """Learn whether routes lead to a broker: where its master has gone, they do not."""
+        self.post(lambda: self._take_route(broker))
 
     # ---- the thread -------------------------------------------------------------------------------
 
@@ -176,17 +181,24 @@ class SimulatedMember(Process):
             session.up("join", tuple(self._state.held()))
             self._do(self._state.connected(name))
 
+    def _take_route(self, broker: str) -> None:
+        routed = {item.name for item in self.world.brokers.values() if item.alive and item.name == broker}
+        if routed != self._routed & {broker}:
+            self._routed = self._routed - {broker} | routed
+            self._rounds.want(self.world.now)
+
     def _round(self) -> None:
         if self._rounds.begin(self.world.now):
             for name in self.lines:
                 self._tell_all(name)
-        members = self._lists.get("broker-a")
+        if not self._routed:
+            return
+        members = self._lists.get(min(self._routed))
         if members is None or self.name not in members.client_ids:
             return
         owners = {queue: client_id for client_id, held in members.held.items() for queue in held}
-        share = allocate_group(
-            self.world.strategy, GROUP, self.name, self.world.queues, sorted(members.client_ids), owners
-        )
+        queues = [queue for queue in self.world.queues if queue.broker_name in self._routed]
+        share = allocate_group(self.world.strategy, GROUP, self.name, queues, sorted(members.client_ids), owners)
         self._do(self._state.aim(share, self.world.now))
 
     # ---- what is done -----------------------------------------------------------------------------
@@ -204,17 +216,17 @@ class SimulatedMember(Process):
                 case Lose(queue):
                     self.world.note(f"{self.name} loses {queue.broker_name}/{queue.queue_id}")
                     self._forget(queue)
-                case Ask(queue, epoch):
-                    self._tell_of(queue, "acquire", epoch)
+                case Ask(queue, epoch, given_back):
+                    self._tell_of(queue, "acquire", epoch, given_back)
                 case GiveBack(queue, epoch):
                     self._tell_of(queue, "release", epoch)
                 case Saved(queue, epoch):
                     self._tell_of(queue, "saved", epoch)
 
-    def _tell_of(self, queue: MessageQueue, word: str, epoch: int) -> None:
+    def _tell_of(self, queue: MessageQueue, word: str, *numbers: int) -> None:
         session = self.lines[queue.broker_name].session
         if session is not None:
-            session.up(word, queue, epoch)
+            session.up(word, queue, *numbers)
 
     def _begin(self, queue: MessageQueue, grant: Grant) -> None:
         if grant.epoch < self._begun.get(queue, 0):
@@ -247,9 +259,14 @@ class SimulatedMember(Process):
                 self.world.after(0.1, finish)
             elif self.alive and queue in self._leaves and self.reads.get(queue) == epoch:
                 self._forget(queue)
-                if self.world.times.hold_s and self.world.chance.random() < 0.7:
+                hold_s = self.world.times.hold_s
+                saves_at_once = self.world.chance.random() < 0.6
+                if hold_s and saves_at_once:
                     self.post(lambda: self._do(self._state.saved([queue])))
                 self.post(lambda: self._do(self._state.released({queue: epoch})))
+                if hold_s and not saves_at_once and self.world.chance.random() < 0.7:
+                    late_s = self.world.chance.uniform(0.0, 2 * hold_s)
+                    self.world.after(late_s, lambda: self.post(lambda: self._do(self._state.saved([queue]))))
 
         self.world.after(seconds, finish)
 

@@ -22,13 +22,17 @@ HOLDING = Times(hold_s=2.5)
 #: A broken connection is taken for a dead client soon, also when the client lives and only cannot come back. One that
 #: hangs is not among the faults: it cannot know that its connection broke.
 QUICK = Times(grace_s=1.5, longest_delay_s=0.1)
-ALL = ("join", "join", "leave", "crash", "hang", "cut", "restart", "broker hangs")
+ALL = ("join", "join", "leave", "crash", "hang", "cut", "restart", "broker hangs", "reset")
 
 
 @pytest.mark.parametrize("strategy", ["averagely", "sticky"])
 @pytest.mark.parametrize(
     ("times", "kinds"),
-    [(CAREFUL, ALL), (HOLDING, ALL), (QUICK, ("join", "join", "leave", "crash", "blink", "cut", "cut", "restart"))],
+    [
+        (CAREFUL, ALL),
+        (HOLDING, ALL),
+        (QUICK, ("join", "join", "leave", "crash", "blink", "cut", "cut", "restart", "reset")),
+    ],
     ids=["careful", "holding", "quick"],
 )
 def test_a_queue_never_has_two_owners(times: Times, kinds: Sequence[str], strategy: str) -> None:
@@ -86,6 +90,10 @@ def make(world: World, kind: str) -> None:
         world.note(f"{broker.name} is killed")
         broker.stop()
         world.after(chance.uniform(0.05, 3.0), broker.start)
+    elif kind == "reset" and broker.alive:
+        queue = chance.choice([queue for queue in world.queues if queue.broker_name == broker.name])
+        world.note(f"{queue} is reset")
+        broker.reset(queue)
     elif kind == "broker hangs" and broker.alive and not broker.hangs:
         seconds = chance.uniform(0.2, 9.0)
         world.note(f"{broker.name} hangs for {seconds:.3f} s")

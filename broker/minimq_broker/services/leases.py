@@ -37,6 +37,8 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._news: asyncio.Queue[LeaseEvent] = asyncio.Queue()
+        #: What members said when they asked: how often they had given a queue back. 0 is left out.
+        self._given_back: dict[tuple[str, LeaseKey], int] = {}
         engine.receive(self._deliver(), "lease-news")
 
     def retire(self) -> None:
@@ -50,6 +52,7 @@ class LeaseKeeper:
             raise InvalidArgument(f"{client_id} is not in group {group!r}: join it before acquiring queues")
         for key, item in self._present(group, queues):
             queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
+            self._note_given_back(client_id, key, item.given_back)
             claim = Claim(item.epoch, self._engine.groups.holds(group, client_id, queue))
             self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
         self._wind()
@@ -69,6 +72,8 @@ class LeaseKeeper:
     def drop(self, group: str, client_id: str) -> None:
         """Take all queues from a member that leaves its group; called before it is out of the member list."""
         self._later(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
+        for client, key in [item for item in self._given_back if item[0] == client_id and item[1].group == group]:
+            del self._given_back[client, key]
         self._wind()
 
     def renew(self, keys: Iterable[LeaseKey]) -> None:
@@ -78,6 +83,12 @@ class LeaseKeeper:
         """
         for key in keys:
             self._later(self._engine.leases.renew(key))
+
+    def _note_given_back(self, client_id: str, key: LeaseKey, times: int) -> None:
+        if times:
+            self._given_back[client_id, key] = times
+        else:
+            self._given_back.pop((client_id, key), None)
 
     def _hold_s(self, group: str) -> float:
         agreement = self._engine.groups.agreement(group)
@@ -135,7 +146,9 @@ class LeaseKeeper:
         match event:
             case Granted(client_id, key, epoch):
                 if self._engine.leases.owner(key) == (client_id, epoch):  # otherwise given back meanwhile
-                    self._tell(client_id, broker_pb2.SessionEvent(granted=self._granted(key, epoch)))
+                    granted = self._granted(key, epoch)
+                    granted.given_back = self._given_back.get((client_id, key), 0)
+                    self._tell(client_id, broker_pb2.SessionEvent(granted=granted))
             case Wanted(client_id, key):
                 wanted = broker_pb2.QueueWanted(
                     group=key.group, topic=self._topic_name(key.queue), queue_id=key.queue.queue_id

@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
@@ -26,6 +25,7 @@ from minimq.receiving.assignment import Assignment, GroupView, OwnAssignment, Se
 from minimq.receiving.broker_sessions import BrokerSessions
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
+from minimq.receiving.queue_owner import QueueOwner
 from minimq.receiving.rounds import Rounds
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
@@ -35,42 +35,12 @@ from minimq_common.names import RETRY_PREFIX
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
-__all__ = ["Grant", "GroupMember", "Membership", "QueueOwner"]
-
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
 _RETRY_S = 0.5
 #: Least time between two rounds, and between two words about what is held.
 _GAP_S = 0.2
-
-
-class QueueOwner(Protocol):
-    """Who reads the queues of a member. Called by the member's thread; nothing may block."""
-
-    def granted(self, queue: MessageQueue, grant: Grant) -> None:
-        """The queue is ours, or ours again: read it from the offset on, or go on where we are if that is further."""
-
-    def revoked(self, queues: Sequence[MessageQueue]) -> None:
-        """Others shall have the queues: stop handing out, commit, then call `GroupMember.release`."""
-
-    def lost(self, queues: Sequence[MessageQueue]) -> None:
-        """The queues are not ours any more: read them no more. Commits of them will be refused."""
-
-    def trusted(self, broker_name: str, until: float) -> None:
-        """Leases of a broker hold until then, on the monotonic clock; after it nothing is handed out under them."""
-
-    def doubted(self, queue: MessageQueue, until: float) -> None:
-        """Hand nothing out of the queue after that time, on the monotonic clock, until it is granted again."""
-
-    def refused(self, error: MiniMQError | None) -> None:
-        """The member cannot be part of its group, until it hears None."""
-
-    def failed(self, error: MiniMQError) -> None:
-        """Something went wrong that the user has to know of; it will be tried again."""
-
-    def tick(self) -> None:
-        """A moment has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +143,7 @@ class GroupMember:
     def _run(self) -> None:
         while True:
             try:
-                task = self._to_do.get(timeout=_TICK_S)
+                task = self._to_do.get(timeout=self._idle_s())
             except queue.Empty:
                 task = _nothing
             if task is None:
@@ -192,6 +162,13 @@ class GroupMember:
             except Exception as error:  # the thread serves all queues: it must outlive a fault in one task
                 log.exception("group: failed group=%s", self._about.group)
                 self._owner.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))
+
+    def _idle_s(self) -> float:
+        """Return how long there is nothing to do unless something comes: others wait for the queues of a round."""
+        due_at = self._rounds.due_at
+        if self._told_changes != self._state.changes:
+            due_at = min(due_at, self._tell_holding_at)
+        return min(max(due_at - time.monotonic(), 0.0), _TICK_S)
 
     def _keep_time(self) -> None:
         now = time.monotonic()
@@ -233,7 +210,7 @@ class GroupMember:
                     self._rounds.want(now)
             case "granted":
                 granted = told.granted
-                grant = Grant(granted.epoch, granted.offset, granted.topic_id)
+                grant = Grant(granted.epoch, granted.offset, granted.topic_id, granted.given_back)
                 self._do(self._state.granted(MessageQueue(granted.topic, name, granted.queue_id), grant, now))
             case "wanted":
                 # Another member counts on a queue of this one, so it may know of more members, or of fewer queues.
@@ -371,6 +348,8 @@ class GroupMember:
         for step in steps:
             if isinstance(step, Ask | GiveBack | Saved):
                 item = broker_pb2.QueueEpoch(topic=step.queue.topic, queue_id=step.queue.queue_id, epoch=step.epoch)
+                if isinstance(step, Ask):
+                    item.given_back = step.given_back
                 by_broker[step.queue.broker_name].append(item)
         for name, items in by_broker.items():
             match steps[0]:

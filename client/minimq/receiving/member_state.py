@@ -27,6 +27,7 @@ the trust is over after 30 s. What remains is a line that was broken for the bro
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -41,18 +42,27 @@ class Grant(NamedTuple):
         epoch: proves the ownership; 0 where there are no leases.
         offset: where the group goes on, as its broker has it.
         topic_id: tells apart topics that had the same name one after the other; 0 when it is not known.
+        given_back: how often this member had given the queue back when it asked.
     """
 
     epoch: int
     offset: int
     topic_id: int
+    given_back: int = 0
 
 
 class Ask(NamedTuple):
-    """Tell the broker that the queue is wanted; with the epoch under which it was held last, 0 if it was not."""
+    """Tell the broker that the queue is wanted.
+
+    Attributes:
+        queue: which one.
+        epoch: under which it was held last, 0 if it was not.
+        given_back: how often it was given back so far.
+    """
 
     queue: MessageQueue
     epoch: int
+    given_back: int = 0
 
 
 class GiveBack(NamedTuple):
@@ -136,6 +146,8 @@ class MemberState:
         self._claims: dict[MessageQueue, _Claim] = {}
         #: The epoch under which each queue was held last.
         self._epochs: dict[MessageQueue, int] = {}
+        #: How often each queue was given back: a grant that was on its way meanwhile does not hold any more.
+        self._given_back: Counter[MessageQueue] = Counter()
         #: Queues whose state is saved since they were given back, or will be by then.
         self._saved: set[MessageQueue] = set()
         self._heard_at: dict[str, float] = {}
@@ -166,7 +178,7 @@ class MemberState:
             claim = self._claims[queue]
             if claim.phase is Phase.ASKED:
                 del self._claims[queue]
-                steps.append(GiveBack(queue, 0))
+                steps.append(self._return(queue, 0))
             elif claim.phase is Phase.HELD:
                 self._begin_leaving(claim, now)
                 steps.append(Revoke(queue))
@@ -207,11 +219,11 @@ class MemberState:
         steps: list[Step] = []
         for queue, epoch in sorted(self._epochs.items()):
             if queue.broker_name == broker and queue not in self._claims:
-                steps.append(GiveBack(queue, epoch))
+                steps.append(self._return(queue, epoch))
                 steps += [Saved(queue, epoch)] if queue in self._saved else []
         for queue in sorted(self._claims):
             if queue.broker_name == broker:
-                steps.append(Ask(queue, self._epochs.get(queue, 0)))
+                steps.append(self._ask_for(queue))
         return _together(steps)
 
     def disconnected(self, broker: str, until: float, now: float) -> list[Step]:
@@ -241,7 +253,9 @@ class MemberState:
         claim = self._claims.get(queue)
         if claim is None:  # it was wanted once
             self._epochs[queue] = max(grant.epoch, self._epochs.get(queue, 0))
-            return [GiveBack(queue, grant.epoch)]
+            return [self._return(queue, grant.epoch)]
+        if grant.given_back < self._given_back[queue]:
+            return []  # given back before this member heard of it; what it has asked since will be answered
         if claim.phase is not Phase.ASKED and grant.epoch <= claim.epoch:
             return self._confirm(queue, claim, grant) if grant.epoch == claim.epoch else []
         leaves = claim.phase is Phase.LEAVING and queue not in self._target
@@ -256,7 +270,7 @@ class MemberState:
     def wanted(self, queue: MessageQueue) -> list[Step]:
         """Another member waits for a queue that, as its broker has it, is this member's."""
         # That the broker was told otherwise may have got lost with a session.
-        return [] if queue in self._claims else [GiveBack(queue, self._epochs.get(queue, 0))]
+        return [] if queue in self._claims else [self._return(queue, self._epochs.get(queue, 0))]
 
     def lease_over(self, queue: MessageQueue, epoch: int, now: float) -> list[Step]:
         """The broker of a queue does not know the lease: it was restarted, or another member has the queue by now."""
@@ -267,7 +281,7 @@ class MemberState:
             # The reader stands still meanwhile. If nobody else was given the queue it goes on where it is.
             if claim.doubted_at is None:
                 claim.doubted_at = now
-            return [Ask(queue, epoch)]
+            return [self._ask_for(queue)]
         return [Lose(queue), *self._give_back(queue, claim)]
 
     # ---- time -----------------------------------------------------------------------------------
@@ -294,7 +308,14 @@ class MemberState:
 
     def _ask(self, queue: MessageQueue) -> Step:
         self._claims[queue] = _Claim()
-        return Ask(queue, self._epochs.get(queue, 0))
+        return self._ask_for(queue)
+
+    def _ask_for(self, queue: MessageQueue) -> Step:
+        return Ask(queue, self._epochs.get(queue, 0), self._given_back[queue])
+
+    def _return(self, queue: MessageQueue, epoch: int) -> Step:
+        self._given_back[queue] += 1
+        return GiveBack(queue, epoch)
 
     def _begin_leaving(self, claim: _Claim, now: float) -> None:
         claim.phase = Phase.LEAVING
@@ -303,7 +324,7 @@ class MemberState:
     def _give_back(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
         del self._claims[queue]
         self.changes += 1
-        steps: list[Step] = [GiveBack(queue, claim.epoch)]
+        steps: list[Step] = [self._return(queue, claim.epoch)]
         if queue in self._saved:
             steps.append(Saved(queue, claim.epoch))
         if queue in self._target:  # the allocation has changed back meanwhile

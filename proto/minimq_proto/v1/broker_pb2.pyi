@@ -848,17 +848,21 @@ class QueueEpoch(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
+    GIVEN_BACK_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     epoch: builtins.int
+    given_back: builtins.int
+    """How often this member has given the queue back so far; said when it asks."""
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
         queue_id: builtins.int = ...,
         epoch: builtins.int = ...,
+        given_back: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
 
 global___QueueEpoch = QueueEpoch
 
@@ -1063,6 +1067,7 @@ class QueueGranted(google.protobuf.message.Message):
     EPOCH_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
     TOPIC_ID_FIELD_NUMBER: builtins.int
+    GIVEN_BACK_FIELD_NUMBER: builtins.int
     group: builtins.str
     topic: builtins.str
     queue_id: builtins.int
@@ -1070,6 +1075,8 @@ class QueueGranted(google.protobuf.message.Message):
     offset: builtins.int
     topic_id: builtins.int
     """A topic that was deleted and made again has another id."""
+    given_back: builtins.int
+    """What the member said when it asked, so that it knows a grant that crossed its giving back."""
     def __init__(
         self,
         *,
@@ -1079,8 +1086,9 @@ class QueueGranted(google.protobuf.message.Message):
         epoch: builtins.int = ...,
         offset: builtins.int = ...,
         topic_id: builtins.int = ...,
+        given_back: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
 
 global___QueueGranted = QueueGranted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,13 +63,13 @@ def test_a_queue_is_asked_for_granted_revoked_and_given_back(state: MemberState)
     assert state.released({Q: 7}) == [GiveBack(Q, 7)]
     assert (state.held(), state.phase(Q)) == ([], None)
     assert state.released({Q: 7}) == []
-    assert state.aim([Q], 3.0) == [Ask(Q, 7)], "with the former epoch"
+    assert state.aim([Q], 3.0) == [Ask(Q, 7, 1)], "with the former epoch"
 
 
 def test_a_queue_that_is_wanted_again_while_it_leaves_is_given_back_and_asked_for(holder: MemberState) -> None:
     holder.aim([], 1.0)
     assert holder.aim([Q], 2.0) == []
-    assert holder.released({Q: 7}) == [GiveBack(Q, 7), Ask(Q, 7)]
+    assert holder.released({Q: 7}) == [GiveBack(Q, 7), Ask(Q, 7, 1)]
 
 
 def test_a_queue_that_takes_too_long_to_leave_is_lost(holder: MemberState) -> None:
@@ -84,6 +85,21 @@ def test_a_grant_that_nobody_wants_any_more_is_given_back(state: MemberState) ->
     state.aim([], 0.1)
     assert state.granted(Q, grant(7), 0.2) == [GiveBack(Q, 7)]
     assert state.held() == []
+
+
+def test_a_grant_that_crossed_the_giving_back_does_not_hold(state: MemberState) -> None:
+    state.aim([Q], 0.0)
+    assert state.aim([], 0.1) == [GiveBack(Q, 0)]
+    assert state.aim([Q], 0.2) == [Ask(Q, 0, 1)]
+    assert state.granted(Q, grant(7), 0.3) == [], "another has it by now"
+    assert state.held() == []
+    again = grant(9)._replace(given_back=1)
+    assert state.granted(Q, again, 0.4) == [Begin(Q, again)]
+    assert state.connected("a") == [Ask(Q, 9, 1)]
+    assert state.aim([], 0.5) == [Revoke(Q)]
+    assert state.released({Q: 9}) == [GiveBack(Q, 9)]
+    assert state.aim([Q], 0.6) == [Ask(Q, 9, 2)]
+    assert state.granted(Q, again, 0.7) == [], "confirmed before it was given back"
 
 
 def test_a_broker_that_has_another_wait_for_what_was_given_back_is_told_again(holder: MemberState) -> None:
@@ -239,11 +255,20 @@ class Reader:
         self.reads: dict[MessageQueue, int] = {}
         self.leaving: set[MessageQueue] = set()
         self.doubtful: set[MessageQueue] = set()
+        #: What brokers were told when they were asked last: how often a queue was given back; and how often it was.
+        self.asked: Counter[MessageQueue] = Counter()
+        self.given_back: Counter[MessageQueue] = Counter()
 
     def take(self, steps: Sequence[Step]) -> None:
         for step in steps:
             match step:
+                case Ask(queue, _, given_back):
+                    assert given_back == self.given_back[queue]
+                    self.asked[queue] = given_back
+                case GiveBack(queue):
+                    self.given_back[queue] += 1
                 case Begin(queue, given):
+                    assert given.given_back == self.given_back[queue], "a lease that was given back"
                     before = self.reads.get(queue, 0)
                     assert given.epoch > before or (given.epoch == before and queue in self.doubtful), "an older lease"
                     self.reads[queue] = given.epoch
@@ -268,7 +293,7 @@ def play(state: MemberState, reader: Reader, now: float, event: Any) -> Sequence
         case ("aim", target):
             return state.aim(target, now)
         case ("granted", queue, epoch):
-            return state.granted(queue, grant(epoch), now)
+            return state.granted(queue, grant(epoch)._replace(given_back=reader.asked[queue]), now)
         case ("lease_over", queue, epoch):
             if reader.reads.get(queue) == epoch:
                 reader.doubtful.add(queue)
