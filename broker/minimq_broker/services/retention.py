@@ -96,8 +96,8 @@ class Retention:
 
     def _delete(self, item: Expired) -> bool:
         """Delete a segment if it is still the oldest, and nobody has come to need it meanwhile."""
-        commit_log = self._store.log
-        return commit_log.segments[0].start == item.segment.start and commit_log.remove_first(self._free_to())
+        is_oldest = self._store.log.segments[0].start == item.segment.start
+        return is_oldest and self._store.remove_first(self._lowest_needed())
 
     def _count(self, item: Expired) -> None:
         segment = item.segment
