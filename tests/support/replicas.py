@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from minimq import Admin, LocalCluster, MessageQueue
 from minimq.local.broker_process import BrokerProcess
@@ -20,7 +21,12 @@ LEASE_S = 1.0
 
 @contextmanager
 def replicas(
-    path: Path, slaves: int = 1, *, lease_s: float = LEASE_S, brokers: int = 1, **broker_options: object
+    path: Path,
+    slaves: int = 1,
+    *,
+    lease_s: float = LEASE_S,
+    brokers: int = 1,
+    **broker_options: Any,  # noqa: ANN401 - of any type
 ) -> Iterator[LocalCluster]:
     """A cluster whose brokers have slaves, with the topic "t"; all logs are compared at the end."""
     with LocalCluster(
@@ -61,7 +67,9 @@ def find_master(cluster: LocalCluster, *others: BrokerProcess) -> BrokerProcess 
 
 def wait_for_master(cluster: LocalCluster, *others: BrokerProcess) -> BrokerProcess:
     """Return who leads as soon as somebody does who is none of these."""
-    return wait_until(lambda: find_master(cluster, *others), PATIENCE_S, what="another master")
+    master = wait_until(lambda: find_master(cluster, *others), PATIENCE_S, what="another master")
+    assert master is not None
+    return master
 
 
 def wait_in_sync(cluster: LocalCluster, *members: BrokerProcess) -> None:
@@ -95,9 +103,3 @@ def queues(cluster: LocalCluster) -> list[MessageQueue]:
     """Return the queues of the topic "t"."""
     with Admin(cluster.nameserver) as admin:
         return list(admin.route("t").read_queues())
-
-
-def only(values: Mapping[str, int]) -> int:
-    """Return the one value of a mapping."""
-    [value] = values.values()
-    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,12 +77,8 @@ def test_a_slave_whose_data_was_lost_gets_all_of_it_again(tmp_path: Path) -> Non
 
 
 def test_a_slave_copies_the_state_when_the_log_does_not_begin_at_its_beginning(tmp_path: Path) -> None:
-    options: dict[str, object] = {
-        "segment_bytes": 1 << 16,
-        "retention_bytes": 1 << 18,
-        "retention_check_s": 0.05,
-        "checkpoint_interval_s": 0.1,
-    }
+    options: dict[str, Any] = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 18}
+    options |= {"retention_check_s": 0.05, "checkpoint_interval_s": 0.1}
     with replicas(tmp_path, **options) as cluster, Producer(cluster.nameserver) as producer:
         master, slave = cluster.brokers
         slave.stop()

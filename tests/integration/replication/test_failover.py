@@ -1,0 +1,268 @@
+"""A slave takes the place of a master that is gone; what was acknowledged is there, once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq.local.broker_process import BrokerProcess
+from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster
+from minimq_common.rpc import from_failure
+from support.raw_sender import RawSender
+from support.reading import read_all
+from support.replicas import (
+    PATIENCE_S,
+    find_master,
+    replicas,
+    wait_caught_up,
+    wait_for_master,
+    wait_in_sync,
+)
+from support.stores import make_batch
+from support.waiting import wait_until
+
+
+class Sending:
+    """Messages sent one after the other while a test does something else."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[bytes] = []
+        self.failures: list[MiniMQError] = []
+        self.ended = False
+
+    def run(self, nameserver: str) -> None:
+        number = 0
+        with Producer(nameserver) as producer:
+            while not self.ended:
+                body = b"%d" % number
+                try:
+                    producer.send(Message("t", body))
+                    self.acknowledged.append(body)
+                except MiniMQError as error:
+                    self.failures.append(error)
+                number += 1
+
+    def wait_for_more(self) -> None:
+        """Return when messages are acknowledged that are sent from now on."""
+        enough = len(self.acknowledged) + 20
+        wait_until(lambda: len(self.acknowledged) >= enough, PATIENCE_S, what=f"sends; failed: {self.failures[-1:]}")
+
+
+@contextmanager
+def sending(cluster: LocalCluster) -> Iterator[Sending]:
+    """Send beside the block; then all that was acknowledged is stored, once."""
+    sender = Sending()
+    thread = threading.Thread(target=sender.run, args=(cluster.nameserver,))
+    thread.start()
+    try:
+        yield sender
+    finally:
+        sender.ended = True
+        thread.join()
+    stored = [message.body for message in read_all(cluster.nameserver, "t")]
+    assert len(stored) == len(set(stored))
+    missing = set(sender.acknowledged) - set(stored)
+    assert not missing, f"{len(missing)} of {len(sender.acknowledged)}"
+
+
+def send_to(broker: BrokerProcess, *bodies: bytes) -> None:
+    """Send to one broker, whatever it is. Raises what it answers."""
+    with RawSender(broker.address) as sender:
+        for result in sender.send("t", [(0, make_batch([body])) for body in bodies]):
+            if result.failure.code:
+                raise from_failure(result.failure)
+
+
+@pytest.mark.fault
+def test_nothing_acknowledged_is_lost_when_masters_are_killed_one_after_the_other(tmp_path: Path) -> None:
+    with replicas(tmp_path, slaves=2, role="sync-master") as cluster:
+        with sending(cluster) as sender:
+            for _ in range(3):
+                sender.wait_for_more()
+                master = wait_for_master(cluster)
+                wait_in_sync(cluster, *cluster.brokers)
+                master.kill()
+                wait_for_master(cluster, master)
+                sender.wait_for_more()
+                master.start()
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
+
+
+def test_a_master_that_stops_hands_over_at_once(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master", lease_s=60.0, slaves=2) as cluster:
+        with sending(cluster) as sender:
+            sender.wait_for_more()
+            master = wait_for_master(cluster)
+            master.stop()
+            successor = wait_for_master(cluster, master)  # much earlier than its lease would have been over
+            sender.wait_for_more()
+            master.start()
+            wait_in_sync(cluster, *cluster.brokers)
+        assert find_master(cluster) is successor
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+def test_a_master_that_hangs_is_replaced_and_acknowledges_nothing_when_it_goes_on(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master", slaves=2) as cluster:
+        with sending(cluster) as sender:
+            sender.wait_for_more()
+            master = wait_for_master(cluster)
+            master.pause()
+            successor = wait_for_master(cluster, master)
+            sender.wait_for_more()
+            master.resume()
+            wait_in_sync(cluster, *cluster.brokers)
+            sender.wait_for_more()
+        assert find_master(cluster) is successor
+        with pytest.raises(NotMaster):
+            send_to(master, b"late")
+        wait_caught_up(cluster)
+
+
+def test_a_former_master_takes_back_what_no_other_has(tmp_path: Path) -> None:
+    """An asynchronous master acknowledges what it alone has: that is what its word is worth."""
+    with replicas(tmp_path) as cluster:
+        master, slave = cluster.brokers
+        send_to(master, b"before")
+        wait_caught_up(cluster)
+        slave.pause()
+        for number in range(16):  # more than fits into what lies between the two
+            send_to(master, b"%d" % number * (1 << 19))
+        master.kill()
+        slave.resume()
+        assert wait_for_master(cluster, master) is slave
+        send_to(slave, b"after")
+        master.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        assert "taken back" in master.log_path.read_text()
+        stored = [message.body for message in read_all(cluster.nameserver, "t")]
+        assert {b"before", b"after"} <= set(stored)
+        assert len(stored) < 18
+
+
+def test_a_slave_takes_no_message_and_says_who_does(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster:
+        master, slave = cluster.brokers
+        with pytest.raises(NotMaster, match=master.address):
+            send_to(slave, b"astray")
+
+
+def test_a_synchronous_master_with_too_few_replicas_in_sync_writes_nothing(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master", replication_timeout_s=0.5) as cluster:
+        master, slave = cluster.brokers
+        slave.pause()
+        with pytest.raises(NotEnoughReplicas, match="did not confirm"):
+            send_to(master, b"waits in vain")  # the slave still counts
+        wait_in_sync(cluster, master)
+        before = master.replication()
+        with pytest.raises(NotEnoughReplicas, match="1 replicas of broker-a are in sync, and it takes 2"):
+            send_to(master, b"refused")
+        after = master.replication()
+        assert before is not None
+        assert after is not None
+        assert after.confirmed == before.confirmed
+        slave.resume()
+        wait_in_sync(cluster, master, slave)
+        send_to(master, b"accepted")
+        wait_caught_up(cluster)
+        assert b"refused" not in [message.body for message in read_all(cluster.nameserver, "t")]
+
+
+def test_with_a_slave_less_than_it_takes_groups_go_on_all_the_same(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master") as cluster:
+        master, slave = cluster.brokers
+        send_to(master, b"a message")
+        slave.kill()
+        wait_in_sync(cluster, master)
+        with PullConsumer(cluster.nameserver, group="g") as consumer:
+            consumer.assign([message.queue for message in read_all(cluster.nameserver, "t")])
+            consumer.poll(5.0)
+            consumer.commit()
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+def test_a_master_acknowledges_nothing_while_its_controller_hangs(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster:
+        master, slave = cluster.brokers
+        [controller] = cluster.nameservers
+        send_to(master, b"before")
+        controller.pause()
+
+        def is_refused() -> bool:
+            try:
+                send_to(master, b"meanwhile")
+            except NotMaster:
+                return True
+            return False
+
+        wait_until(is_refused, PATIENCE_S, what="the lease is over")
+        report = master.replication()
+        assert report is not None
+        assert report.lease_s == 0
+        controller.resume()
+        wait_until(lambda: not is_refused(), PATIENCE_S, what="the lease is renewed")
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+def test_offsets_of_groups_are_there_after_a_failover(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master", slaves=2) as cluster, Admin(cluster.nameserver) as admin:
+        master = wait_for_master(cluster)
+        with Producer(cluster.nameserver) as producer:
+            for number in range(100):
+                producer.send(Message("t", b"%d" % number))
+        read: list[bytes] = []
+        with PullConsumer(cluster.nameserver, group="g", auto_commit=False, start="earliest") as consumer:
+            consumer.subscribe("t")
+            while len(read) < 60:
+                read += [message.body for message in consumer.poll(1.0, max_messages=10)]
+            consumer.commit()
+        committed = admin.describe_group("g")
+        master.kill()
+        wait_for_master(cluster, master)
+        with PullConsumer(cluster.nameserver, group="g", auto_commit=False, start="earliest") as consumer:
+            consumer.subscribe("t")
+            deadline = time.monotonic() + PATIENCE_S
+            while len(read) < 100 and time.monotonic() < deadline:
+                read += [message.body for message in consumer.poll(0.1)]
+        assert sorted(read) == sorted(b"%d" % number for number in range(100))
+        assert committed is not None
+        master.start()
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
+
+
+def test_a_member_of_a_group_goes_on_over_a_failover(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master", slaves=2) as cluster:
+        master = wait_for_master(cluster)
+        read: set[bytes] = set()
+        with (
+            PullConsumer(cluster.nameserver, group="g", start="earliest") as consumer,
+            Producer(cluster.nameserver) as producer,
+        ):
+            consumer.subscribe("t")
+
+            def has_read(body: bytes) -> bool:
+                read.update(message.body for message in consumer.poll(0.1))
+                return body in read
+
+            producer.send(Message("t", b"before"))
+            wait_until(lambda: has_read(b"before"), PATIENCE_S)
+            master.kill()
+            producer.send(Message("t", b"after"))
+            wait_until(lambda: has_read(b"after"), PATIENCE_S)
+        master.start()
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
