@@ -251,3 +251,26 @@ def test_a_loop_that_hangs_hides_nothing_else() -> None:
     goes_on.set()
     loop.run(server.stop())
     loop.close()
+
+
+def test_a_stop_waits_for_the_scrape_that_is_under_way() -> None:
+    loop, begun, goes_on = LoopThread(), threading.Event(), threading.Event()
+    happened: list[str] = []
+
+    def collect() -> Iterator[Metric]:
+        begun.set()
+        goes_on.wait(PATIENCE_S)
+        happened.append("collected")  # after this, what is collected from may be closed
+        yield gauge("minimq_test_last", "Of a scrape.", 1)
+
+    server = MetricsServer(collect, "minimq_test")
+    address = loop.run(server.start("127.0.0.1:0"))
+    scraping = threading.Thread(target=Scrape, args=(address,))
+    scraping.start()
+    assert begun.wait(PATIENCE_S)
+    threading.Timer(1.5, goes_on.set).start()  # longer than a stop takes that waits for nobody
+    loop.run(server.stop(), PATIENCE_S)
+    happened.append("stopped")
+    scraping.join(PATIENCE_S)
+    assert happened == ["collected", "stopped"]
+    loop.close()
