@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,9 +22,15 @@ COUNT = 200
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A broker that soon gives queues away when a session broke; its topic "t" has one queue with messages."""
-    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"session_grace_s": 1.0}) as made:
+def grace_s() -> float:
+    """How soon the broker gives queues away when a session broke."""
+    return 1.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, grace_s: float) -> Iterator[LocalCluster]:
+    """A broker whose topic "t" has one queue with messages."""
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"session_grace_s": grace_s}) as made:
         with Admin(made.nameserver) as admin, Producer(made.nameserver) as producer:
             admin.create_topic("t", queues=1)
             producer.send_many(Message("t", b"%d" % number) for number in range(COUNT))
@@ -78,17 +85,22 @@ def test_a_member_that_is_cut_off_hands_out_nothing_that_others_may_have(cluster
         consumer.commit()
 
 
-def test_a_connection_that_comes_back_in_time_repeats_nothing(cluster: LocalCluster, relay: Relay) -> None:
+@pytest.mark.parametrize("grace_s", [3.0])
+def test_a_member_whose_lease_is_confirmed_goes_on_where_it_was(cluster: LocalCluster, relay: Relay) -> None:
     [broker] = cluster.brokers
     with PullConsumer(cluster.nameserver, group="g") as consumer:
         lead(consumer, {broker.address: relay.address})
         consumer.subscribe("t")
         found = read(consumer, 10)
-        for _ in range(3):
-            relay.cut()
-            found += read(consumer, 20)
+        [fetcher] = consumer._core._fetchers.values()
+        joined = time.monotonic()
+        wait_until(lambda: time.monotonic() >= joined + 3.0, what="the latest sign of life is as old as the grace")
+        relay.cut(for_good=True)
+        wait_until(lambda: time.monotonic() >= fetcher.sure_until, PATIENCE_S)
+        assert consumer.poll(0.0) == []
+        relay.mend()
         found += read(consumer, COUNT - len(found))
-        assert found == list(range(COUNT))
+        assert found == list(range(COUNT)), "nothing is repeated"
         consumer.commit()
 
 
