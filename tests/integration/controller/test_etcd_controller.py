@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.replication.controller import parse
+from minimq_broker.replication.etcd_link import EtcdLink
+from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.replica_set import elect
 from support.etcd_cluster import MEMBERS, EtcdCluster, etcd_cluster
 from support.loop_thread import LoopThread
 from support.reporter import LEASE_S, Reporter, StartReporter
@@ -90,6 +93,24 @@ def test_without_a_majority_nobody_leads_and_with_it_the_master_goes_on(
     own_etcd.start(0)
     wait_until(lambda: master.is_master or slave.is_master, 20)
     assert not master.led.keys() & slave.led.keys()
+
+
+def test_an_election_fails_if_the_master_has_reported_since(
+    etcd: EtcdCluster, broker_name: str, start: StartReporter, loop: LoopThread
+) -> None:
+    """The last moment of its lease: whoever elects has not seen the report yet."""
+    master = start(etcd.option)
+    wait_until(lambda: master.is_master, 20)
+    master.fall_silent()
+    link = EtcdLink(etcd.endpoints, 5.0)
+    view = EtcdView(link, master.report.key, LEASE_S)
+    loop.run(view.look())
+    elected = elect(view.existing(), [report(broker_name=broker_name, run=7, last_term=1)])
+    assert elected is not None
+    loop.run(master.controller.report(master.report))
+    assert not loop.run(view.replace(elected, unless_heard=0))
+    assert loop.run(view.replace(elected, unless_heard=0))  # now it has seen the report
+    loop.run(link.close())
 
 
 def test_an_etcd_that_is_not_there_is_unavailable(loop: LoopThread) -> None:

@@ -81,8 +81,8 @@ def test_a_silent_master_is_replaced_when_its_lease_is_over(controller: str, sta
 
 def test_nobody_is_elected_who_is_not_in_sync(controller: str, start: StartReporter) -> None:
     master = start(controller, 0)
-    slave = start(controller, 1, last_term=9, log_end=1 << 40)
     wait_for_master(master)
+    slave = start(controller, 1, last_term=9, log_end=1 << 40)
     master.fall_silent()
     wait_until(lambda: time.monotonic() > master.lease_until + 1.5 * LEASE_S)
     assert record_of(slave).master_id == 0

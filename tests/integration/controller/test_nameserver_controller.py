@@ -58,12 +58,14 @@ def test_after_a_start_the_former_lease_is_waited_for(own_nameserver: Controller
 @pytest.mark.fault
 def test_no_term_is_given_twice_over_many_kills(own_nameserver: ControllerProcess, start: StartReporter) -> None:
     replica = start(own_nameserver.address, 0)
+    wait_until(lambda: 1 in replica.led)
     for term in range(1, 4):
-        wait_until(lambda term=term: term in replica.led, 20)  # type: ignore[misc]
         own_nameserver.kill()
+        until = replica.lease_until
         replica.restart()
         own_nameserver.start()
-    wait_until(lambda: 4 in replica.led, 20)
+        wait_until(lambda term=term: term + 1 in replica.led, 20)  # type: ignore[misc]
+        assert replica.led[term + 1] > until
     assert list(replica.led) == [1, 2, 3, 4]
 
 
