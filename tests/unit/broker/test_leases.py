@@ -98,6 +98,8 @@ def test_what_is_told_after_the_last_step(steps: str, events: list[LeaseEvent]) 
         ("+a +b -a/9", []),
         ("+a -a/9 +b", []),
         ("+a +b -a/9 @8.9", []),
+        ("+a +b -a/9 @8.9 +b", []),
+        ("+a +b -a/9 @8.9 -b", []),
         ("+a +b -a/9 @9", [granted("b", 2)]),
         ("+a +b +c -a/9 @9", [granted("b", 2), Wanted("b", KEY)]),
         ("+a -a/9 @9 +b", [granted("b", 2)]),
@@ -128,6 +130,7 @@ def test_holds(steps: str, events: list[LeaseEvent]) -> None:
     [
         ("+a", []),
         ("+a @2.9", []),
+        ("+a @2.9 +b", []),
         ("+a @3", [granted("a", 1)]),
         ("+a +b @3", [granted("a", 1), Wanted("a", KEY)]),
         ("+a5", []),  # somebody may have had it later
