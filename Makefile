@@ -13,13 +13,13 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-fault docs lint format proto proto-check lock clean
+.PHONY: help setup java etcd demo test test-fault docs lint format proto proto-check lock clean
 .PHONY: bench bench-faults bench-rebalances bench-routes compose-up compose-down compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.done java ## Install everything: the virtual environment .venv, and Java if there is none
+setup: $(VENV)/.done java etcd ## Install everything: the virtual environment .venv, and Java and etcd if there are none
 
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
@@ -83,12 +83,15 @@ clean: ## Remove the virtual environments and what the tools leave behind
 java:
 	@scripts/ensure-java.sh
 
+etcd:
+	@scripts/ensure-etcd.sh
+
 # A stamp is written last: the next run installs again after an interruption or a change of what it depends on.
 # The constraints go through the environment as well, so that they hold for the tools that build packages.
 $(VENV)/.done: pyproject.toml constraints.txt
 	@$(call make_venv,$(VENV))
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,dev,demo]'
+	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,etcd,dev,demo]'
 	@touch $@
 
 # The generator has an environment of its own: it must be older than the runtime.
