@@ -45,7 +45,7 @@ class GroupQueueDescription:
     @property
     def lag(self) -> int:
         """How many stored messages are not committed."""
-        return self.max_offset - max(self.committed_offset or 0, self.min_offset)
+        return max(self.max_offset - max(self.committed_offset or 0, self.min_offset), 0)
 
 
 @dataclass(frozen=True, slots=True)
