@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
@@ -15,10 +16,13 @@ from minimq.administration.topic_admin import TopicAdmin
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq.routes.conflict_report import ConflictReport
 from minimq.routes.nameserver_link import NameServerLinks
-from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from minimq_common.model import BrokerData, MessageQueue, Permission
 from minimq_common.names import check_group, check_topic
 from minimq_proto.v1 import broker_pb2
+
+#: How long a promotion may take, in seconds: a long lease.
+_PROMOTION_S = 60.0
 
 
 class Admin(TopicAdmin, GroupAdmin):
@@ -108,6 +112,40 @@ class Admin(TopicAdmin, GroupAdmin):
         answer = self._masters.calls.call(masters[broker_name], lambda stub: stub.SetPermission, request)
         if wait:
             self._masters.wait_until_shown({broker_name: answer.data_version})
+
+    def promote(self, broker_name: str, replica_id: int, *, unclean: bool = False) -> int:
+        """Make another replica of a broker its master, and return when it leads. Takes about as long as a lease.
+
+        Args:
+            broker_name: of the broker.
+            replica_id: number of the replica, as it was started with; `broker_status` shows it.
+            unclean: also when it is not in sync: what it does not have is lost.
+
+        Returns:
+            The term that it leads.
+
+        Raises:
+            InvalidArgument: no such replica is registered, or the broker has no replicas.
+            NotInSync: it is not in sync, and `unclean` is not given.
+            DeadlineExceeded: it took too long, and may still happen.
+            MiniMQError: another one was elected, or the replica failed.
+        """
+        replicas = {
+            status.report.replication.replica_id: status.address
+            for status in self.broker_status()
+            if status.broker_name == broker_name and status.report is not None
+        }
+        if replica_id not in replicas:
+            known = ", ".join(map(str, sorted(replicas))) or "none"
+            raise InvalidArgument(f"broker {broker_name!r} has no replica {replica_id} that answers: there are {known}")
+        request = broker_pb2.PromoteRequest(unclean=unclean)
+        give_up = time.monotonic() + _PROMOTION_S
+        while True:
+            try:
+                return self._masters.calls.call(replicas[replica_id], lambda stub: stub.Promote, request).term
+            except DeadlineExceeded:  # it goes on, and who asks again waits for the same promotion
+                if time.monotonic() >= give_up:
+                    raise
 
     # ---- Offsets --------------------------------------------------------------------------------
 

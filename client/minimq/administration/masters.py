@@ -67,7 +67,9 @@ class Masters:
         masters = {broker.broker_name: broker.addresses[MASTER_ID] for broker in brokers if broker.master}
         if not masters:
             listed = ", ".join(broker.broker_name for broker in brokers)
-            raise Unavailable(f"of {listed} only slaves are running: start a master with `minimq-broker --id 0`")
+            raise Unavailable(
+                f"of {listed} only slaves are running: wait until one of them is elected, or start the others"
+            )
         unknown = [name for name in names if name not in masters]
         if unknown:
             raise InvalidArgument(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from minimq.administration.descriptions import name_of
-from minimq.cli.base import Row, duration_of, output_option, show, show_json, show_table, size_of
+from minimq.cli.base import Row, duration_of, option, output_option, show, show_json, show_table, size_of
 from minimq.cli.topic import PERMISSIONS
+
+if TYPE_CHECKING:
+    from minimq.administration.descriptions import BrokerReport
 
 
 @click.group()
@@ -57,6 +61,7 @@ def status(nameserver: str, output: str) -> None:
                     "bytes_deleted": report.bytes_deleted if report else None,
                     "retention_s": report.retention_s if report else None,
                     "retention_bytes": report.retention_bytes if report else None,
+                    **_replication(report),
                 }
             )
     for conflict in conflicts:
@@ -70,6 +75,10 @@ def status(nameserver: str, output: str) -> None:
         "id": "Id",
         "address": "Address",
         "state": "State",
+        "role": "Role",
+        "replica": "Replica",
+        "in_sync": "In sync",
+        "behind": "Behind",
         "permission": "Permission",
         "up_for": "Up for",
         "messages_in": "In",
@@ -80,6 +89,9 @@ def status(nameserver: str, output: str) -> None:
     # A table says only what is not the same for all.
     for key in ("cluster", "id"):
         if len({row[key] for row in rows}) <= 1:
+            del headings[key]
+    if not any(row["in_sync"] for row in rows):
+        for key in ("role", "replica", "in_sync", "behind"):
             del headings[key]
     show_table([{**row, **_in_short(row)} for row in rows], headings)
 
@@ -145,10 +157,51 @@ def permission(nameserver: str, broker: str, allowed: str) -> None:
     click.echo(f"broker {broker}: permission {allowed}")
 
 
-def _in_short(row: Row) -> Row:
-    """Return the time since the start, the size on disk and the fullness of the disk as people read them."""
-    started_at, disk_bytes, used, level = row["started_at"], row["disk_bytes"], row["disk_used"], row["disk_level"]
+@cluster.command()
+@click.argument("broker")
+@option("--to", "replica", type=int, required=True, metavar="ID", help="Number of the replica, its --id.")
+@option("--unclean", is_flag=True, help="Also when it is not in sync: messages that it does not have are LOST.")
+@option("--yes", is_flag=True, help="Do not ask whether messages may be lost.")
+@click.pass_obj
+def promote(nameserver: str, broker: str, replica: int, unclean: bool, yes: bool) -> None:
+    """Make another replica of a BROKER its master.
+
+    Only one that is in sync has all that was acknowledged, and takes over without loss; `minimq cluster status` shows
+    which are. It returns when the replica leads, after about the time of a lease.
+
+    Example: minimq cluster promote broker-a --to 1
+    """
+    from minimq.administration.admin import Admin
+
+    if unclean and not yes:
+        click.confirm(f"Messages that replica {replica} of {broker} does not have will be lost. Go on?", abort=True)
+    with Admin(nameserver) as admin:
+        term = admin.promote(broker, replica, unclean=unclean)
+    click.echo(f"broker {broker}: replica {replica} is the master, term {term}")
+
+
+def _replication(report: BrokerReport | None) -> Row:
+    """Return what a broker is among its replicas."""
+    if report is None or report.replication.role == "alone":
+        return dict.fromkeys(("role", "replica", "term", "in_sync", "confirmed", "behind_bytes"))
+    about = report.replication
     return {
+        "role": about.role,
+        "replica": about.replica_id,
+        "term": about.term,
+        "in_sync": list(about.in_sync),
+        "confirmed": about.confirmed,
+        "behind_bytes": about.behind_bytes,
+    }
+
+
+def _in_short(row: Row) -> Row:
+    """Return times, sizes and lists as people read them."""
+    started_at, disk_bytes, used, level = row["started_at"], row["disk_bytes"], row["disk_used"], row["disk_level"]
+    in_sync, behind = row["in_sync"], row["behind_bytes"]
+    return {
+        "in_sync": ", ".join(map(str, in_sync)) if isinstance(in_sync, list) else None,
+        "behind": size_of(behind) if isinstance(behind, int) else None,
         "up_for": duration_of((datetime.now(UTC) - started_at).total_seconds())
         if isinstance(started_at, datetime)
         else None,

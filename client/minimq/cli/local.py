@@ -38,7 +38,9 @@ _DEFAULT_PORT = 9876
 def local(brokers: int, slaves: int, port: int, data_dir: Path | None) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
 
-    Example: minimq local --brokers 3 --data-dir ./minimq-data
+    With slaves, the name server is the controller that makes a slave the master when that one fails.
+
+    Example: minimq local --brokers 3 --slaves 1 --data-dir ./minimq-data
     """
     from minimq.local.local_cluster import LocalCluster
 

@@ -1,0 +1,67 @@
+"""A master that is chosen by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, Message, Producer
+from minimq_common.errors import InvalidArgument, NotInSync
+from support.command import Minimq
+from support.reading import read_all
+from support.replicas import find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
+
+
+def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master", slaves=2) as cluster:
+        minimq = Minimq(cluster.nameserver)
+        master, successor, _ = cluster.brokers
+        with Producer(cluster.nameserver) as producer:
+            futures = [producer.send_async(Message("t", b"%d" % number)) for number in range(2000)]
+            assert (
+                minimq("cluster", "promote", "broker-a", "--to", "1")
+                == "broker broker-a: replica 1 is the master, term 2\n"
+            )
+            futures += [producer.send_async(Message("t", b"%d" % number)) for number in range(2000, 4000)]
+            for future in futures:
+                future.result(30)
+        assert find_master(cluster) is successor
+        stored = [message.body for message in read_all(cluster.nameserver, "t")]
+        assert sorted(stored) == sorted(b"%d" % number for number in range(4000))
+        wait_in_sync(cluster, *cluster.brokers)
+        rows = {row["replica"]: row for row in minimq.json("cluster", "status")}
+        assert [rows[number]["role"] for number in range(3)] == ["slave", "master", "slave"]
+        assert [rows[number]["id"] for number in range(3)] == [1, 0, 2]
+        assert rows[0]["in_sync"] == [0, 1, 2]
+        assert "In sync" in minimq("cluster", "status")
+        assert minimq("cluster", "promote", "broker-a", "--to", "1").endswith("term 2\n")  # it is already
+        wait_caught_up(cluster)
+
+
+def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster, Admin(cluster.nameserver) as admin:
+        master, slave = cluster.brokers
+        wait_caught_up(cluster)
+        slave.kill()
+        with Producer(cluster.nameserver) as producer:
+            producer.send(Message("t", b"lost"))
+        wait_in_sync(cluster, master)
+        master.kill()
+        slave.start()
+        with pytest.raises(NotInSync, match="--unclean"):
+            admin.promote("broker-a", 1)
+        assert admin.promote("broker-a", 1, unclean=True) == 2
+        assert wait_for_master(cluster) is slave
+        master.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        assert read_all(cluster.nameserver, "t") == []
+
+
+def test_what_cannot_be_promoted(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster, Admin(cluster.nameserver) as admin:
+        with pytest.raises(InvalidArgument, match="no replica 7 that answers: there are 0, 1"):
+            admin.promote("broker-a", 7)
+        with pytest.raises(InvalidArgument, match="no replica 0"):
+            admin.promote("broker-x", 0)
