@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 PATIENCE_S = 30.0
 #: A lease as short as a loaded machine allows.
-LEASE_S = 1.0
+LEASE_S = 1.5
 
 
 @contextmanager

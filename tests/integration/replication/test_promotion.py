@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,11 @@ from support.replicas import find_master, replicas, wait_caught_up, wait_for_mas
 def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -> None:
     with replicas(tmp_path, role="sync-master", slaves=2) as cluster:
         minimq = Minimq(cluster.nameserver)
-        master, successor, _ = cluster.brokers
+        successor = cluster.brokers[1]
         with Producer(cluster.nameserver) as producer:
             futures = [producer.send_async(Message("t", b"%d" % number)) for number in range(2000)]
-            assert (
-                minimq("cluster", "promote", "broker-a", "--to", "1")
-                == "broker broker-a: replica 1 is the master, term 2\n"
-            )
+            told = minimq("cluster", "promote", "broker-a", "--to", "1")
+            assert re.fullmatch(r"broker broker-a: replica 1 is the master, term \d+\n", told)
             futures += [producer.send_async(Message("t", b"%d" % number)) for number in range(2000, 4000)]
             for future in futures:
                 future.result(30)
@@ -35,7 +34,7 @@ def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -
         assert [rows[number]["id"] for number in range(3)] == [1, 0, 2]
         assert rows[0]["in_sync"] == [0, 1, 2]
         assert "In sync" in minimq("cluster", "status")
-        assert minimq("cluster", "promote", "broker-a", "--to", "1").endswith("term 2\n")  # it is already
+        assert minimq("cluster", "promote", "broker-a", "--to", "1") == told  # it is already
         wait_caught_up(cluster)
 
 
@@ -51,7 +50,7 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         slave.start()
         with pytest.raises(NotInSync, match="--unclean"):
             admin.promote("broker-a", 1)
-        assert admin.promote("broker-a", 1, unclean=True) == 2
+        assert admin.promote("broker-a", 1, unclean=True) > 1
         assert wait_for_master(cluster) is slave
         master.start()
         wait_in_sync(cluster, master, slave)
