@@ -88,14 +88,15 @@ class Broker:
             recovery_s=options.session_grace_s,
             alone=not options.controller,
         )
-        self._retention = Retention(engine, options.retention_check_s)
-        self._retention.start()
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
         self._address = await rpc.bind(self._server, options.listen)
         self._routes = RouteLookup(options.nameservers)
         self._roles = self._make_roles(engine, options) if options.controller else None
+        needed = (self._roles.lowest_needed,) if self._roles else ()
+        self._retention = Retention(engine, options.retention_check_s, *needed)
+        self._retention.start()
         standing = Standing(engine, self._roles)
         self._service = BrokerService(engine, identity, sessions, options.auto_create_queues, self._routes, standing)
         broker_pb2_grpc.add_BrokerServicer_to_server(self._service, self._server)

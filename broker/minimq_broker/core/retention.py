@@ -23,6 +23,9 @@ class RetentionRules:
 
 FOR_EVER = RetentionRules()
 
+#: A log position beyond all others: nobody needs entries before it.
+NOTHING_NEEDED = 1 << 63
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:

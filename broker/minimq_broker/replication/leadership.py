@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 
 from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
+from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.term_history import TermStart, common_point
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.feed import Context, Feed
@@ -124,6 +125,11 @@ class Leadership:
     def progress(self) -> Mapping[int, ReplicaProgress]:
         """Return how far each slave is."""
         return self.in_sync.progress(self._loop.time())
+
+    def lowest_needed(self) -> int:
+        """Return the log position from which on a slave that is in sync needs entries."""
+        followers = [progress for slave, progress in self.progress().items() if slave in self.in_sync.members]
+        return min((progress.position for progress in followers), default=NOTHING_NEEDED)
 
     def end(self) -> None:
         """Confirm and acknowledge nothing from now on; `stop` is to follow. Idempotent."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from minimq_broker.core.in_sync import Patience
+from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, Whom
 from minimq_broker.replication.leadership import Leadership, lease_clock
@@ -105,6 +106,10 @@ class RoleKeeper:
         if self.own.replica_id or self.record is None:
             return self.own.replica_id
         return self.record.master_id
+
+    def lowest_needed(self) -> int:
+        """Return the log position from which on others need entries of this broker."""
+        return NOTHING_NEEDED if self.leadership is None else self.leadership.lowest_needed()
 
     async def leads(self, term: int) -> None:
         """Return when this broker leads a term, or a later one."""

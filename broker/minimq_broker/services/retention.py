@@ -8,16 +8,13 @@ from collections.abc import Callable
 
 import lmdb
 
-from minimq_broker.core.retention import Expired, SegmentFacts, expired, is_outdated
+from minimq_broker.core.retention import NOTHING_NEEDED, Expired, SegmentFacts, expired, is_outdated
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError, SystemBusy
 
 log = logging.getLogger(__name__)
-
-#: Beyond every position of the log.
-_NOTHING_NEEDED = 1 << 63
 
 
 class Retention:
@@ -26,7 +23,7 @@ class Retention:
     Args:
         engine: whose store is looked after, by the rules in the store's options.
         check_interval_s: seconds between two looks; there is one at once when the disk gets fuller than it should be.
-        lowest_needed: returns the log position from which on somebody else still needs entries, such as a slave.
+        lowest_needed: returns the log position from which on slaves need entries; called on the event loop.
         clock_ms: the time of day in ms since 1970.
     """
 
@@ -34,7 +31,7 @@ class Retention:
         self,
         engine: Engine,
         check_interval_s: float,
-        lowest_needed: Callable[[], int] = lambda: _NOTHING_NEEDED,
+        lowest_needed: Callable[[], int] = lambda: NOTHING_NEEDED,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._engine = engine
@@ -87,17 +84,17 @@ class Retention:
             self._wake.clear()
 
     async def _look(self) -> None:
-        for item in await asyncio.to_thread(self._find):
+        for item in await asyncio.to_thread(self._find, self._lowest_needed()):
             if self._stopping:
                 return
-            if not await asyncio.to_thread(self._delete, item):
+            if not await asyncio.to_thread(self._delete, item, self._lowest_needed()):
                 return
             self._count(item)
 
-    def _delete(self, item: Expired) -> bool:
+    def _delete(self, item: Expired, needed_from: int) -> bool:
         """Delete a segment if it is still the oldest, and nobody has come to need it meanwhile."""
         is_oldest = self._store.log.segments[0].start == item.segment.start
-        return is_oldest and self._store.remove_first(self._lowest_needed())
+        return is_oldest and self._store.remove_first(needed_from)
 
     def _count(self, item: Expired) -> None:
         segment = item.segment
@@ -111,7 +108,7 @@ class Retention:
             self._store.log.start,
         )
 
-    def _find(self) -> list[Expired]:
+    def _find(self, needed_from: int) -> list[Expired]:
         """Return what is to be deleted. Has the segment that is written to sealed if all in it is over age."""
         now, rules = self._clock_ms(), self._store.options.retention
         excess = self._store.disk.excess_bytes()
@@ -120,10 +117,8 @@ class Retention:
         facts = [self._facts(segment, end) for segment, end in zip(segments, ends, strict=True)]
         if is_outdated(facts[-1], now, rules):
             self._store.call(self._seal)
-        return expired(facts, now, rules, free_to=self._free_to(), excess_bytes=excess)
-
-    def _free_to(self) -> int:
-        return min(self._store.saved_position, self._lowest_needed())
+        free_to = min(self._store.saved_position, needed_from)
+        return expired(facts, now, rules, free_to=free_to, excess_bytes=excess)
 
     def _seal(self) -> None:
         """On the writer's thread, where nothing comes in between: look again, and roll."""
