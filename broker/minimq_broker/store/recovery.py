@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
-from minimq_broker.core.state import BatchApplied, State
+from minimq_broker.core.facts import Fact
+from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
@@ -13,6 +14,9 @@ from minimq_broker.store.entry import effect
 from minimq_common.errors import CopyNeeded, CorruptEntry, StoreError
 
 log = logging.getLogger(__name__)
+
+#: In so many groups at most is confirmed what a recovery finds behind the checkpoint.
+_HELD_GROUPS = 4096
 
 
 def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirmation | None = None) -> State:
@@ -37,18 +41,17 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
         )
     if confirmation is not None:  # nothing else is ever saved
         confirmation.confirm(behind)
+    held = _Held(confirmation, (commit_log.end - behind) // _HELD_GROUPS)
     applied = 0
     for position, entry in commit_log.entries(behind):
         if position != state.position:
             raise CorruptEntry(f"the log has a gap: entry at {position} where {state.position} was expected")
-        change, end = effect(entry, position), position + len(entry)
-        if confirmation is not None and end > confirmation.position and isinstance(change, BatchApplied):
-            confirmation.cover({change.queue: state.end(change.queue)})
-            state.apply(change, end)
-            confirmation.add(end, [], {change.queue}, started)
-        else:
-            state.apply(change, end)
+        change = effect(entry, position)
+        held.note(change, state)
+        state.apply(change, position + len(entry))
+        held.add(state.position)
         applied += 1
+    held.add(state.position, last=True)
     log.info(
         "store: recovered topics=%d end=%d applied=%d seconds=%.3f",
         len(state.topics),
@@ -57,6 +60,38 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
         time.monotonic() - started,
     )
     return state
+
+
+class _Held:
+    """Groups of what a recovery finds and nobody has confirmed, in not too many groups, however much it is.
+
+    Args:
+        confirmation: gets them, unless it is None.
+        group_bytes: size of a group.
+    """
+
+    def __init__(self, confirmation: Confirmation | None, group_bytes: int) -> None:
+        self._confirmation = confirmation
+        self._group_bytes = group_bytes
+        self._ends: dict[QueueKey, QueueEnd] = {}
+        self._start = 0
+
+    def note(self, change: Fact | BatchApplied, state: State) -> None:
+        """Take note of what is about to be applied."""
+        if self._confirmation is None or not isinstance(change, BatchApplied):
+            return
+        if not self._ends:
+            self._start = state.position
+        self._ends.setdefault(change.queue, state.end(change.queue))
+
+    def add(self, end: int, *, last: bool = False) -> None:
+        """Add what was applied up to a log position as a group, if it is large enough."""
+        if self._confirmation is None or not self._ends or (end - self._start < self._group_bytes and not last):
+            return
+        if end > self._confirmation.position:
+            self._confirmation.cover(self._ends)
+            self._confirmation.add(end, [], self._ends.keys(), 0.0)
+        self._ends = {}
 
 
 def truncate(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.store import recovery
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.jobs import SendStatus
 from minimq_common.errors import InvalidArgument, NotEnoughReplicas, NotMaster, TopicNotFound
@@ -227,6 +228,27 @@ def test_the_state_is_saved_as_soon_as_it_is_confirmed(stores: Stores) -> None:
     assert store.store.saved_position == 0
     store.store.confirm(store.store.end)
     wait_until(lambda: store.store.saved_position == store.store.end)
+
+
+def test_however_much_a_start_finds_nothing_is_seen_too_early(
+    stores: Stores, master: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is confirmed together then may be more than one batch, never less than one."""
+    ends = []
+    for number in range(20):
+        master.submit("t", 0, body(number))
+        master.store.call(lambda: ends.append(master.store.end))
+    shutil.copytree(master.path, stores.folder / "copy")
+    monkeypatch.setattr(recovery, "_HELD_GROUPS", 3)
+    copy = stores.open("copy", alone=False)
+    seen = []
+    for end in ends:
+        copy.store.confirm(end - 1)
+        seen.append(len(copy.bodies("t", 0)))
+        assert seen[-1] <= len(seen) - 1
+    assert len(set(seen)) in (3, 4), "a group at a time"
+    copy.store.confirm(ends[-1])
+    assert len(copy.bodies("t", 0)) == 20
 
 
 def test_a_crash_of_a_master_that_waits(stores: Stores, master: OpenStore) -> None:

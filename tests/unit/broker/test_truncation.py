@@ -164,9 +164,12 @@ def test_what_is_left_but_not_confirmed_stays_out_of_sight(stores: Stores) -> No
     assert store.bodies("t", 0) == [b"0", b"1", b"2"]
     store.store.confirm(ends[3])
     assert store.bodies("t", 0) == [b"0", b"1", b"2", b"3"]
+    entries = store.store.entries(ends[1], 1 << 20)
     store.store.truncate(ends[1])
     assert store.bodies("t", 0) == [b"0", b"1"]
     assert store.store.confirmed == ends[1]
+    store.submit_entries(ends[1], entries).result(PATIENCE_S)
+    assert store.bodies("t", 0) == [b"0", b"1"], "what was confirmed there before was something else"
 
 
 def test_an_error_on_the_way_stops_the_store(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
