@@ -66,7 +66,15 @@ class SimulatedBroker(Process):
 
     def reset(self, queue: MessageQueue) -> None:
         """Let the group go on elsewhere in a queue: what its owner does under the epoch it knows is refused."""
-        self.post(lambda: self._tell(self.leases.renew(key_of(queue))))
+
+        def renew() -> None:
+            key = key_of(queue)
+            owner = self.leases.owner(key)
+            self._tell(self.leases.renew(key))
+            if owner is not None and self.leases.owner(key) == owner:
+                raise Violation(f"{owner[0]} goes on under {short(owner[1])} though {queue} was reset")
+
+        self.post(renew)
 
     def _every(self, seconds: float, term: int) -> None:
         if self.term == term and self.alive:
