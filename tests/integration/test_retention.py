@@ -227,6 +227,34 @@ def test_a_group_that_comes_back_too_late_goes_on_at_what_is_stored(by_size: Wor
     assert (after.committed_offset, after.lag) == (end, 0)
 
 
+def test_who_broadcasts_is_told_as_well(by_size: World, tmp_path: Path) -> None:
+    resets: list[OffsetReset] = []
+
+    def consumer() -> PullConsumer:
+        return PullConsumer(
+            by_size.nameserver,
+            group="g",
+            client_id="display",
+            model="broadcasting",
+            offsets_dir=tmp_path / "offsets",
+            on_offset_reset=resets.append,
+        )
+
+    by_size.send(1)
+    with consumer() as first:
+        first.subscribe("t")
+        wait_until(lambda: first.poll(0.1), PATIENCE_S)
+    by_size.send(99)
+    wait_until(lambda: by_size.report().disk_bytes <= 300_000, PATIENCE_S)
+    stored, _ = by_size.bounds()
+    with consumer() as again:
+        again.subscribe("t")
+        message = wait_until(lambda: again.poll(0.1), PATIENCE_S)[0]
+        assert (message.queue, message.queue_offset) == (QUEUE, stored)
+        assert [(reset.wanted, reset.offset) for reset in resets] == [(1, stored)]
+        assert again.missed_messages == stored - 1
+
+
 def test_a_slow_reader_gets_each_message_or_is_told_of_it(by_size: World) -> None:
     resets: list[OffsetReset] = []
     read: list[int] = []

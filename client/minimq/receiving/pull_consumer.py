@@ -152,7 +152,7 @@ class PullConsumer(Consumer):
             max_messages: most messages to return.
 
         Raises:
-            OffsetOutOfRange: a queue's offset is not stored; `seek` to one of those that the text names.
+            OffsetOutOfRange: with `offset_reset="error"`, a message was deleted before it was read; `seek` elsewhere.
             CorruptBatch: a batch is damaged; `seek` to the offset that the text names.
             GroupConflict: the consumer contradicts its group; said by each `poll` until the group takes it.
             TopicNotFound, Unavailable: a topic is not found at the first `poll`.

@@ -1,0 +1,67 @@
+"""Retention of a broker with slaves: each replica deletes by itself, and none what a slave in sync still needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from minimq import Admin, LocalCluster, Message, Producer
+from minimq.local.broker_process import BrokerProcess
+from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.waiting import wait_until
+
+OPTIONS: dict[str, Any] = {
+    "segment_bytes": 1 << 16,
+    "checkpoint_interval_s": 0.05,
+    "retention_bytes": 300_000,
+    "retention_check_s": 0.05,
+}
+
+
+def size_of(broker: BrokerProcess) -> int:
+    return sum(file.stat().st_size for file in (broker.data_dir / "commitlog").glob("*.mdb"))
+
+
+def starts_of(broker: BrokerProcess) -> list[int]:
+    return sorted(int(file.stem) for file in (broker.data_dir / "commitlog").glob("*.mdb"))
+
+
+def send(cluster: LocalCluster, count: int) -> None:
+    with Producer(cluster.nameserver) as producer:
+        for _ in range(count):
+            producer.send(Message("t", bytes(8000)))
+
+
+def test_both_replicas_delete_and_a_new_master_knows_where_queues_end(tmp_path: Path) -> None:
+    with replicas(tmp_path, **OPTIONS) as cluster, Admin(cluster.nameserver) as admin:
+        master = wait_for_master(cluster)
+        wait_in_sync(cluster, *cluster.brokers)
+        send(cluster, 100)
+        wait_caught_up(cluster)
+        for broker in cluster.brokers:
+            wait_until(lambda: size_of(broker) <= 300_000, PATIENCE_S, what=f"{broker} has deleted")  # noqa: B023
+            assert starts_of(broker)[0] > 0
+        ends = [queue.max_offset for queue in admin.describe_topic("t").queues]
+        assert sum(ends) == 100
+        master.kill()
+        wait_for_master(cluster, master)
+        wait_until(lambda: [queue.max_offset for queue in admin.describe_topic("t").queues] == ends, PATIENCE_S)
+        master.start()
+        wait_caught_up(cluster)
+
+
+def test_what_a_slave_in_sync_needs_stays(tmp_path: Path) -> None:
+    """A slave that hangs counts as in sync for a while: an asynchronous master goes on, and keeps the log for it."""
+    with replicas(tmp_path, replica_lag_s=3600.0, **OPTIONS) as cluster:
+        master = wait_for_master(cluster)
+        [slave] = [broker for broker in cluster.brokers if broker is not master]
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
+        slave.pause()
+        before = starts_of(master)
+        send(cluster, 100)
+        assert size_of(master) > 600_000
+        assert starts_of(master)[0] == before[0]
+        slave.resume()
+        wait_caught_up(cluster)
+        wait_until(lambda: size_of(master) <= 300_000, PATIENCE_S, what="the master has deleted")
