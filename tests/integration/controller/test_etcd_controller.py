@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,19 @@ def test_an_election_fails_if_the_master_has_reported_since(
     assert not loop.run(view.replace(elected, unless_heard=0))
     assert loop.run(view.replace(elected, unless_heard=0))  # now it has seen the report
     loop.run(link.close())
+
+
+def test_a_report_of_before_the_first_look_shows_nobody_alive(
+    own_etcd: EtcdCluster, pair: tuple[Reporter, Reporter], loop: LoopThread
+) -> None:
+    """Keys stay when a replica has gone: who has just started does not elect it."""
+    master, slave = pair
+    slave.fall_silent()
+    master.fall_silent()
+    newcomer = parse(own_etcd.option, term_lease_s=LEASE_S)
+    answer = loop.run(newcomer.report(replace(master.report, resigns=True)))
+    loop.run(newcomer.close())
+    assert answer == master.record
 
 
 def test_an_etcd_that_is_not_there_is_unavailable(loop: LoopThread) -> None:
