@@ -106,6 +106,7 @@ class StoreCopy:
         if self.position < self._state_position:
             raise StoreError(f"the copy ends at {self.position}, ahead of the state, of {self._state_position}")
         self._log.close()
+        sync_directory(self._directory.path)  # all names are there before the mark is not
         self._directory.copying_path.unlink()
         sync_directory(self._directory.path)
         self.close()

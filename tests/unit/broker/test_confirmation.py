@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
-from minimq_broker.store import recovery
+from minimq_broker.store import recovery, writer
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.jobs import SendStatus
-from minimq_common.errors import InvalidArgument, NotEnoughReplicas, NotMaster, TopicNotFound
+from minimq_common.errors import Closed, InvalidArgument, NotEnoughReplicas, NotMaster, TopicNotFound
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 from support.waiting import wait_until
@@ -192,6 +192,14 @@ def test_those_who_wait_when_the_store_is_closed_are_refused(master: OpenStore) 
     master.close()
     with pytest.raises(NotMaster, match="the broker stops"):
         waiting.result(PATIENCE_S)
+
+
+def test_a_closed_store_takes_no_role(master: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_LOOK_S", 0.001)
+    master.close()
+    for change in (master.store.follow, lambda: master.store.lead(9), lambda: master.store.truncate(0)):
+        with pytest.raises(Closed, match="the store is closed"):
+            change()
 
 
 def test_only_what_is_confirmed_is_in_a_checkpoint(stores: Stores) -> None:

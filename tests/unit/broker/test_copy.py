@@ -26,7 +26,7 @@ SEGMENT_BYTES = 64 << 10
 
 def fill(store: OpenStore, numbers: range) -> None:
     for number in numbers:
-        store.append("t", number % 2, b"%d" % number, bytes(8_000))
+        store.append("t", number % 2, b"%d" % number, bytes(18_000))
         store.submit("t", 0, numbered_batch(7, number)).result(PATIENCE_S)
         store.record(OffsetsCommitted("g", (CommittedOffset(*store.key("t", 0), number),)), alone=False)
 
@@ -36,11 +36,11 @@ def master(stores: Stores, request: pytest.FixtureRequest) -> OpenStore:
     """A master whose state was saved halfway, with its log from 0 on or from later on."""
     store = stores.open("master", segment_bytes=SEGMENT_BYTES)
     store.create_topic("t", 2)
-    fill(store, range(20))
+    fill(store, range(8))
     store.close()
     store = stores.open("master", segment_bytes=SEGMENT_BYTES)
     assert not request.param or store.store.remove_first(store.store.saved_position)
-    fill(store, range(20, 40))
+    fill(store, range(8, 16))
     return store
 
 
