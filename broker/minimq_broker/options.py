@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -46,6 +47,13 @@ class BrokerOptions:
     )
     replication_timeout_s: float = option(
         5.0, "Time for which a message waits for the replicas in sync; then its sender is told.", minimum=0.1
+    )
+    slave_read_lag_bytes: int = option(
+        0,
+        "How far a reader may be behind the end of the CommitLog before its master sends it to a slave in sync, "
+        "0: 40 % of the memory of the machine.",
+        flag="--slave-read-lag",
+        minimum=0,
     )
     term_lease_s: float = option(
         3.0,
@@ -167,6 +175,11 @@ class BrokerOptions:
             raise InvalidArgument(
                 f"--role is sync-master with --min-in-sync {self.min_in_sync}: alone it would accept nothing: {remedy}"
             )
+
+    @property
+    def slave_read_lag(self) -> int:
+        """How far a reader may be behind, in bytes: what is older is probably not in the memory of the machine."""
+        return self.slave_read_lag_bytes or int(0.4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
     @property
     def max_batch_bytes(self) -> int:

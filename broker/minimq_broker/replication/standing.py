@@ -65,6 +65,16 @@ class Standing:
             if roles.follower.master_end is not None:
                 status.behind_bytes = max(roles.follower.master_end - end, 0)
 
+    def slave_for_readers(self) -> int:
+        """Return the broker id of a slave in sync, for readers that are far behind; 0 when there is none."""
+        roles = self._roles
+        if roles is None or roles.leadership is None:
+            return 0
+        for replica_id, progress in roles.leadership.progress().items():
+            if progress.connected and replica_id in roles.leadership.in_sync.members:
+                return replica_id or roles.own.replica_id  # 0 is shown by the number of its master
+        return 0
+
     async def promote(self, *, unclean: bool) -> int:
         """Become the master, and return the term.
 

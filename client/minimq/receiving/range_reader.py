@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from minimq.options import DEFAULT_NAMESERVER, check_above_zero, nameserver_addresses
 from minimq.receiving.pull_stream import PullStream
 from minimq.receiving.received import ReceivedBatch, StoredBatch
+from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
-from minimq.transport.broker_link import BrokerLink, BrokerLinks
+from minimq.transport.broker_link import BrokerLinks
 from minimq_common.batch import RecordBatch, Section
 from minimq_common.errors import (
     DeadlineExceeded,
@@ -47,11 +48,13 @@ class RangeOptions:
         buffer_bytes: bytes of one range that may be fetched ahead; the last batch may overshoot them.
         answer_timeout_s: seconds of silence after which a broker that owes an answer is asked anew.
         patience_s: seconds without any progress after which a read fails.
+        read_from_slaves: go on at a slave while there is no master that answers.
     """
 
     buffer_bytes: int = 8 << 20
     answer_timeout_s: float = 10.0
     patience_s: float = 30.0
+    read_from_slaves: bool = True
 
     def __post_init__(self) -> None:
         check_above_zero(self)
@@ -74,6 +77,8 @@ class RangeReader:
         self._options = options or RangeOptions()
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()
+        #: Where the queues of a broker are read.
+        self.places = ReadPlaces(self._routes, self._links, slaves=self._options.read_from_slaves)
 
     def read(self, queue: MessageQueue, start: int, end: int) -> Generator[ReceivedBatch, None, None]:
         """Yield the batches that hold the offsets from `start` up to but not including `end`, in order.
@@ -100,20 +105,18 @@ class RangeReader:
             TopicNotFound, QueueNotFound: there is no such queue.
             MiniMQError: its broker is not known or did not answer.
         """
-        link = self.link(queue)
         request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
-        answer = link.call(link.stub.DescribeTopic, request, self._options.answer_timeout_s)
+        answer = self.places.call(queue, lambda stub: stub.DescribeTopic, request, self._options.answer_timeout_s)
         for status in answer.queues:
             if status.queue_id == queue.queue_id:
                 return status.min_offset, status.max_offset
         raise QueueNotFound(f"queue {queue} does not exist: its broker has 0 to {len(answer.queues) - 1}")
 
-    def link(self, queue: MessageQueue) -> BrokerLink:
-        """Return the connection to the broker of a queue. Raises what `RouteCache.route` does, and `Unavailable`."""
-        address = self._routes.route(queue.topic).master_of(queue.broker_name)
-        if address is None:
-            raise Unavailable(f"no broker is known that carries queue {queue}: is {queue.broker_name} running?")
-        return self._links.to(address)
+    def connect(self, queue: MessageQueue) -> tuple[PullStream, ReadPlace]:
+        """Return a new stream to the broker of a queue. Raises what `RouteCache.route` does, and `Unavailable`."""
+        self._routes.route(queue.topic)
+        place = self.places.of(queue)
+        return PullStream(self.places.link(place)), place
 
     def refresh(self, topic: str) -> None:
         """Ask where a topic is now; without an answer the route that is known stands."""
@@ -137,6 +140,7 @@ class _Reading:
         self._next = start  # offset that is handed out next
         self._fetched = start  # offset after everything that has arrived
         self._stream: PullStream | None = None
+        self._place: ReadPlace | None = None  # to which the stream leads
         self._pulling = False
         self._failure: MiniMQError | None = None  # to be raised when everything that came before it is handed out
         self._inbox: queues.SimpleQueue[_Answer] = queues.SimpleQueue()
@@ -194,7 +198,9 @@ class _Reading:
                 self._accept(*self._inbox.get(timeout=self._options.answer_timeout_s))
             except queues.Empty:
                 silence = f"no answer from its broker within {self._options.answer_timeout_s} s"
-                raise DeadlineExceeded(silence) from None
+                failure = DeadlineExceeded(silence)
+                self._not_reached(failure)
+                raise failure from None
         stored = self._ready.popleft()
         self._ready_bytes -= len(stored.data)
         if self._failure is None:
@@ -209,8 +215,10 @@ class _Reading:
         room = self._options.buffer_bytes - self._ready_bytes
         if self._pulling or self._fetched >= self._end or 2 * room < self._options.buffer_bytes:
             return
+        if self._stream is not None and self._place != self._reader.places.of(self._queue):
+            self.disconnect()  # its master is back, or is another one
         if self._stream is None:
-            self._stream = PullStream(self._reader.link(self._queue))
+            self._stream, self._place = self._reader.connect(self._queue)
         inbox = self._inbox
         request = broker_pb2.PullRequest(
             topic=self._queue.topic,
@@ -226,19 +234,28 @@ class _Reading:
         """Take an answer in."""
         if frame is None:
             self._failure = error or Unavailable("the connection ended")
+            self._not_reached(self._failure)
         elif frame.HasField("failure"):
             self._failure = from_failure(frame.failure)
+            if frame.from_slave and not self._failure.retriable:
+                self._failure = Unavailable(f"its slave does not have it: {self._failure.message}")
         else:
             for stored in map(StoredBatch.from_wire, frame.batches):
                 self._ready.append(stored)
                 self._ready_bytes += len(stored.data)
                 self._fetched = stored.base_offset + stored.count
             if not frame.batches and self._fetched < self._end:
-                self._failure = OffsetOutOfRange(f"the queue ends at {frame.max_offset}")
+                kind = Unavailable if frame.from_slave else OffsetOutOfRange
+                self._failure = kind(f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}")
         if self._failure is not None:
             self.disconnect()
         elif frame is not None and frame.end:
             self._pulling = False
+
+    def _not_reached(self, failure: MiniMQError) -> None:
+        """Read elsewhere, if there is another broker, until this one answers."""
+        if self._place is not None:
+            self._reader.places.failed(self._place.address, failure)
 
     def _not_stored(self, reason: str) -> OffsetOutOfRange:
         wanted = f"offsets {self._next} to {self._end - 1} of queue {self._queue} cannot be read"

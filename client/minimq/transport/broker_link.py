@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import grpc
 
 from minimq_common.errors import Closed
-from minimq_common.rpc import from_rpc_error, open_channel
-from minimq_proto.v1 import broker_pb2_grpc
+from minimq_common.rpc import from_rpc_error, open_channel, status_of
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+
+#: How long a broker that was not reached may take to answer before it is asked again, in seconds.
+_QUESTION_S = 10.0
 
 
 class BrokerLink:
@@ -28,6 +32,7 @@ class BrokerLink:
         self.address = address
         self._channel = open_channel(address)
         self.stub = broker_pb2_grpc.BrokerStub(self._channel)
+        self._question: grpc.Future[broker_pb2.GetStatusResponse] | None = None  # gRPC drops what nobody holds
 
     def call(self, method: Callable[..., Response], request: Request, timeout_s: float) -> Response:
         """Return the answer to one call, for example `link.call(link.stub.GetStatus, request, 3.0)`.
@@ -39,6 +44,42 @@ class BrokerLink:
             return method(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise from_rpc_error(error, f"broker {self.address}") from None
+
+    def begin(
+        self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout_s: float
+    ) -> Callable[[], Response]:
+        """Begin a call, and return a function that waits for its answer; it raises what `call` does."""
+        future = method.future(request, timeout=timeout_s)
+
+        def answer() -> Response:
+            try:
+                return future.result()
+            except grpc.RpcError as error:
+                raise from_rpc_error(error, f"broker {self.address}") from None
+
+        return answer
+
+    def when_answering(self, callback: Callable[[], None]) -> None:
+        """Call back once the broker answers, however long that takes; never when the connection is closed before.
+
+        It runs in a thread of gRPC, and has to be quick.
+        """
+
+        def look(question: grpc.Future[broker_pb2.GetStatusResponse]) -> None:
+            if question.cancelled():
+                return
+            error = question.exception()
+            if isinstance(error, grpc.RpcError) and status_of(error)[0] is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self.when_answering(callback)
+            else:
+                self._question = None
+                callback()
+
+        with suppress(ValueError):  # closed just now
+            self._question = self.stub.GetStatus.future(
+                broker_pb2.GetStatusRequest(), timeout=_QUESTION_S, wait_for_ready=True
+            )
+            self._question.add_done_callback(look)
 
     def close(self) -> None:
         """End the connection; calls under way fail."""

@@ -289,6 +289,8 @@ class PullFrame(google.protobuf.message.Message):
     END_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
     NEXT_OFFSET_FIELD_NUMBER: builtins.int
+    SUGGESTED_BROKER_ID_FIELD_NUMBER: builtins.int
+    FROM_SLAVE_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
     min_offset: builtins.int
     """First offset that is still stored, and the one that the next message will get."""
@@ -298,6 +300,12 @@ class PullFrame(google.protobuf.message.Message):
     """The pull goes on here: after the last batch, and after those that were passed over behind it. 0 when there are
     neither.
     """
+    suggested_broker_id: builtins.int
+    """Of a reader that is far behind: a slave with this broker id has what comes next, and may be read for a while
+    instead. 0 when there is no such advice.
+    """
+    from_slave: builtins.bool
+    """A slave has answered: its queues may end earlier than those of its master, and begin elsewhere."""
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredBatch]:
         """The first batch holds the offset that was asked for, which need not be the first of the batch."""
@@ -314,9 +322,11 @@ class PullFrame(google.protobuf.message.Message):
         end: builtins.bool = ...,
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
         next_offset: builtins.int = ...,
+        suggested_broker_id: builtins.int = ...,
+        from_slave: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "pull_id", b"pull_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id"]) -> None: ...
 
 global___PullFrame = PullFrame
 

@@ -1,0 +1,146 @@
+"""Where the queues of a broker are read: at its master, and while there is none that answers, at a slave."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from minimq.routes.routing import RouteCache
+from minimq.transport.broker_link import BrokerLink, BrokerLinks
+from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq_common.model import MASTER_ID, BrokerData, MessageQueue
+from minimq_proto.v1.broker_pb2_grpc import BrokerStub
+
+Response = TypeVar("Response")
+
+
+class ReadPlace(NamedTuple):
+    """A broker that can be read.
+
+    Attributes:
+        broker_id: 0 for the master.
+        address: HOST:PORT.
+    """
+
+    broker_id: int
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it is the master, as the name servers have it."""
+        return self.broker_id == MASTER_ID
+
+
+class ReadPlaces:
+    """Says where to read. Thread-safe.
+
+    The master comes first, then the slaves by their ids. A broker that was not reached comes last until it answers:
+    that is asked in the background, so that no reader waits for it.
+
+    Args:
+        routes: where the brokers are.
+        links: connections to them.
+        slaves: whether slaves are read at all.
+    """
+
+    def __init__(self, routes: RouteCache, links: BrokerLinks, *, slaves: bool = True) -> None:
+        self._routes = routes
+        self._links = links
+        self._slaves = slaves
+        #: Protects what follows.
+        self._lock = threading.Lock()
+        self._unreached: set[str] = set()
+
+    def of(self, queue: MessageQueue) -> ReadPlace:
+        """Return where a queue is read now, by the route that is known. Raises `Unavailable`."""
+        route = self._routes.known(queue.topic)
+        return self._in_order(queue, route.brokers.get(queue.broker_name) if route else None)[0]
+
+    def call(
+        self,
+        queue: MessageQueue,
+        method: Callable[[BrokerStub], Callable[..., Response]],
+        request: object,
+        timeout_s: float,
+    ) -> Response:
+        """Return the answer to a question about a queue; when the first broker does not answer, that of the next.
+
+        Args:
+            queue: its route is asked for if need be.
+            method: picks the method of a stub.
+            request: of the call.
+            timeout_s: seconds that each broker may take.
+
+        Raises:
+            MiniMQError: what the broker refused with, what `RouteCache.route` raises, or `Unavailable`.
+        """
+        failure: MiniMQError | None = None
+        route = self._routes.route(queue.topic)
+        for place in self._in_order(queue, route.brokers.get(queue.broker_name)):
+            link = self._links.to(place.address)
+            try:
+                return link.call(method(link.stub), request, timeout_s)
+            except MiniMQError as error:
+                self.failed(place.address, error)
+                failure = failure or error
+                if not error.retriable:
+                    break
+        assert failure is not None  # there is at least one broker
+        raise failure
+
+    def slave(self, queue: MessageQueue, broker_id: int) -> ReadPlace | None:
+        """Return a slave by its id; None when it cannot be read now."""
+        route = self._routes.known(queue.topic)
+        broker = route.brokers.get(queue.broker_name) if route else None
+        place = next((place for place in self._places(broker) if place.broker_id == broker_id), None)
+        return place if place is not None and not place.is_master and place.address not in self._unreached else None
+
+    def for_group(self, broker: BrokerData | None) -> str | None:
+        """Return where the members of a group meet: at the master, or the first slave. None when there is neither.
+
+        Only the master may be passed over, so that no two slaves have the same group.
+        """
+        places = self._places(broker)
+        reached = [place for place in places[:2] if not (place.is_master and place.address in self._unreached)]
+        return (reached or places)[0].address if places else None
+
+    def failed(self, address: str, error: MiniMQError | None) -> None:
+        """Take note that a broker failed. It is passed over if it gave no answer, until it does."""
+        if error is not None and error.answered:
+            return
+        with self._lock:
+            if address in self._unreached:
+                return
+            self._unreached.add(address)
+        try:
+            self._links.to(address).when_answering(partial(self._reached, address))
+        except Closed:
+            self._reached(address)
+
+    def link(self, place: ReadPlace) -> BrokerLink:
+        """Return the connection to a broker. Raises `Closed`."""
+        return self._links.to(place.address)
+
+    def _reached(self, address: str) -> None:
+        with self._lock:
+            self._unreached.discard(address)
+
+    def _in_order(self, queue: MessageQueue, broker: BrokerData | None) -> list[ReadPlace]:
+        places = self._places(broker)
+        if not places:
+            raise Unavailable(_why_nowhere(queue, broker))
+        return sorted(places, key=lambda place: place.address in self._unreached)
+
+    def _places(self, broker: BrokerData | None) -> list[ReadPlace]:
+        if broker is None:
+            return []
+        known = [ReadPlace(*item) for item in sorted(broker.addresses.items())]
+        return known if self._slaves else [place for place in known if place.is_master]
+
+
+def _why_nowhere(queue: MessageQueue, broker: BrokerData | None) -> str:
+    if broker is None:
+        return f"no broker is known that carries queue {queue}: is {queue.broker_name} running?"
+    return f"broker {queue.broker_name} of queue {queue} has no master now, and slaves are not to be read"
