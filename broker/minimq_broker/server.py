@@ -14,6 +14,7 @@ from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.replication.controller import parse
+from minimq_broker.replication.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.replication.roles import RoleKeeper, Self, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
@@ -83,7 +84,13 @@ class Broker:
                 Watermarks(options.disk_warn, options.disk_delete_early, options.disk_refuse),
                 options.replication_timeout_s,
             ),
-            Limits(options.max_body_bytes, options.max_batch_bytes, options.max_pending_bytes, options.busy_after_s),
+            Limits(
+                options.max_body_bytes,
+                options.max_batch_bytes,
+                options.max_pending_bytes,
+                options.busy_after_s,
+                options.slave_read_lag,
+            ),
             self._topics_changed,
             recovery_s=options.session_grace_s,
             alone=not options.controller,
@@ -154,7 +161,9 @@ class Broker:
             min_in_sync=options.min_in_sync,
         )
         controller = parse(options.controller, term_lease_s=options.term_lease_s)
-        return RoleKeeper(engine, own, controller, Patience(lag_s=options.replica_lag_s), self._role_changed)
+        kept = KeptOffsets(options.data_dir / FILE_NAME)
+        patience = Patience(lag_s=options.replica_lag_s)
+        return RoleKeeper(engine, own, controller, patience, kept, self._role_changed)
 
     async def _end_roles(self, engine: Engine) -> None:
         if self._roles is not None:

@@ -134,10 +134,11 @@ class LeaseTable:
     Args:
         term: number of this run of the broker; larger than that of any run before.
         recovery: when and for whom former owners have precedence; by default never.
+        first: by how much the epochs are larger than the first ones of the term.
     """
 
-    def __init__(self, term: int, recovery: Recovery = NO_RECOVERY) -> None:
-        self._first_epoch = self._last_epoch = term << _TERM_SHIFT
+    def __init__(self, term: int, recovery: Recovery = NO_RECOVERY, *, first: int = 0) -> None:
+        self._first_epoch = self._last_epoch = (term << _TERM_SHIFT) + first
         self._recovery = recovery
         self._leases: dict[LeaseKey, _Lease] = {}
         #: The queues that wait for a time, so that nobody has to look at all.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import grpc.aio
 
 from minimq_broker.core.in_sync import InSync
+from minimq_broker.core.state import QueueKey
+from minimq_broker.replication.kept_offsets import Kept
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.errors import StoreError
+from minimq_common.errors import MiniMQError, StoreError
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import replication_pb2
 
@@ -40,19 +42,30 @@ class Feed:
         replica_id: of the slave.
         position: up to where its log is the same; None when it has to copy everything.
         moved: called when the slave has synced more, has come or has gone.
+        record: records offsets that were kept at the slave.
     """
 
     def __init__(
-        self, store: MessageStore, in_sync: InSync, replica_id: int, position: int | None, moved: Callable[[], None]
+        self,
+        store: MessageStore,
+        in_sync: InSync,
+        replica_id: int,
+        position: int | None,
+        moved: Callable[[], None],
+        record: Callable[[Sequence[Kept]], Awaitable[None]],
     ) -> None:
         self._store = store
         self._in_sync = in_sync
         self._replica_id = replica_id
         self._position = position
         self._moved = moved
+        self._record = record
+        self._recording: set[asyncio.Task[None]] = set()
+        self._offsets_number = 0  # those up to it are recorded
         self._loop = asyncio.get_running_loop()
         self._more = asyncio.Event()
-        self._told = (-1, -1)  # what is confirmed, and where the log ends
+        #: What is confirmed, where the log ends, and up to which number offsets are recorded.
+        self._told = (-1, -1, 0)
         self._told_at = self._loop.time()
         self._end = asyncio.Event()
         self._has_ended = asyncio.Event()
@@ -92,7 +105,7 @@ class Feed:
             self._in_sync.detach(self._replica_id, self._loop.time())
             self._has_ended.set()
             self._moved()
-            for task in tasks:
+            for task in (*tasks, *self._recording):
                 task.cancel()
             log.info("replication: slave is gone id=%d", self._replica_id)
         with contextlib.suppress(TimeoutError):  # one that does not read any more is cut off
@@ -108,6 +121,23 @@ class Feed:
                 return
             self._in_sync.acknowledged(self._replica_id, request.synced, self._loop.time())
             self._moved()
+            if request.offsets:  # beside: what is recorded may have to wait for this very slave
+                task = asyncio.create_task(self._take_offsets(request), name=f"feed-{self._replica_id}-offsets")
+                self._recording.add(task)
+                task.add_done_callback(self._recording.discard)
+
+    async def _take_offsets(self, request: replication_pb2.ReplicaRequest) -> None:
+        rows = [
+            Kept(item.group, QueueKey(item.topic_id, item.queue_id), item.offset, request.offsets_number)
+            for item in request.offsets
+        ]
+        try:
+            await self._record(rows)
+        except MiniMQError as error:  # the slave keeps them, and hands them over with its next stream
+            log.warning("replication: offsets of a slave not recorded id=%d reason=%s", self._replica_id, error)
+        else:
+            self._offsets_number = request.offsets_number
+            self.wake()
 
     async def _send(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> None:
         if self._position is None:
@@ -139,7 +169,7 @@ class Feed:
         """Return when there is something to tell, and after a while in any case."""
         while self._position == self._store.end:
             self._more.clear()
-            is_new = self._told != (self._store.confirmed, self._store.end)
+            is_new = self._told != (self._store.confirmed, self._store.end, self._offsets_number)
             left = self._told_at + (_TELL_CONFIRMED_S if is_new else HEARTBEAT_S) - self._loop.time()
             if left <= 0:
                 return
@@ -168,7 +198,8 @@ class Feed:
         def latest() -> replication_pb2.ReplicaFrame:
             now = self._loop.time()
             frame.confirmed, frame.end = self._store.confirmed, self._store.end
-            self._told, self._told_at = (frame.confirmed, frame.end), now
+            frame.offsets_number = self._offsets_number
+            self._told, self._told_at = (frame.confirmed, frame.end, frame.offsets_number), now
             self._in_sync.told(self._replica_id, frame.end, now)
             return frame
 

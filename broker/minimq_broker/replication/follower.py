@@ -13,7 +13,8 @@ import grpc.aio
 
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.feed import HEARTBEAT_S, SILENCE_S
-from minimq_broker.services.engine import Engine
+from minimq_broker.replication.kept_offsets import KeptOffsets
+from minimq_broker.services.engine import Engine, to_the_end
 from minimq_broker.store.jobs import ReplicaJob
 from minimq_common import rpc
 from minimq_common.errors import CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 #: Bytes of entries that may wait for the disk of the slave; more are not read from the network.
 _PENDING_BYTES = 16 << 20
+#: Offsets that are handed over with one acknowledgement.
+_OFFSETS_AT_ONCE = 10_000
 #: Waits between two tries to reach the master, in seconds.
 _FIRST_RETRY_S = 0.05
 _LONGEST_RETRY_S = 1.0
@@ -57,10 +60,12 @@ class Follower:
     Args:
         engine: whose store gets the entries.
         whom: the master.
+        kept: offsets that the master is to record.
     """
 
-    def __init__(self, engine: Engine, whom: Whom) -> None:
+    def __init__(self, engine: Engine, whom: Whom, kept: KeptOffsets) -> None:
         self.whom = whom
+        self.kept = kept
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._anew = False  # the log cannot be gone on with
@@ -70,6 +75,12 @@ class Follower:
         #: The end of the master's log as it was told last; None while it is not known.
         self.master_end: int | None = None
         self.connected = False
+        self._lost_at = self._loop.time()
+
+    @property
+    def lost_s(self) -> float:
+        """For how long there has been no master, in seconds; 0 while this broker follows."""
+        return 0.0 if self.connected else self._loop.time() - self._lost_at
 
     def start(self) -> None:
         """Begin to follow."""
@@ -106,6 +117,8 @@ class Follower:
             await asyncio.sleep(retry_s)
 
     def _lost(self, error: BaseException) -> None:
+        if self.connected:
+            self._lost_at = self._loop.time()
         self.connected = False
         self._anew = self._anew or isinstance(error, CopyNeeded)
         peer = f"master {self.whom.address}"
@@ -190,6 +203,7 @@ class _Intake:
         self._pending_bytes = 0
         self._settled = asyncio.Event()  # something was written, or failed
         self._news = asyncio.Event()  # there is something to acknowledge
+        self._handed_over = 0  # the latest number of an offset that the master was told
         self._failure: MiniMQError | None = None
 
     async def run(self, frame: replication_pb2.ReplicaFrame) -> None:
@@ -215,6 +229,8 @@ class _Intake:
             self._position += job.size
             self._engine.take(job)
         self._follower.master_end = frame.end
+        if frame.offsets_number:
+            await to_the_end(asyncio.to_thread(self._follower.kept.recorded, frame.offsets_number))
         self._store.confirm(frame.confirmed)
         while self._pending_bytes > _PENDING_BYTES and self._failure is None:
             self._settled.clear()
@@ -244,10 +260,20 @@ class _Intake:
         while not self._follower.is_ended:
             self._news.clear()
             async with asyncio.timeout(SILENCE_S):
-                await self._stream.write(replication_pb2.ReplicaRequest(synced=self._synced))
+                await self._stream.write(self._acknowledgement())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._news.wait()
+
+    def _acknowledgement(self) -> replication_pb2.ReplicaRequest:
+        """Return what is synced, and the next offsets to hand over."""
+        request = replication_pb2.ReplicaRequest(synced=self._synced)
+        kept = [row for row in self._follower.kept.rows() if row.number > self._handed_over][:_OFFSETS_AT_ONCE]
+        if kept:
+            request.offsets_number = self._handed_over = kept[-1].number
+            for group, queue, offset, _ in kept:
+                request.offsets.add(group=group, topic_id=queue.topic_id, queue_id=queue.queue_id, offset=offset)
+        return request
 
 
 async def _next(stream: _Stream) -> replication_pb2.ReplicaFrame:

@@ -18,6 +18,7 @@ from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, Whom
+from minimq_broker.replication.kept_offsets import KeptOffsets
 from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
@@ -33,6 +34,13 @@ _FIRST_HELD_S = 1.0
 _RETRY_S = 0.2
 #: How long the controller may take to hear that this broker stops, in seconds.
 _RESIGN_S = 1.0
+#: Time between two looks at what follows from time alone, in seconds.
+_LOOK_S = 0.25
+#: A slave that found no master for so many leases serves groups: by then another would have been elected.
+_ALONE_AFTER = 2.0
+#: Each time in which it serves groups has epochs of its own, in the second half of those of the term.
+_EPOCHS_BITS = 20
+_TIMES = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,7 @@ class RoleKeeper:
         own: who this is.
         controller: who decides.
         patience: when a slave of this broker is not in sync any more.
+        kept: for offsets that groups commit here while there is no master.
         changed: called when the role is another one.
 
     Attributes:
@@ -68,9 +77,16 @@ class RoleKeeper:
     """
 
     def __init__(
-        self, engine: Engine, own: Self, controller: Controller, patience: Patience, changed: Callable[[], None]
+        self,
+        engine: Engine,
+        own: Self,
+        controller: Controller,
+        patience: Patience,
+        kept: KeptOffsets,
+        changed: Callable[[], None],
     ) -> None:
         self._engine = engine
+        self._kept = kept
         self.own = own
         self.controller = controller
         self._patience = patience
@@ -81,6 +97,7 @@ class RoleKeeper:
         self._news = asyncio.Event()
         self._began = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._handing_over: asyncio.Task[None] | None = None
         self.record: ReplicaSet | None = None
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
@@ -146,6 +163,7 @@ class RoleKeeper:
             async with asyncio.timeout(_RESIGN_S):
                 await self.controller.report(self._report(resigns=True))
         await self.controller.close()
+        self._kept.close()
 
     # ---- reporting ------------------------------------------------------------------------------
 
@@ -210,12 +228,16 @@ class RoleKeeper:
 
     async def _keep_changing(self) -> None:
         while True:
-            await self._news.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._news.wait()
             self._news.clear()
             record = self.record
-            assert record is not None  # there is news of it
+            if record is None:
+                continue
             try:
                 await self._change(record)
+                await self._look_after_groups(record)
             except MiniMQError as error:
                 log.error("roles: the role was not taken over term=%d reason=%s", record.term, error)
                 await asyncio.sleep(_RETRY_S)
@@ -237,6 +259,30 @@ class RoleKeeper:
             if self.follower is None or self.follower.whom != whom:
                 await self._follow(whom)
 
+    async def _look_after_groups(self, record: ReplicaSet) -> None:
+        """Serve groups as a slave while there is no master, and no longer."""
+        follower = self.follower
+        if follower is None:
+            return
+        is_alone = follower.lost_s > record.lease_s * _ALONE_AFTER and not self._engine.is_closed
+        if is_alone and self._engine.kept is None:
+            served = await asyncio.to_thread(self._kept.begin)
+            log.warning("roles: groups are served, since there is no master term=%d", record.term)
+            self._begin(record.term, first=(1 << 31) + ((served % _TIMES) << _EPOCHS_BITS), kept=self._kept)
+        elif not is_alone and self._engine.kept is not None:
+            log.info("roles: groups are not served any more term=%d", record.term)
+            self._begin(record.term)
+
+    async def _hand_over(self, leadership: Leadership) -> None:
+        """Record what was committed here while there was no master."""
+        while rows := self._kept.rows():
+            try:
+                await leadership.record_kept(rows)
+                await asyncio.to_thread(self._kept.recorded, rows[-1].number)
+            except MiniMQError as error:
+                log.warning("roles: offsets that were kept are not recorded yet reason=%s", error)
+                await asyncio.sleep(_RETRY_S)
+
     async def _lead(self, record: ReplicaSet) -> None:
         await self._end_role()
         try:
@@ -252,22 +298,27 @@ class RoleKeeper:
         self.leadership.written()
         log.info("roles: leading term=%d sync=%s", record.term, record.sync)
         self._begin(record.term)
+        self._handing_over = asyncio.create_task(self._hand_over(self.leadership), name="roles-hand-over")
 
     async def _follow(self, whom: Whom) -> None:
         await self._end_role()
         await self._engine.follow()
-        self.follower = Follower(self._engine, whom)
+        self.follower = Follower(self._engine, whom, self._kept)
         self.follower.start()
         log.info("roles: following term=%d master=%s", whom.term, whom.address)
         self._begin(whom.term)
 
-    def _begin(self, term: int) -> None:
-        self._engine.begin(term)
+    def _begin(self, term: int, *, first: int = 0, kept: KeptOffsets | None = None) -> None:
+        self._engine.begin(term, first=first, kept=kept)
         self._changed()
         self._began.set()
 
     async def _end_role(self) -> None:
         """Lead and follow no more."""
+        handing_over, self._handing_over = self._handing_over, None
+        if handing_over is not None:
+            handing_over.cancel()
+            await asyncio.gather(handing_over, return_exceptions=True)
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
             self._engine.written = _nothing

@@ -12,16 +12,17 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Set
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from minimq_broker.core.facts import Fact, Told, TopicDeleted
+from minimq_broker.core.facts import CommittedOffset, Fact, GroupStarted, OffsetsCommitted, Told, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.replication.kept_offsets import KeptOffsets
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, ReplicaJob, SendStatus
 from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
@@ -44,12 +45,14 @@ class Limits:
         max_batch_bytes: largest batch, in bytes.
         max_pending_bytes: bytes of batches that may wait for the disk; more are not read from the network.
         busy_after_s: seconds that a batch may wait for room among these bytes.
+        slave_read_lag: bytes that a reader may be behind the end of the log before it is sent to a slave.
     """
 
     max_body_bytes: int
     max_batch_bytes: int
     max_pending_bytes: int
     busy_after_s: float = 0.5
+    slave_read_lag: int = 1 << 32
 
 
 @dataclass(slots=True)
@@ -97,6 +100,7 @@ class Engine:
     Attributes:
         refusal: asked before anything is accepted, and again at the moment in which it is acknowledged.
         written: called when the log has grown.
+        kept: where offsets are kept while this slave serves groups because there is no master; None otherwise.
     """
 
     def __init__(
@@ -111,6 +115,8 @@ class Engine:
     ) -> None:
         self.refusal: Refusal = _accept
         self.written: Callable[[], None] = lambda: None
+        self.kept: KeptOffsets | None = None
+        self._keeping = asyncio.Lock()  # offsets are kept in the order in which they are committed
         self.limits = limits
         self.counters = Counters()
         self._loop = asyncio.get_running_loop()
@@ -197,6 +203,11 @@ class Engine:
         return self._store.confirmed if self._closed is None else 0
 
     @property
+    def is_slave(self) -> bool:
+        """Whether the log is that of a master elsewhere."""
+        return not self._store.leads
+
+    @property
     def is_closed(self) -> bool:
         """Whether nobody may look into the store at this moment."""
         return self._closed is not None
@@ -235,18 +246,25 @@ class Engine:
         """Hand entries of a master to the writer; `job.done` is called on the loop."""
         self._store.submit(job)
 
-    def begin(self, term: int) -> None:
-        """Begin a role: clients come anew, to other leases and groups."""
+    def begin(self, term: int, *, first: int = 0, kept: KeptOffsets | None = None) -> None:
+        """Begin a role: clients come anew, to other leases and groups.
+
+        Args:
+            term: of the master.
+            first: where epochs begin in the term.
+            kept: see `Engine.kept`.
+        """
         self.end_streams()
+        self.kept = kept
         self._term = max(term, self._store.state.term)
         self._versions_before += 1
-        self._set_tables()
+        self._set_tables(first)
 
-    def _set_tables(self) -> None:
+    def _set_tables(self, first: int = 0) -> None:
         state = self._store.state
-        self.groups = GroupTable(self._term << 32)
+        self.groups = GroupTable((self._term << 32) + first)
         recovery = Recovery(self._loop.time() + self._recovery_s, frozenset(state.started.copy()))
-        self.leases = LeaseTable(self._term, recovery)
+        self.leases = LeaseTable(self._term, recovery, first=first)
 
     async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
         """Do something to the store, on another thread, during which nobody may look into it.
@@ -376,6 +394,49 @@ class Engine:
         self._pending_facts += 1
         self._store.submit(FactJob(decide, done, alone))
         return await answer
+
+    # ---- offsets of groups ----------------------------------------------------------------------
+
+    def check_groups(self) -> None:
+        """Raise `NotMaster` when this broker does not serve groups now."""
+        if self.kept is None:
+            self.check()
+
+    def committed(self, group: str, queue: QueueKey) -> int | None:
+        """Return the committed offset of a group, None when there is none."""
+        kept = self.kept.get(group, queue) if self.kept is not None else None
+        return self.state.offset(group, queue) if kept is None else kept
+
+    async def commit(self, fact: OffsetsCommitted) -> None:
+        """Return once offsets of a group are on disk. Raises `NotMaster` when they are not kept here."""
+        # The writer takes jobs in order, so a later grant of a queue finds this commit applied.
+        if self.kept is None or not await self._keep(fact.group, lambda _: fact.offsets):
+            await self.record(lambda _: fact, alone=False)
+
+    async def start_group(self, decide: Callable[[State], GroupStarted | None], group: str) -> None:
+        """Record where a group begins in a topic, as `decide` says. Raises as `commit` does."""
+
+        def offsets(state: State) -> Sequence[CommittedOffset]:
+            fact = decide(state)
+            return fact.offsets if fact is not None else ()
+
+        if self.kept is None or not await self._keep(group, offsets):
+            await self.record(decide)
+
+    async def settle_commits(self) -> None:
+        """Return when all offsets that were committed before are on disk."""
+        if self.kept is None or not await self._keep("", lambda _: ()):
+            await self.record(lambda _: None)
+
+    async def _keep(self, group: str, offsets: Callable[[State], Sequence[CommittedOffset]]) -> bool:
+        """Keep offsets of a group beside the log. Returns False when this broker does not."""
+        async with self._keeping:
+            kept = self.kept
+            if kept is None:
+                return False
+            if items := offsets(self.state):
+                await to_the_end(asyncio.to_thread(kept.put, group, items))
+            return True
 
     def _hand_over(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
         """Take answers over from the writer's thread."""

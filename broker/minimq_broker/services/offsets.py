@@ -66,16 +66,22 @@ class OffsetService:
             offsets.append(CommittedOffset(queue.topic_id, queue.queue_id, item.offset))
         fact = OffsetsCommitted(group, tuple(offsets), request.force)
         if offsets:
-            # The writer takes jobs in order, so a later grant of the queue finds this commit applied.
-            await self._engine.record(lambda _: fact, alone=False)
+            await self._engine.commit(fact)
         return broker_pb2.CommitOffsetsResponse()
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
         """Tell the committed offsets of a group, of one topic or of all."""
         names = {topic.topic_id: name for name, topic in self._engine.state.topics.copy().items()}
+        found = {
+            QueueKey(topic_id, queue_id): offset
+            for (group, topic_id, queue_id), offset in self._engine.state.committed.copy().items()
+            if group == request.group
+        }
+        if self._engine.kept is not None:
+            found |= {kept.queue: kept.offset for kept in self._engine.kept.rows() if kept.group == request.group}
         offsets = [
             broker_pb2.QueueOffset(topic=names[topic_id], queue_id=queue_id, offset=offset)
-            for (group, topic_id, queue_id), offset in self._engine.state.committed.copy().items()
-            if group == request.group and topic_id in names and request.topic in ("", names[topic_id])
+            for (topic_id, queue_id), offset in found.items()
+            if topic_id in names and request.topic in ("", names[topic_id])
         ]
         return broker_pb2.GetCommittedResponse(offsets=offsets)

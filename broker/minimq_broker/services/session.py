@@ -14,7 +14,7 @@ from functools import partial
 
 import grpc.aio
 
-from minimq_broker.core.facts import CommittedOffset, Fact, GroupStarted
+from minimq_broker.core.facts import CommittedOffset, GroupStarted
 from minimq_broker.core.groups import Agreement, Members
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
@@ -98,7 +98,7 @@ class SessionService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
         """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use, and `NotMaster`."""
-        self._engine.check()
+        self._engine.check_groups()
         incoming = aiter(requests)
         first = await anext(incoming, None)
         if first is None:
@@ -201,20 +201,22 @@ class SessionService:
         for name in join.topics:
             topic = self._engine.state.topics.get(name)
             if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
-                await self._engine.record(partial(self._decide_start, group, name, join.start))
+                await self._engine.start_group(partial(self._decide_start, group, name, join.start), group)
         if changed is None:
             session.tell(self._members_event(self._engine.groups.members(group)))
         else:
             self._broadcast_soon(group)
 
-    def _decide_start(self, group: str, name: str, start: broker_pb2.StartPosition, state: State) -> Fact | None:
+    def _decide_start(
+        self, group: str, name: str, start: broker_pb2.StartPosition, state: State
+    ) -> GroupStarted | None:
         topic = state.topics.get(name)
         if topic is None or (group, topic.topic_id) in state.started:
             return None
         offsets = []
         for queue_id in range(topic.queues):
             queue = QueueKey(topic.topic_id, queue_id)
-            if state.offset(group, queue) is None:  # otherwise somebody committed by hand before
+            if self._engine.committed(group, queue) is None:  # otherwise somebody committed by hand before
                 offsets.append(CommittedOffset(*queue, start_offset(self._engine.store, queue, _start_in(name, start))))
         return GroupStarted(group, topic.topic_id, tuple(offsets))
 
