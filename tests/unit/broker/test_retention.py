@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from minimq_broker.core.disk import DiskLevel, DiskUse, Watermarks
 from minimq_broker.core.retention import Reason, RetentionRules, SegmentFacts, expired, is_outdated
+from minimq_broker.options import BrokerOptions
+from minimq_common.errors import InvalidArgument
 
 NOW_MS = 1_000_000
 EVERYTHING = 1 << 60
@@ -171,3 +173,9 @@ def test_without_its_excess_a_disk_is_below_the_mark(used: int, mark: float, bef
     if excess > 1:
         nearly = DiskUse(after.used_bytes + 2, after.free_bytes - 2)
         assert marks.level(nearly, level) >= DiskLevel.DELETE_EARLY
+
+
+def test_marks_come_in_their_order_unless_they_are_off() -> None:
+    BrokerOptions(disk_warn=1.0, disk_delete_early=0.85, disk_refuse=1.0)
+    with pytest.raises(InvalidArgument, match=r"--disk-delete-early 0.95 and --disk-refuse 0.9 have to come in this"):
+        BrokerOptions(disk_delete_early=0.95)
