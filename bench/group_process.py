@@ -23,7 +23,6 @@ import msgspec
 from minimq import Admin, Message, MessageQueue, MiniMQError, Producer, PullConsumer, ReceivedMessage
 from minimq.rebalance import AllocationStrategy, allocation, uses_owners
 from minimq.transport.broker_link import BrokerLink
-from minimq_proto.v1 import broker_pb2
 
 Place = tuple[str, int]  # broker and queue; there is one topic
 
@@ -141,24 +140,27 @@ class Counted:
 def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
     """Write what becomes of every commit of this process into the journal.
 
-    The calls are looked at where all of them pass: a consumer does not tell when it commits by itself.
+    Commits are looked at where all of them pass: a consumer does not tell when it commits by itself.
     """
-    plain = BrokerLink.call
+    plain = BrokerLink.begin
 
-    def call(link: BrokerLink, method: Any, request: Any, timeout_s: float) -> Any:  # noqa: ANN401 - any call
-        try:
-            answer = plain(link, method, request, timeout_s)
-        except MiniMQError as error:
-            if isinstance(request, broker_pb2.CommitOffsetsRequest):
+    def begin(link: BrokerLink, method: Any, request: Any, timeout_s: float) -> Callable[[], Any]:  # noqa: ANN401
+        answer = plain(link, method, request, timeout_s)
+
+        def noted() -> Any:  # noqa: ANN401 - any answer
+            try:
+                given = answer()
+            except MiniMQError as error:
                 journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
-            raise
-        if isinstance(request, broker_pb2.CommitOffsetsRequest):
+                raise
             for item in request.offsets:
                 place = broker_at(link.address), item.queue_id
                 journal.add(Committed(time.monotonic(), place, item.offset, item.epoch))
-        return answer
+            return given
 
-    BrokerLink.call = call  # type: ignore[method-assign,assignment]
+        return noted
+
+    BrokerLink.begin = begin  # type: ignore[method-assign,assignment]
 
 
 def end_of_process() -> threading.Event:

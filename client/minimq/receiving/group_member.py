@@ -39,8 +39,10 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
 _RETRY_S = 0.5
-#: Least time between two rounds, and between two words about what is held.
-_GAP_S = 0.2
+#: Least time in seconds between two rounds: a queue that moves in the second one waits for it.
+_ROUND_GAP_S = 0.05
+#: Least time in seconds between two words about what is held, on which nobody waits.
+_HOLDING_GAP_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class GroupMember:
         #: By broker, why it does not have this member in the group.
         self._refusals: dict[str, MiniMQError] = {}
         now = time.monotonic()
-        self._rounds = Rounds(gap_s=_GAP_S, interval_s=options.rebalance_interval_s, now=now)
+        self._rounds = Rounds(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._told_changes = 0
         self._tell_holding_at = now
 
@@ -306,7 +308,7 @@ class GroupMember:
     def _tell_holding(self, now: float) -> None:
         """Tell all brokers what is held, since each of them may be the one that decides next."""
         self._told_changes = self._state.changes
-        self._tell_holding_at = now + _GAP_S
+        self._tell_holding_at = now + _HOLDING_GAP_S
         holding = broker_pb2.Holding(group=self._about.group, queues=map(_name, self._state.held()))
         for name in self._sessions.open_names():
             self._sessions.tell(name, broker_pb2.SessionRequest(holding=holding))

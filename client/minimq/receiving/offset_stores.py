@@ -75,11 +75,25 @@ class BrokerOffsets:
                 calls[self._address_of(commit.queue), commit.epoch > 0, commit.sought].append(commit)
             except MiniMQError as error:
                 failures[commit.queue] = error
-        for (address, _, _), together in calls.items():
-            failures |= self._save_at(address, together)
-        return failures
+        parts = [(address, together) for (address, _, _), together in calls.items()]
+        return failures | self._save_each(parts)
 
-    def _save_at(self, address: str, commits: Sequence[Commit]) -> dict[MessageQueue, MiniMQError]:
+    def _save_each(self, parts: Sequence[tuple[str, Sequence[Commit]]]) -> dict[MessageQueue, MiniMQError]:
+        """Record the parts, each at one broker, all at the same time: each waits for a disk."""
+        failures: dict[MessageQueue, MiniMQError] = {}
+        single: list[tuple[str, Sequence[Commit]]] = []
+        begun = [(address, commits, self._begin(address, commits)) for address, commits in parts]
+        for address, commits, answer in begun:
+            try:
+                answer()
+            except MiniMQError as error:
+                if len(commits) == 1 or error.retriable:
+                    failures |= dict.fromkeys((commit.queue for commit in commits), error)
+                else:  # it takes all or none; those queues that were not lost or deleted shall not suffer for others
+                    single += [(address, [commit]) for commit in commits]
+        return failures | self._save_each(single) if single else failures
+
+    def _begin(self, address: str, commits: Sequence[Commit]) -> Callable[[], broker_pb2.CommitOffsetsResponse]:
         request = broker_pb2.CommitOffsetsRequest(
             group=self._group,
             # In its name a commit needs the lease, so a former owner is refused.
@@ -95,15 +109,5 @@ class BrokerOffsets:
             ],
             force=commits[0].sought,
         )
-        try:
-            link = self._links.to(address)
-            link.call(link.stub.CommitOffsets, request, self._timeout_s)
-        except MiniMQError as error:
-            if len(commits) == 1 or error.retriable:
-                return dict.fromkeys((commit.queue for commit in commits), error)
-            # The broker takes all or none; queues that were not lost or deleted shall not suffer from those that were.
-            failures: dict[MessageQueue, MiniMQError] = {}
-            for commit in commits:
-                failures |= self._save_at(address, [commit])
-            return failures
-        return {}
+        link = self._links.to(address)
+        return link.begin(link.stub.CommitOffsets, request, self._timeout_s)
