@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from pathlib import Path
 import click
 
 from minimq_broker.options import BrokerOptions
+from minimq_broker.replication.backup import take_snapshot
 from minimq_broker.server import Broker
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_common import daemon
 from minimq_common.errors import MiniMQError
+from minimq_common.names import check_address
 from minimq_common.options import from_command_line
 
 
@@ -33,6 +36,7 @@ def main(context: click.Context, options: BrokerOptions) -> None:
     Without a command it serves. Once it does, it prints one line "ready broker HOST:PORT". SIGTERM or Ctrl-C ends it
     cleanly; whatever ends it, nothing that was acknowledged is lost.
     """
+    context.obj = options
     if context.invoked_subcommand is None:
         daemon.run("broker", Broker(options), log_level=options.log_level, log_format=options.log_format)
 
@@ -61,6 +65,22 @@ def check(directory: Path, other: Path | None) -> None:
     if comparison is not None:
         click.echo(comparison.summary)
     sys.exit(1 if report.findings or (comparison is not None and comparison.difference is not None) else 0)
+
+
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--from", "address", required=True, metavar="HOST:PORT", help="The broker, master or slave; it runs.")
+@click.pass_obj
+def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
+    """Copy all that a running broker has into a DIRECTORY, which a broker can be started with.
+
+    It ends with what was confirmed when it began. One that was interrupted begins anew in the same directory.
+
+    Example: minimq-broker snapshot --from 127.0.0.1:10911 /backup/broker-a
+    """
+    with _failing():
+        start, end = asyncio.run(take_snapshot(check_address(address), directory, options.segment_bytes))
+    click.echo(f"copied positions {start} to {end} of the log: {end - start} bytes")
 
 
 @main.command()

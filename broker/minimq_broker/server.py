@@ -107,7 +107,7 @@ class Broker:
         standing = Standing(engine, self._roles)
         self._service = BrokerService(engine, identity, sessions, options.auto_create_queues, self._routes, standing)
         broker_pb2_grpc.add_BrokerServicer_to_server(self._service, self._server)
-        replication = ReplicationService(options.cluster, options.name, self._roles)
+        replication = ReplicationService(options.cluster, options.name, self._roles, engine)
         replication_pb2_grpc.add_ReplicationServicer_to_server(replication, self._server)
         self._standard = StandardServices(self._server, _SERVICES, with_reflection=options.reflection)
         await self._server.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from minimq_broker.services.engine import Engine, to_the_end
@@ -15,7 +15,29 @@ from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)
 
+#: Entries or rows in one frame, in bytes; the last one may overshoot it.
+FRAME_BYTES = 1 << 20
+
 NextFrame = Callable[[], Awaitable[replication_pb2.ReplicaFrame]]
+
+
+def state_frames(snapshot: Snapshot, start: int) -> Iterator[replication_pb2.ReplicaFrame]:
+    """Yield the frames that begin a copy: what it is, and all rows of the state.
+
+    Args:
+        snapshot: the state.
+        start: log position from which on entries will follow.
+    """
+    yield replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(start=start, applied=snapshot.position))
+    part: list[replication_pb2.StateRow] = []
+    size = 0
+    for key, value in snapshot.rows:
+        part.append(replication_pb2.StateRow(key=key, value=value))
+        size += len(key) + len(value)
+        if size >= FRAME_BYTES:
+            yield replication_pb2.ReplicaFrame(rows=part)
+            part, size = [], 0
+    yield replication_pb2.ReplicaFrame(rows=part, rows_end=True)
 
 
 async def take_copy(engine: Engine, first: replication_pb2.ReplicaFrame, next_frame: NextFrame) -> None:
@@ -28,13 +50,19 @@ async def take_copy(engine: Engine, first: replication_pb2.ReplicaFrame, next_fr
     """
 
     async def make(path: Path, segment_bytes: int) -> None:
-        await fill(path, segment_bytes, first, next_frame, replace=True)
+        await fill(path, segment_bytes, first, next_frame, until=first.copy.applied, replace=True)
 
     await engine.replace(make, "this broker copies everything from its master")
 
 
 async def fill(
-    path: Path, segment_bytes: int, first: replication_pb2.ReplicaFrame, next_frame: NextFrame, *, replace: bool
+    path: Path,
+    segment_bytes: int,
+    first: replication_pb2.ReplicaFrame,
+    next_frame: NextFrame,
+    *,
+    until: int,
+    replace: bool = False,
 ) -> int:
     """Make a data directory of a copy. Returns the log position up to which it goes.
 
@@ -43,6 +71,7 @@ async def fill(
         segment_bytes: size of its segments.
         first: as for `take_copy`.
         next_frame: as for `take_copy`.
+        until: log position up to which entries are taken at least.
         replace: delete what is there.
     """
     rows: list[tuple[bytes, bytes]] = []
@@ -53,7 +82,7 @@ async def fill(
     snapshot, start = Snapshot(first.copy.applied, rows), first.copy.start
     copy = await asyncio.to_thread(StoreCopy, path, snapshot, start, segment_bytes, replace=replace)
     try:
-        while copy.position < snapshot.position:
+        while copy.position < until:
             frame = await next_frame()
             if frame.entries and frame.position != copy.position:
                 raise StoreError(f"the master sent entries at {frame.position}, {copy.position} was expected")

@@ -11,6 +11,7 @@ import grpc.aio
 
 from minimq_broker.core.in_sync import InSync
 from minimq_broker.core.state import QueueKey
+from minimq_broker.replication.copying import FRAME_BYTES, state_frames
 from minimq_broker.replication.kept_offsets import Kept
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import MiniMQError, StoreError
@@ -20,8 +21,6 @@ from minimq_proto.v1 import replication_pb2
 Context = grpc.aio.ServicerContext[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
 log = logging.getLogger(__name__)
 
-#: Entries in one frame, in bytes; the last one may overshoot it.
-FRAME_BYTES = 1 << 20
 #: After this time without a word the stream is over, in seconds; either side says something more often.
 SILENCE_S = 3.0
 HEARTBEAT_S = 0.5
@@ -152,17 +151,8 @@ class Feed:
         """Send all rows of the state that was saved last. Returns from where the log follows."""
         snapshot = await asyncio.to_thread(self._store.snapshot)
         start = self._store.log.start
-        copy = replication_pb2.CopyAll(start=start, applied=snapshot.position)
-        await self._write(writer, replication_pb2.ReplicaFrame(copy=copy))
-        part: list[replication_pb2.StateRow] = []
-        size = 0
-        for key, value in snapshot.rows:
-            part.append(replication_pb2.StateRow(key=key, value=value))
-            size += len(key) + len(value)
-            if size >= FRAME_BYTES:
-                await self._write(writer, replication_pb2.ReplicaFrame(rows=part))
-                part, size = [], 0
-        await self._write(writer, replication_pb2.ReplicaFrame(rows=part, rows_end=True))
+        for frame in state_frames(snapshot, start):
+            await self._write(writer, frame)
         return start
 
     async def _news(self) -> None:

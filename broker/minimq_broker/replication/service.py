@@ -8,8 +8,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from minimq_broker.replication.backup import send_snapshot
 from minimq_broker.replication.feed import SILENCE_S
 from minimq_broker.replication.roles import RoleKeeper
+from minimq_broker.services.engine import Engine
 from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster
 from minimq_common.rpc import abort
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
@@ -21,9 +23,11 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
     Args:
         cluster, broker_name: the replica set.
         roles: what knows whether this broker leads; None when it stands alone.
+        engine: what copies are taken of.
     """
 
-    def __init__(self, cluster: str, broker_name: str, roles: RoleKeeper | None) -> None:
+    def __init__(self, cluster: str, broker_name: str, roles: RoleKeeper | None, engine: Engine) -> None:
+        self._engine = engine
         self._cluster = cluster
         self._broker_name = broker_name
         self._roles = roles
@@ -43,6 +47,8 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         except TimeoutError:
             raise InvalidArgument(f"nothing was asked for within {SILENCE_S} s") from None
         match first and first.WhichOneof("first"):
+            case "snapshot":
+                await send_snapshot(self._engine, context)
             case "follow":
                 assert first is not None
                 await self._feed(first.follow, requests, context)

@@ -1,0 +1,63 @@
+"""A copy of a running broker, which another one can be started with."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minimq import LocalCluster, Message, Producer
+from minimq_broker.__main__ import main
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.compare import compare_directories
+from support.reading import read_all
+from support.replicas import replicas, wait_caught_up
+
+
+def snapshot(address: str, directory: Path, status: int = 0) -> str:
+    result = CliRunner().invoke(main, ["snapshot", "--from", address, str(directory)])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("replica", [0, 1])
+def test_a_broker_is_copied_while_it_is_written_to(tmp_path: Path, replica: int) -> None:
+    copy = tmp_path / "copy" / "broker-a"
+    before, ended = [b"%d" % number for number in range(500)], threading.Event()
+
+    def go_on(producer: Producer) -> None:
+        while not ended.is_set():
+            producer.send(Message("t", b"later"))
+
+    with replicas(tmp_path / "cluster", checkpoint_interval_s=0.1) as cluster:
+        with Producer(cluster.nameserver) as producer:
+            for future in [producer.send_async(Message("t", body)) for body in before]:
+                future.result(20)
+            wait_caught_up(cluster)
+            thread = threading.Thread(target=go_on, args=(producer,))
+            thread.start()
+            try:
+                assert "copied positions 0 to " in snapshot(cluster.brokers[replica].address, copy)
+            finally:
+                ended.set()
+                thread.join()
+        wait_caught_up(cluster)
+    original = cluster.brokers[replica].data_dir
+    assert check_directory(copy).findings == []
+    comparison = compare_directories(copy, original)
+    assert comparison.difference is None
+    assert comparison.entries > 2
+    with LocalCluster(brokers=1, data_dir=copy.parent) as restored:
+        assert set(before) <= {message.body for message in read_all(restored.nameserver, "t")}
+
+
+def test_a_copy_goes_into_no_directory_that_holds_something(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path / "cluster") as cluster:
+        copy = tmp_path / "copy"
+        address = cluster.brokers[0].address
+        snapshot(address, copy)
+        assert "holds a log: choose an empty directory" in snapshot(address, copy, status=1)
+        assert "in use" in snapshot(address, cluster.brokers[0].data_dir, status=1)
+    assert "is not reached" in snapshot(address, tmp_path / "other", status=1)
