@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import grpc.aio
@@ -46,10 +46,16 @@ MAX_TAGS = 1000
 
 
 class PullService:
-    """The `Pull` call of the broker."""
+    """The `Pull` call of the broker.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        engine: what is read.
+        slave: returns the broker id of a slave that may be read instead, 0 when there is none.
+    """
+
+    def __init__(self, engine: Engine, slave: Callable[[], int] = lambda: 0) -> None:
         self._engine = engine
+        self._slave = slave
 
     async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
         """Start and cancel pulls as the client asks, until it closes its side and the last pull has ended."""
@@ -78,7 +84,7 @@ class PullService:
                 pulls[pull_id].cancel()
             if request.cancel:
                 continue
-            pull = _Pull(self._engine, request, writer, refused=len(pulls) >= MAX_PULLS)
+            pull = _Pull(self._engine, request, writer, self._slave, refused=len(pulls) >= MAX_PULLS)
             task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
             task.add_done_callback(partial(_forget, pulls, pull_id))
 
@@ -96,12 +102,14 @@ class _Pull:
         engine: Engine,
         request: broker_pb2.PullRequest,
         writer: StreamWriter[broker_pb2.PullFrame],
+        slave: Callable[[], int],
         *,
         refused: bool,
     ) -> None:
         self._engine = engine
         self._request = request
         self._writer = writer
+        self._slave = slave
         self._refused = refused
         self._offset = request.offset
         self._messages_left = request.max_messages
@@ -218,7 +226,14 @@ class _Pull:
             max_offset=end,
             end=self._messages_left <= 0 or self._bytes_left <= 0,
             next_offset=next_offset,
+            suggested_broker_id=self._advice(batches[-1].position),
+            from_slave=self._engine.is_slave,
         )
+
+    def _advice(self, position: int) -> int:
+        """Return which slave should be read instead of this master: what is far behind comes from the disk."""
+        behind = self._engine.store.end - position
+        return self._slave() if behind > self._engine.limits.slave_read_lag else 0
 
     async def _tell(self, first: int, end: int, *, is_end: bool = False) -> None:
         """Send a frame without batches."""
@@ -246,4 +261,5 @@ class _Pull:
 
     async def _write(self, frame: broker_pb2.PullFrame) -> None:
         frame.pull_id = self._request.pull_id
+        frame.from_slave = self._engine.is_slave
         await self._writer.write(lambda: frame)

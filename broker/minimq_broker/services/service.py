@@ -41,7 +41,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._session_options = sessions
         self._broker_name = identity.broker_name
         self._append = AppendService(engine)
-        self._pull = PullService(engine)
+        self._pull = PullService(engine, standing.slave_for_readers)
         self._session = SessionService(engine, sessions, identity.broker_name)
         self._groups = GroupService(engine, self._session.leases)
         self._assignment = AssignmentService(engine, routes, identity.broker_name)

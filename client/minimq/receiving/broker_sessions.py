@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from minimq.routes.read_places import ReadPlace
 from minimq.transport.broker_link import BrokerLinks
 from minimq.transport.duplex import Duplex
 from minimq_common.errors import MiniMQError
@@ -27,6 +28,8 @@ class _Broker:
 
     name: str
     session: Session | None = None
+    #: To which the latest session leads.
+    address: str = ""
     #: How many sessions there were, so that what an earlier one still brings is told apart.
     number: int = 0
     retry_at: float = 0.0
@@ -44,27 +47,27 @@ class BrokerSessions:
 
     Args:
         links: connections to brokers.
-        address_of: where the master of a broker name is; None when it is not known.
+        place_of: where the members of a group meet by a broker name; None when that is not known.
         post: has a function called on the member's thread.
         on_event: called there with the broker's name and what it has told.
         on_refusal: called there with the broker's name and the error when a session has ended before any brought
             something.
-        on_break: called there with the broker's name when a session has ended.
+        on_break: called there with the broker's name when a session has ended, and why if it was not in good order.
         heartbeat_s: seconds between two signs of life.
     """
 
     def __init__(
         self,
         links: BrokerLinks,
-        address_of: Callable[[str], str | None],
+        place_of: Callable[[str], ReadPlace | None],
         post: Post,
         on_event: Callable[[str, broker_pb2.SessionEvent], None],
         on_refusal: Callable[[str, MiniMQError], None],
-        on_break: Callable[[str], None],
+        on_break: Callable[[str, MiniMQError | None], None],
         heartbeat_s: float,
     ) -> None:
         self._links = links
-        self._address_of = address_of
+        self._place_of = place_of
         self._post = post
         self._on_event = on_event
         self._on_refusal = on_refusal
@@ -80,12 +83,17 @@ class BrokerSessions:
     def keep(self, now: float) -> Iterator[str]:
         """Send heartbeats, and open sessions that are missing; yield each that was opened, to be spoken to first."""
         for broker in list(self._brokers.values()):
+            self._leave_for_master(broker)
             if broker.session is None and now >= broker.retry_at:
                 if self._open(broker, now):
                     yield broker.name
                     self._beat(broker, now)
             elif broker.session is not None and now >= broker.beat_at:
                 self._beat(broker, now)
+
+    def address(self, name: str) -> str:
+        """Return the address to which the latest session with a broker leads."""
+        return self._brokers[name].address
 
     def open_names(self) -> list[str]:
         """Return the names of the brokers to which there is a session."""
@@ -112,10 +120,11 @@ class BrokerSessions:
                 session.cancel()
 
     def _open(self, broker: _Broker, now: float) -> bool:
-        address = self._address_of(broker.name)
+        place = self._place_of(broker.name)
         broker.retry_at = now + _RECONNECT_S
-        if address is None:
+        if place is None:
             return False
+        address = broker.address = place.address
         broker.number += 1
         number = broker.number
         broker.beats.clear()
@@ -127,6 +136,22 @@ class BrokerSessions:
             lambda error: self._post(lambda: self._ended(broker, number, error)),
         )
         return True
+
+    def _leave_for_master(self, broker: _Broker) -> None:
+        """End a session when another broker is the master: that of a slave, or of a master that is none any more.
+
+        A session that goes on without a master in the route stays: it ends by itself if there is none.
+        """
+        if broker.session is None:
+            return
+        place = self._place_of(broker.name)
+        if place is not None and place.is_master and place.address != broker.address:
+            log.info("group: the master is another one broker=%s address=%s", broker.name, place.address)
+            session, broker.session = broker.session, None
+            broker.number += 1
+            broker.retry_at = 0.0
+            session.cancel()
+            self._on_break(broker.name, None)
 
     def _beat(self, broker: _Broker, now: float) -> None:
         self.tell(broker.name, broker_pb2.SessionRequest(heartbeat=broker_pb2.Heartbeat()))
@@ -145,7 +170,7 @@ class BrokerSessions:
         if broker.number != number:
             return
         broker.session = None
-        self._on_break(broker.name)
+        self._on_break(broker.name, error)
         # Later a broker may take this client for another one: it has not noticed yet that the last session broke.
         if error is not None and not broker.greeted:
             self._on_refusal(broker.name, error)

@@ -57,7 +57,8 @@ class Commits:
                 elif fetcher is None:
                     commits.append(Commit(queue, offset))
                 elif fetcher.committed != offset:
-                    commits.append(Commit(queue, offset, fetcher.epoch, fetcher.topic_id, fetcher.sought))
+                    lease = fetcher.epoch, fetcher.topic_id
+                    commits.append(Commit(queue, offset, *lease, fetcher.sought, fetcher.leased_by))
                     fetcher.sought = False  # a seek that comes meanwhile is for the next commit
         failures |= self.store.save(commits)
         with self._lock:

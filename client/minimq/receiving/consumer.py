@@ -20,6 +20,7 @@ from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.start_offsets import StartOffsets
+from minimq.routes.read_places import ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.allocation import known_to_brokers
@@ -101,9 +102,10 @@ class Consumer:
         self._start = start_position(start)
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()
-        self._starts = StartOffsets(self._routes, self._links, self._start, options.request_timeout_s)
+        self._places = ReadPlaces(self._routes, self._links, slaves=options.read_from_slaves)
+        self._starts = StartOffsets(self._places, self._start, options.request_timeout_s)
         self._core = ConsumerCore(
-            self._routes, self._links, group, self.client_id, options, self._lease_over, self._announce
+            self._places, self._links, group, self.client_id, options, self._lease_over, self._announce
         )
         self._core.announce_reset = self._offset_reset
         self._filters: dict[str, MessageFilter] = {}
@@ -161,7 +163,9 @@ class Consumer:
             filters = {topic: wanted.text for topic, wanted in self._filters.items()}
             membership = Membership(self.group, self.client_id, filters, self._start)
             self._core.commits.leased = True
-            self._member = GroupMember(self._routes, self._links, membership, self._strategy, self, self._options)
+            self._member = GroupMember(
+                self._routes, self._places, self._links, membership, self._strategy, self, self._options
+            )
         self._member.start()
 
     def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
@@ -234,7 +238,7 @@ class Consumer:
     def granted(self, queue: MessageQueue, grant: Grant) -> None:
         """Begin to read a queue, or go on where it was read before the lease had to be renewed."""
         if not self._core.renew(queue, grant):
-            self._core.start(queue, grant.offset, grant.epoch, grant.topic_id)
+            self._core.start(queue, grant)
 
     def revoked(self, queues: Sequence[MessageQueue]) -> None:
         """Hand out nothing more of queues that others shall have."""

@@ -23,15 +23,17 @@ from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.pull_stream import PullStreams
 from minimq.receiving.puller import Puller
 from minimq.receiving.received import ReceivedMessage
-from minimq.routes.routing import RouteCache
+from minimq.routes.read_places import ReadPlaces
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
 
-#: Wait before a pull that failed is tried again.
-_RETRY_S = 0.2
+#: Bits of an epoch that tell apart those of a term, and those of one time in which a slave serves groups.
+_EPOCHS_OF_TERM = 32
+_EPOCHS_OF_SLAVE = 20
+_FIRST_OF_SLAVES = 1 << 31
 
 
 class News(Enum):
@@ -45,7 +47,7 @@ class ConsumerCore:
     """The queues that one consumer reads. Thread-safe, but only one thread may take messages.
 
     Args:
-        routes: where the queues are.
+        places: where the queues are read.
         links: connections to brokers.
         group: the consumer group.
         client_id: under which leases are held.
@@ -63,7 +65,7 @@ class ConsumerCore:
 
     def __init__(
         self,
-        routes: RouteCache,
+        places: ReadPlaces,
         links: BrokerLinks,
         group: str,
         client_id: str,
@@ -71,16 +73,17 @@ class ConsumerCore:
         lease_over: Callable[[MessageQueue, int], None],
         announce: Callable[[News, list[MessageQueue]], None] = lambda *_: None,
     ) -> None:
-        self._streams = PullStreams(routes, links)
+        self._streams = PullStreams(links)
         self.delay_ms: Callable[[MessageQueue], int] = lambda _: 0
         self.announce_reset: Callable[[OffsetReset], None] = lambda _: None
         self.missed_messages = 0
         self._announce = announce
         #: Protects everything below and all fetchers; notified when there may be something to take or to do.
         self.changed = threading.Condition()
-        self._puller = Puller(self.changed, self._streams, group, client_id, options, lease_over)
+        self._puller = Puller(self.changed, self._streams, places, group, client_id, options, lease_over)
         self._fetchers: dict[MessageQueue, Fetcher] = {}
-        store = BrokerOffsets(links, self._streams.address, group, client_id, options.request_timeout_s)
+        timeout_s = options.request_timeout_s
+        store = BrokerOffsets(links, lambda queue: places.of(queue).address, group, client_id, timeout_s)
         self.commits = Commits(self.changed, self._fetchers, store)
         #: What the user was not told yet, in its order.
         self._news: list[tuple[News, MessageQueue]] = []
@@ -93,14 +96,15 @@ class ConsumerCore:
 
     # ---- assignment -----------------------------------------------------------------------------
 
-    def start(self, queue: MessageQueue, offset: int, epoch: int = 0, topic_id: int = 0, *, tell: bool = True) -> None:
+    def start(self, queue: MessageQueue, grant: Grant, *, tell: bool = True) -> None:
         """Read a queue from an offset on; under a lease when there is an epoch. A queue that is read begins anew.
 
         The user is told before the first message is handed out, unless `tell` is false.
         """
         with self.changed:
             self._stop(queue, tell=tell)
-            fetcher = self._fetchers[queue] = Fetcher(queue, offset, epoch, topic_id)
+            fetcher = self._fetchers[queue] = Fetcher(queue, grant.offset, grant.epoch, grant.topic_id)
+            fetcher.leased_by = grant.address
             fetcher.delay_ms = self.delay_ms(queue)
             if tell:
                 self._news.append((News.GAINED, queue))
@@ -112,19 +116,20 @@ class ConsumerCore:
 
         Returns:
             False when that cannot be: it is not read, or is another topic's; or it is another lease and its group is
-            further, or its broker has been running all the time (the upper half of an epoch counts its starts): the
-            group was sent elsewhere, or somebody else had the queue meanwhile.
+            further, or its broker has served groups all the time: the group was sent elsewhere, or somebody else had
+            the queue meanwhile.
         """
         with self.changed:
             fetcher = self._fetchers.get(queue)
             if fetcher is None or fetcher.topic_id != grant.topic_id:
                 return False
-            same_run = grant.epoch >> 32 == fetcher.epoch >> 32
+            same_run = _run_of(grant.epoch) == _run_of(fetcher.epoch)
             if grant.epoch != fetcher.epoch and (same_run or grant.offset > fetcher.position):
                 return False
             self._puller.cancel(fetcher)
             fetcher.leaving = False
-            fetcher.epoch = grant.epoch
+            fetcher.epoch, fetcher.leased_by = grant.epoch, grant.address
+            fetcher.slave = 0
             fetcher.error = fetcher.committed = None
             fetcher.retry_at = 0.0
             fetcher.sure_until = math.inf
@@ -331,8 +336,7 @@ class ConsumerCore:
         now = time.monotonic()
         with self.changed:
             for fetcher in self._fetchers.values():
-                if fetcher.pull is None and fetcher.retry_at <= now:
-                    self._puller.pull(fetcher)
+                self._puller.tick(fetcher, now)
 
     def close(self) -> None:
         """End all streams. Idempotent."""
@@ -362,3 +366,13 @@ class ConsumerCore:
         elif tell:
             self._news.append((News.LOST, queue))
         return fetcher
+
+
+def _run_of(epoch: int) -> int:
+    """Return what tells apart the times in which a broker serves groups: an epoch begins with it.
+
+    A master's epochs begin with its term. In the second half of those of the term are the epochs of slaves, with a
+    number for each time in which they serve groups since there is no master.
+    """
+    is_of_slave = epoch & _FIRST_OF_SLAVES
+    return epoch >> (_EPOCHS_OF_SLAVE if is_of_slave else _EPOCHS_OF_TERM)

@@ -61,6 +61,8 @@ class ConsumerOptions:
             queues and keeps the offsets itself; it needs a `client_id` that stays the same.
         assignment: who computes the shares, "client" or "server"; the same on all members. Servers know the strategies
             averagely and averagely_by_circle.
+        read_from_slaves: go on at a slave while a broker has no master that answers, and when a master sends this
+            consumer there since it is far behind. The same on all members.
         offsets_dir: where the offsets of broadcasting are kept, GROUP/CLIENT_ID.json.
         offset_reset: where to go on when the next message of a queue was deleted before it was read: "earliest" or
             "latest" of those that are stored, or "error", which raises `OffsetOutOfRange`.
@@ -91,6 +93,7 @@ class ConsumerOptions:
     hold_s: float = 0.0
     model: str = "clustering"
     assignment: str = "client"
+    read_from_slaves: bool = True
     offsets_dir: str | os.PathLike[str] = "~/.minimq/offsets"
     offset_reset: str = "earliest"
     on_offset_reset: OffsetCallback | None = None

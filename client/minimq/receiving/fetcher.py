@@ -20,9 +20,14 @@ class Fetcher:
     Attributes:
         queue: what is read.
         epoch: of the lease under which it is read; 0 without a lease.
+        leased_by: address of the broker that has granted the lease; empty without one.
         topic_id: as the lease has it; 0 without a lease.
         position: offset of the message that the reader gets next.
         pull: the pull that is under way, None when there is none.
+        pulled_at: address of the broker of the latest pull.
+        slave: broker id of a slave that is read instead, as the master has advised, since this reader is far behind; 0
+            when there is none.
+        no_advice_until: on the monotonic clock, as such a slave has failed.
         error: why no more is fetched, until a seek.
         error_told: whether the reader knows of it, or need not.
         retry_at: when to pull again after a failed pull, on the monotonic clock.
@@ -41,9 +46,13 @@ class Fetcher:
     def __init__(self, queue: MessageQueue, offset: int, epoch: int, topic_id: int) -> None:
         self.queue = queue
         self.epoch = epoch
+        self.leased_by = ""
         self.topic_id = topic_id
         self.position = offset
         self.pull: tuple[PullStream, int] | None = None
+        self.pulled_at = ""
+        self.slave = 0
+        self.no_advice_until = 0.0
         self.error: MiniMQError | None = None
         self.error_told = True
         self.retry_at = 0.0
@@ -88,8 +97,9 @@ class Fetcher:
             offset=self._fetch_offset,
             max_messages=max_messages,
             max_bytes=max_bytes,
-            # The first one tells where the queue ends, also when there is nothing to read.
-            wait_ms=0 if self.end_offset is None else round(wait_s * 1000),
+            # The first one tells where the queue ends, also when there is nothing to read; and at the end of a slave
+            # that was advised its master goes on.
+            wait_ms=0 if self.end_offset is None or self.slave else round(wait_s * 1000),
         )
 
     def add(self, frame: broker_pb2.PullFrame) -> None:

@@ -1,8 +1,9 @@
 """A member of a consumer group: keeps sessions to the brokers, computes its share of the queues, holds the leases.
 
 Every member computes the same allocation from the same list, which comes from one deciding broker (the lowest-named
-master that carries a topic of the group). Before a queue is read its broker has to grant the lease, so that members
-whose lists differ for a moment never own the same queue.
+one that carries a topic of the group). Before a queue is read its broker has to grant the lease, so that members whose
+lists differ for a moment never own the same queue. Members meet at the masters; at the first slave of each while there
+is no master.
 
 `MemberState` decides, `BrokerSessions` speaks with the brokers; one thread owns both. Everything reaches it through one
 queue of things to do.
@@ -27,6 +28,7 @@ from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
 from minimq.receiving.queue_owner import QueueOwner
 from minimq.receiving.rounds import Rounds
+from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import GroupConflict, InternalError, MiniMQError, UsageError
@@ -73,6 +75,7 @@ class GroupMember:
     def __init__(
         self,
         routes: RouteCache,
+        places: ReadPlaces,
         links: BrokerLinks,
         membership: Membership,
         strategy: AllocationStrategy,
@@ -80,6 +83,7 @@ class GroupMember:
         options: ConsumerOptions,
     ) -> None:
         self._routes = routes
+        self._places = places
         self._links = links
         self._about = membership
         self._strategy = strategy
@@ -96,7 +100,7 @@ class GroupMember:
         self._state = MemberState(drain_s=options.drain_s, trust_s=options.lease_trust_s)
         self._sessions = BrokerSessions(
             links,
-            self._address_of,
+            self._place_of,
             self._to_do.put,
             self._hear,
             on_refusal=self._refused,
@@ -212,7 +216,13 @@ class GroupMember:
                     self._rounds.want(now)
             case "granted":
                 granted = told.granted
-                grant = Grant(granted.epoch, granted.offset, granted.topic_id, granted.given_back)
+                grant = Grant(
+                    granted.epoch,
+                    granted.offset,
+                    granted.topic_id,
+                    granted.given_back,
+                    self._sessions.address(name),
+                )
                 self._do(self._state.granted(MessageQueue(granted.topic, name, granted.queue_id), grant, now))
             case "wanted":
                 # Another member counts on a queue of this one, so it may know of more members, or of fewer queues.
@@ -234,7 +244,8 @@ class GroupMember:
         if self._refusals.pop(name, None) is not None:
             self._owner.refused(next(iter(self._refusals.values()), None))
 
-    def _session_broke(self, name: str) -> None:
+    def _session_broke(self, name: str, error: MiniMQError | None) -> None:
+        self._places.failed(self._sessions.address(name), error)
         members = self._lists.get(name)
         grace_s = members.grace_ms / 1000 if members is not None else 0.0
         until = self._sessions.answered_at(name) + grace_s
@@ -253,7 +264,8 @@ class GroupMember:
         if not names:
             self._do(self._state.aim([], now))  # nothing may be read just now
             return
-        decider = next((name for name in names if self._address_of(name) is not None), "")
+        deciders = ((name, place) for name in names if (place := self._place_of(name)) is not None)
+        decider, place = next(deciders, ("", None))
         members = self._lists.get(decider)
         if members is None or self._about.client_id not in members.client_ids:
             return  # the list is on its way
@@ -264,7 +276,7 @@ class GroupMember:
             members=sorted(members.client_ids),
             owners={_queue(item): held.client_id for held in members.held for item in held.queues},
             version=members.version,
-            decider=self._address_of(decider) or "",
+            decider=place.address if place is not None else "",
         )
         share = self._assignment.share(view)
         if share is None:
@@ -279,12 +291,13 @@ class GroupMember:
             return route.read_queues() if route else None
         return self._routes.route(topic).read_queues()
 
-    def _address_of(self, broker_name: str) -> str | None:
+    def _place_of(self, broker_name: str) -> ReadPlace | None:
+        """Return where the members meet by a broker name; None when no route shows it."""
         for topic in self._about.topics:
             route = self._routes.known(topic)
-            address = route.master_of(broker_name) if route else None
-            if address is not None:
-                return address
+            place = self._places.for_group(route.brokers.get(broker_name)) if route else None
+            if place is not None:
+                return place
         return None
 
     # ---- doing ----------------------------------------------------------------------------------

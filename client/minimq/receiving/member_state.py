@@ -43,12 +43,14 @@ class Grant(NamedTuple):
         offset: where the group goes on, as its broker has it.
         topic_id: tells apart topics that had the same name one after the other; 0 when it is not known.
         given_back: how often this member had given the queue back when it asked.
+        address: of the broker that has granted it, where alone it holds; empty where there are no leases.
     """
 
     epoch: int
     offset: int
     topic_id: int
     given_back: int = 0
+    address: str = ""
 
 
 class Ask(NamedTuple):

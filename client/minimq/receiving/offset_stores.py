@@ -21,6 +21,7 @@ class Commit(NamedTuple):
         epoch: of the lease under which it was read; 0 without a lease.
         topic_id: of the topic that was read; 0 when it is not known.
         sought: the reader has moved: the recorded offset may go back.
+        address: of the broker that has granted the lease; empty without one.
     """
 
     queue: MessageQueue
@@ -28,6 +29,7 @@ class Commit(NamedTuple):
     epoch: int = 0
     topic_id: int = 0
     sought: bool = False
+    address: str = ""
 
 
 class OffsetStore(Protocol):
@@ -46,7 +48,7 @@ class BrokerOffsets:
 
     Args:
         links: connections to brokers.
-        address_of: where the broker of a queue is; raises `Unavailable`.
+        address_of: where the broker of a queue is that is read without a lease; raises `Unavailable`.
         group: the group.
         client_id: in whose name leases are held.
         timeout_s: for one call.
@@ -72,7 +74,8 @@ class BrokerOffsets:
         calls: defaultdict[tuple[str, bool, bool], list[Commit]] = defaultdict(list)
         for commit in commits:
             try:
-                calls[self._address_of(commit.queue), commit.epoch > 0, commit.sought].append(commit)
+                address = commit.address or self._address_of(commit.queue)
+                calls[address, commit.epoch > 0, commit.sought].append(commit)
             except MiniMQError as error:
                 failures[commit.queue] = error
         parts = [(address, together) for (address, _, _), together in calls.items()]

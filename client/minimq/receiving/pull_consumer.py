@@ -13,6 +13,7 @@ from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Start
 from minimq.receiving.consumer_options import ConsumerOptions, check_count
+from minimq.receiving.member_state import Grant
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
@@ -118,7 +119,7 @@ class PullConsumer(Consumer):
                 self._core.stop([queue])
         for queue in wanted:
             if queue not in self._core.queues:
-                self._core.start(queue, offsets[queue], tell=False)
+                self._core.start(queue, Grant(0, offsets[queue], 0), tell=False)
         if self._ticking is None:
             self._ticking = threading.Thread(target=self._keep_time, name="minimq-consumer-timer", daemon=True)
             self._ticking.start()

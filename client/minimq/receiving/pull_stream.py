@@ -6,11 +6,9 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLink, BrokerLinks
 from minimq.transport.duplex import Duplex
 from minimq_common.errors import MiniMQError, Unavailable
-from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 #: Called with each frame of a pull, and with an error when the stream breaks under it. Must not block.
@@ -81,24 +79,14 @@ class PullStream:
 
 
 class PullStreams:
-    """The pull streams of one consumer, opened when first needed. Not thread-safe, but for `address`."""
+    """The pull streams of one consumer by the address of the broker, opened when first needed. Not thread-safe."""
 
-    def __init__(self, routes: RouteCache, links: BrokerLinks) -> None:
-        self._routes = routes
+    def __init__(self, links: BrokerLinks) -> None:
         self._links = links
         self._streams: dict[str, PullStream] = {}
 
-    def address(self, queue: MessageQueue) -> str:
-        """Return where the broker of a queue is. Raises `Unavailable`."""
-        route = self._routes.known(queue.topic)
-        address = route.master_of(queue.broker_name) if route else None
-        if address is None:
-            raise Unavailable(f"no broker is known that carries queue {queue}")
-        return address
-
-    def to(self, queue: MessageQueue) -> PullStream:
-        """Return the stream to the broker of a queue. Raises `Unavailable`, and `Closed` when the links are."""
-        address = self.address(queue)
+    def to(self, address: str) -> PullStream:
+        """Return the stream to a broker. Raises `Closed` when the links are."""
         stream = self._streams.get(address)
         if stream is None or stream.ended:
             stream = self._streams[address] = PullStream(self._links.to(address))

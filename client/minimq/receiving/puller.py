@@ -11,7 +11,8 @@ from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.pull_stream import PullStreams
-from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound
+from minimq.routes.read_places import ReadPlaces
+from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: Wait before a pull that failed is tried again.
 _RETRY_S = 0.2
+#: For so long no advice of the master is taken after a slave that it had advised has failed, in seconds.
+_NO_ADVICE_S = 10.0
 
 
 class Puller:
@@ -28,6 +31,7 @@ class Puller:
     Args:
         changed: the lock of all fetchers; notified when a pull has brought something.
         streams: to the brokers.
+        places: where queues are read without a lease.
         group: the consumer group.
         client_id: under which leases are held.
         options: of the consumer.
@@ -43,6 +47,7 @@ class Puller:
         self,
         changed: threading.Condition,
         streams: PullStreams,
+        places: ReadPlaces,
         group: str,
         client_id: str,
         options: ConsumerOptions,
@@ -53,6 +58,7 @@ class Puller:
         self.resets: list[tuple[Fetcher, OffsetReset]] = []
         self._changed = changed
         self._streams = streams
+        self._places = places
         self._group = group
         self._client_id = client_id
         self._options = options
@@ -74,9 +80,16 @@ class Puller:
         if not max_messages:
             return
         generation = fetcher.generation
+        try:
+            address = self._address(fetcher)
+        except MiniMQError:
+            fetcher.retry_at = time.monotonic() + _RETRY_S
+            return
         request = fetcher.request(max_messages, max_bytes, self._options.wait_s)
         request.tag_hashes.extend(self.tag_hashes.get(fetcher.queue.topic, ()))
-        if fetcher.epoch:
+        if (
+            fetcher.epoch and not fetcher.slave
+        ):  # a slave knows no lease of its master; that it holds this consumer sees
             request.lease.group = self._group
             request.lease.client_id = self._client_id
             request.lease.epoch = fetcher.epoch
@@ -84,11 +97,34 @@ class Puller:
         def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
             self._receive(fetcher, generation, frame, error)
 
+        fetcher.pulled_at = address
         try:
-            stream = self._streams.to(fetcher.queue)
+            stream = self._streams.to(address)
             fetcher.pull = stream, stream.pull(request, receive)
-        except MiniMQError:
+        except MiniMQError as error:
+            self._places.failed(address, error)
             fetcher.retry_at = time.monotonic() + _RETRY_S
+
+    def tick(self, fetcher: Fetcher, now: float) -> None:
+        """Try a failed pull again, and go elsewhere with one that belongs there now."""
+        if fetcher.pull is not None and fetcher.pulled_at != self._address_or(fetcher, fetcher.pulled_at):
+            self.cancel(fetcher)
+        if fetcher.pull is None and fetcher.retry_at <= now:
+            self.pull(fetcher)
+
+    def _address(self, fetcher: Fetcher) -> str:
+        """Return where a queue is to be pulled now. Raises `Unavailable`."""
+        slave = self._places.slave(fetcher.queue, fetcher.slave) if fetcher.slave else None
+        if slave is not None:
+            return slave.address
+        fetcher.slave = 0
+        return fetcher.leased_by or self._places.of(fetcher.queue).address
+
+    def _address_or(self, fetcher: Fetcher, otherwise: str) -> str:
+        try:
+            return self._address(fetcher)
+        except MiniMQError:
+            return otherwise
 
     def _receive(
         self, fetcher: Fetcher, generation: int, frame: broker_pb2.PullFrame | None, error: MiniMQError | None
@@ -98,16 +134,27 @@ class Puller:
                 return
             if frame is None or frame.end:
                 fetcher.pull = None
-            if frame is not None and frame.HasField("failure"):
-                error = from_failure(frame.failure)
+            if frame is None:
+                self._places.failed(fetcher.pulled_at, error)
+            elif frame.HasField("failure"):
+                error = _failure(frame)
             if frame is not None and error is None:
                 fetcher.add(frame)
+                self._take_advice(fetcher, frame)
                 self.pull(fetcher)
             elif frame is not None and isinstance(error, OffsetOutOfRange) and self._options.offset_reset != "error":
                 self._go_on_elsewhere(fetcher, frame)
             else:
                 self._pull_failed(fetcher, error)
             self._changed.notify_all()
+
+    def _take_advice(self, fetcher: Fetcher, frame: broker_pb2.PullFrame) -> None:
+        """Read a slave next, or the master again."""
+        if fetcher.slave:
+            if frame.end and not frame.batches:  # it has caught up with what the slave has
+                fetcher.slave = 0
+        elif frame.end and self._options.read_from_slaves and time.monotonic() >= fetcher.no_advice_until:
+            fetcher.slave = frame.suggested_broker_id
 
     def _go_on_elsewhere(self, fetcher: Fetcher, frame: broker_pb2.PullFrame) -> None:
         reset = fetcher.reset(frame.min_offset, frame.max_offset, self._options.offset_reset)
@@ -117,8 +164,13 @@ class Puller:
         self.pull(fetcher)
 
     def _pull_failed(self, fetcher: Fetcher, error: MiniMQError | None) -> None:
+        now = time.monotonic()
+        if fetcher.slave:  # the master has all that there is
+            fetcher.slave, fetcher.no_advice_until = 0, now + _NO_ADVICE_S
+            self.pull(fetcher)
+            return
         if error is None or error.retriable:
-            fetcher.retry_at = time.monotonic() + max(_RETRY_S, error.retry_after_s if error else 0)
+            fetcher.retry_at = now + max(_RETRY_S, error.retry_after_s if error else 0)
             return
         fetcher.error = error
         if fetcher.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound):
@@ -127,3 +179,11 @@ class Puller:
             self._lease_over(fetcher.queue, fetcher.epoch)
         else:
             fetcher.error_told = False
+
+
+def _failure(frame: broker_pb2.PullFrame) -> MiniMQError:
+    """Return why a pull has failed. What a slave does not have its master may have: that is waited for."""
+    error = from_failure(frame.failure)
+    if frame.from_slave and isinstance(error, OffsetOutOfRange | QueueNotFound | TopicNotFound):
+        return Unavailable(f"a slave does not have it: {error.message}")
+    return error

@@ -196,7 +196,7 @@ class PushConsumer(Consumer):
             self._core.lose([queue])
             self._in_hand.start(queue, grant.offset)
             self._core.wake()  # the dispatcher has to know of the queue before it gets the first message
-            self._core.start(queue, grant.offset, grant.epoch, grant.topic_id)
+            self._core.start(queue, grant)
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
         """Read queues no more that were taken away."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from minimq.routes.routing import RouteCache
-from minimq.transport.broker_link import BrokerLinks
+from minimq.routes.read_places import ReadPlaces
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -29,17 +28,13 @@ class StartOffsets:
     """Asks the broker of a queue. Thread-safe.
 
     Args:
-        routes: where the queues are.
-        links: connections to brokers.
+        places: where the queues are read.
         start: the rule.
         timeout_s: for one call.
     """
 
-    def __init__(
-        self, routes: RouteCache, links: BrokerLinks, start: broker_pb2.StartPosition, timeout_s: float
-    ) -> None:
-        self._routes = routes
-        self._links = links
+    def __init__(self, places: ReadPlaces, start: broker_pb2.StartPosition, timeout_s: float) -> None:
+        self._places = places
         self._start = start
         self._timeout_s = timeout_s
 
@@ -50,9 +45,8 @@ class StartOffsets:
             InvalidArgument: there is no such queue.
             TopicNotFound, Unavailable: the broker cannot be asked.
         """
-        link = self._links.to(self.address(queue))
         request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
-        described = link.call(link.stub.DescribeTopic, request, self._timeout_s)
+        described = self._places.call(queue, lambda stub: stub.DescribeTopic, request, self._timeout_s)
         if not 0 <= queue.queue_id < len(described.queues):
             raise InvalidArgument(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
         status = described.queues[queue.queue_id]
@@ -64,22 +58,13 @@ class StartOffsets:
             return bounds.first
         if self._start.at == broker_pb2.START_AT_LATEST:
             return bounds.end
-        link = self._links.to(self.address(queue))
         request = broker_pb2.GetOffsetRequest(
             topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=self._start.timestamp_ms
         )
-        return link.call(link.stub.GetOffset, request, self._timeout_s).offset
+        return self._places.call(queue, lambda stub: stub.GetOffset, request, self._timeout_s).offset
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
         """Return what a group has recorded at the broker of a queue. Raises as `bounds`."""
-        link = self._links.to(self.address(queue))
         request = broker_pb2.GetCommittedRequest(group=group, topic=queue.topic)
-        answer = link.call(link.stub.GetCommitted, request, self._timeout_s)
+        answer = self._places.call(queue, lambda stub: stub.GetCommitted, request, self._timeout_s)
         return next((item.offset for item in answer.offsets if item.queue_id == queue.queue_id), None)
-
-    def address(self, queue: MessageQueue) -> str:
-        """Return where the broker of a queue is. Raises `TopicNotFound`, `InvalidArgument`."""
-        address = self._routes.route(queue.topic).master_of(queue.broker_name)
-        if address is None:
-            raise InvalidArgument(f"topic {queue.topic!r} has no queue {queue}: no broker of that name carries it")
-        return address

@@ -97,18 +97,19 @@ class ReadPlaces:
         place = next((place for place in self._places(broker) if place.broker_id == broker_id), None)
         return place if place is not None and not place.is_master and place.address not in self._unreached else None
 
-    def for_group(self, broker: BrokerData | None) -> str | None:
+    def for_group(self, broker: BrokerData | None) -> ReadPlace | None:
         """Return where the members of a group meet: at the master, or the first slave. None when there is neither.
 
         Only the master may be passed over, so that no two slaves have the same group.
         """
         places = self._places(broker)
-        reached = [place for place in places[:2] if not (place.is_master and place.address in self._unreached)]
-        return (reached or places)[0].address if places else None
+        if len(places) > 1 and places[0].is_master and places[0].address in self._unreached:
+            return places[1]
+        return places[0] if places else None
 
     def failed(self, address: str, error: MiniMQError | None) -> None:
-        """Take note that a broker failed. It is passed over if it gave no answer, until it does."""
-        if error is not None and error.answered:
+        """Take note that a broker failed, or ended a stream in good order. If it gave no answer, it is passed over."""
+        if error is None or error.answered:
             return
         with self._lock:
             if address in self._unreached:

@@ -33,6 +33,8 @@ TABLE = {
     "TermEnding": ("- - -", "gives up", "gives up"),
     "ReplicaSetChanged": ("- - -", "gives up", "gives up"),
     "NotInSync": ("- - -", "gives up", "gives up"),
+    "NotMaster": ("again route -", "tries again", "tries again"),
+    "NotEnoughReplicas": ("again - avoid", "tries again", "tries again"),
     "SystemBusy": ("again - avoid", "tries again", "tries again"),
     "StoreFull": ("again - avoid", "tries again", "tries again"),
     "InternalError": ("again - avoid", "tries again", "tries again"),
@@ -46,6 +48,8 @@ TABLE = {
     "DataDirectoryInUse": ("- - -", "gives up", "gives up"),
     "DataDirectoryVersion": ("- - -", "gives up", "gives up"),
     "CorruptEntry": ("- - -", "gives up", "gives up"),
+    "CopyNeeded": ("- - -", "gives up", "gives up"),
+    "CopyInterrupted": ("- - -", "gives up", "gives up"),
 }
 CLASSES = {cls.__name__: cls for cls in errors.BY_CODE.values()}
 
