@@ -168,7 +168,7 @@ def test_what_is_left_but_not_confirmed_stays_out_of_sight(stores: Stores) -> No
     store.store.truncate(ends[1])
     assert store.bodies("t", 0) == [b"0", b"1"]
     assert store.store.confirmed == ends[1]
-    store.submit_entries(ends[1], entries).result(PATIENCE_S)
+    store.submit_entries(ends[1], entries[:1]).result(PATIENCE_S)
     assert store.bodies("t", 0) == [b"0", b"1"], "what was confirmed there before was something else"
 
 
