@@ -107,6 +107,7 @@ class ReplicaSet:
         min_in_sync: the fewest members of it with which it accepts anything then.
         lease_s: how long the master holds a lease in this term, in seconds.
         addresses: where each replica was last reached, by replica id.
+        log_term: the latest term that the log of the master knew when it was elected.
         successor: the replica that was promoted by hand and becomes the master once the lease has run out; the lease
             is renewed no more.
     """
@@ -122,6 +123,7 @@ class ReplicaSet:
     min_in_sync: int
     lease_s: float
     addresses: Mapping[int, str] = field(default_factory=dict)
+    log_term: int = 0
     successor: int | None = None
 
     @property
@@ -163,6 +165,7 @@ def found(report: Report, lease_s: float) -> ReplicaSet | None:
         min_in_sync=report.min_in_sync,
         lease_s=lease_s,
         addresses={report.replica_id: report.address},
+        log_term=report.last_term,
     )
 
 
@@ -245,25 +248,34 @@ def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) 
             f"replica {replica_id} of {replica_set} is not in sync ({known}), so it may lack acknowledged messages: "
             "promote one that is, wait until it is, or promote it with --unclean and lose what it lacks"
         )
-    return replace(replica_set, successor=replica_id, version=replica_set.version + 1)
+    return replace(
+        replica_set,
+        # Whoever is not a member is elected whatever it has.
+        in_sync=replica_set.in_sync - {replica_id} if unclean else replica_set.in_sync,
+        successor=replica_id,
+        version=replica_set.version + 1,
+    )
 
 
 def may_lead(replica_set: ReplicaSet, report: Report) -> bool:
     """Say whether a replica may be elected: it is in sync, and its log is still the one that made it a member.
 
     Whoever joins the set has the entry with which the term begins. A member whose log does not know the term has lost
-    its data since. Only of a master that is alone in its set it is not asked: it may have ended before it began.
+    its data since. A master that is alone in its set may have ended before it began: its log has to be no older than
+    when it was elected.
     """
     if report.resigns or report.replica_id not in replica_set.in_sync:
         return False
-    return report.last_term >= replica_set.term or len(replica_set.in_sync) == 1
+    known = replica_set.log_term if len(replica_set.in_sync) == 1 else replica_set.term
+    return report.last_term >= known
 
 
 def elect(replica_set: ReplicaSet, alive: Iterable[Report], *, lease_s: float | None = None) -> ReplicaSet | None:
     """Return the record with a new master, or None when there is none to be had.
 
-    The promoted replica if it is alive, else, of those that may lead, the one with the latest term, then the longest
-    log, then the smallest id. To be called only when the lease of the present master is over.
+    The promoted replica if it is alive and, unless it was promoted unclean, may lead. Else, of those that may lead, the
+    one with the latest term, then the longest log, then the smallest id. To be called only when the lease of the present
+    master is over.
 
     Args:
         replica_set: the record as it is.
@@ -272,7 +284,7 @@ def elect(replica_set: ReplicaSet, alive: Iterable[Report], *, lease_s: float | 
     """
     reports = {report.replica_id: report for report in alive if not report.resigns}
     winner = None if replica_set.successor is None else reports.get(replica_set.successor)
-    if winner is None:
+    if winner is None or (winner.replica_id in replica_set.in_sync and not may_lead(replica_set, winner)):
         candidates = [report for report in reports.values() if may_lead(replica_set, report)]
         if not candidates:
             return None
@@ -289,5 +301,6 @@ def elect(replica_set: ReplicaSet, alive: Iterable[Report], *, lease_s: float | 
         min_in_sync=winner.min_in_sync if winner.founds else replica_set.min_in_sync,
         lease_s=lease_s or replica_set.lease_s,
         addresses={**replica_set.addresses, winner.replica_id: winner.address},
+        log_term=winner.last_term,
         successor=None,
     )

@@ -20,6 +20,7 @@ def replica_set_to_wire(replica_set: ReplicaSet) -> controller_pb2.ReplicaSet:
         min_in_sync=replica_set.min_in_sync,
         lease_ms=round(replica_set.lease_s * 1000),
         addresses=dict(replica_set.addresses),
+        log_term=replica_set.log_term,
         successor=replica_set.successor,
     )
 
@@ -38,6 +39,7 @@ def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
         min_in_sync=message.min_in_sync,
         lease_s=message.lease_ms / 1000,
         addresses=dict(sorted(message.addresses.items())),
+        log_term=message.log_term,
         successor=message.successor if message.HasField("successor") else None,
     )
 

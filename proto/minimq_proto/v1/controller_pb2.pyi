@@ -48,6 +48,7 @@ class ReplicaSet(google.protobuf.message.Message):
     LEASE_MS_FIELD_NUMBER: builtins.int
     ADDRESSES_FIELD_NUMBER: builtins.int
     SUCCESSOR_FIELD_NUMBER: builtins.int
+    LOG_TERM_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     term: builtins.int
@@ -58,6 +59,7 @@ class ReplicaSet(google.protobuf.message.Message):
     min_in_sync: builtins.int
     lease_ms: builtins.int
     successor: builtins.int
+    log_term: builtins.int
     @property
     def in_sync(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Sorted."""
@@ -79,9 +81,10 @@ class ReplicaSet(google.protobuf.message.Message):
         lease_ms: builtins.int = ...,
         addresses: collections.abc.Mapping[builtins.int, builtins.str] | None = ...,
         successor: builtins.int | None = ...,
+        log_term: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_successor", b"_successor", "successor", b"successor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_successor", b"_successor", "addresses", b"addresses", "broker_name", b"broker_name", "cluster", b"cluster", "in_sync", b"in_sync", "lease_ms", b"lease_ms", "master_id", b"master_id", "master_run", b"master_run", "min_in_sync", b"min_in_sync", "successor", b"successor", "sync", b"sync", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_successor", b"_successor", "addresses", b"addresses", "broker_name", b"broker_name", "cluster", b"cluster", "in_sync", b"in_sync", "lease_ms", b"lease_ms", "log_term", b"log_term", "master_id", b"master_id", "master_run", b"master_run", "min_in_sync", b"min_in_sync", "successor", b"successor", "sync", b"sync", "term", b"term", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_successor", b"_successor"]) -> typing.Literal["successor"] | None: ...
 
 global___ReplicaSet = ReplicaSet

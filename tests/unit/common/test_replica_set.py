@@ -146,6 +146,13 @@ def test_a_master_that_ended_before_it_began_its_term_is_elected_again() -> None
     assert (elected.term, elected.master_run) == (6, 7)
 
 
+def test_a_master_that_was_elected_and_lost_its_data_before_others_joined_is_not_elected_again() -> None:
+    elected = elect(record(), [report(1, last_term=5)])
+    assert elected is not None
+    assert elect(elected, [report(1, run=7, last_term=0)]) is None
+    assert elect(elected, [report(1, run=7, last_term=5)]) is not None
+
+
 def test_an_elected_founder_brings_its_own_mode_and_a_plain_slave_keeps_the_one_there_is() -> None:
     own = elect(record(), [report(1, last_term=5, sync=True, min_in_sync=2)])
     kept = elect(record(), [report(1, last_term=5, sync=True, min_in_sync=2, founds=False)])
@@ -160,6 +167,14 @@ def test_the_promoted_replica_wins_also_out_of_the_set() -> None:
     elected = elect(ending, [report(1, last_term=5, log_end=900), report(2)])
     assert elected is not None
     assert (elected.master_id, set(elected.in_sync), elected.successor) == (2, {2}, None)
+
+
+def test_a_promoted_member_that_has_lost_its_data_is_elected_only_unclean() -> None:
+    reports = [report(0, last_term=5), report(1, last_term=0)]
+    clean, unclean = elect(promote(record(), 1), reports), elect(promote(record(), 1, unclean=True), reports)
+    assert clean is not None
+    assert unclean is not None
+    assert (clean.master_id, unclean.master_id) == (0, 1)
 
 
 def test_another_one_is_elected_when_the_promoted_replica_has_gone() -> None:
