@@ -72,7 +72,7 @@ compose-up: ## Start a cluster in containers
 compose-down: ## Stop the containers; the data stays in their volumes
 	$(COMPOSE) -f $(COMPOSE_FILE) down
 
-compose-test: $(VENV)/.done ## Test a cluster in containers, over a stop and a start
+compose-test: $(VENV)/.done ## Test a cluster in containers: kill masters, read with Spark, stop and start
 	COMPOSE="$(COMPOSE)" docker/compose-test.sh
 
 clean: ## Remove the virtual environments and what the tools leave behind

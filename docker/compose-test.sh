@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
-# Tests the cluster in containers from outside and from inside, over a stop and a start: `make compose-test`.
-# It is a project of its own, whose volumes are deleted at the end; those of `make compose-up` are not touched, but that
-# cluster has to be stopped, since both publish the same ports.
+# Tests the cluster in containers from outside and from inside, through kills of masters and over a stop and a start:
+# `make compose-test`. It is a project of its own, whose volumes are deleted at the end; those of `make compose-up` are
+# not touched, but that cluster has to be stopped, since both publish the same ports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 messages=100000 # enough for every queue of both brokers
-first=40000     # read before the stop; the rest after it
+first=40000     # read before anything happens; the rest after it
+before=60000    # sent before a master is killed; the rest while it is dead
 
-compose() { ${COMPOSE:-docker compose} -p minimq-test -f docker/docker-compose.yml "$@"; }
+project=minimq-test
+servers=6
+compose() { ${COMPOSE:-docker compose} -p $project -f docker/docker-compose.yml "$@"; }
 minimq() { .venv/bin/minimq --nameserver 127.0.0.1:9876,127.0.0.1:9877 "$@"; }
 inside() { compose run --rm -T client "$@" </dev/null; }
+spark() { compose run --rm -T spark "$@" </dev/null; }
 say() { printf '\n---- %s\n' "$*"; }
 fail() { echo "FAILED: $*" >&2; exit 1; }
+
+left_over() {
+  docker ps --all --quiet --filter "label=com.docker.compose.project=$project"
+  docker volume ls --quiet --filter "label=com.docker.compose.project=$project"
+  docker network ls --quiet --filter "label=com.docker.compose.project=$project"
+}
 
 temporary=$(mktemp -d)
 clean_up() {
@@ -21,9 +31,14 @@ clean_up() {
     compose ps --all || true
     compose logs --no-color --tail=40 || true
   fi
-  compose down --volumes || true
+  compose down --volumes --remove-orphans || true
   rm -rf "$temporary"
+  if [ -n "$(left_over)" ]; then
+    echo "FAILED: something is left over: $(left_over)" >&2
+    status=1
+  fi
   if [ $status = 0 ]; then say "passed"; else say "FAILED"; fi
+  exit $status
 }
 trap clean_up EXIT
 
@@ -32,19 +47,34 @@ wait_until() { # SECONDS COMMAND...
   shift
   until "$@"; do
     [ $SECONDS -lt $deadline ] || fail "in vain: $*"
-    sleep 1
+    sleep 0.5
   done
 }
 
 health() { compose ps --quiet | xargs docker inspect --format '{{.Name}} {{.State.Health.Status}}'; }
-all_healthy() { [ "$(health | grep -c ' healthy$')" = 4 ]; }
-brokers_up() { [ "$(minimq cluster status --output json 2>/dev/null | grep -c '"state": "up"')" = 2 ]; }
+all_healthy() { [ "$(health | grep -c ' healthy$')" = $servers ]; }
+
+standing() { # a line for each broker that answers: NAME-ID ROLE, and the replicas in sync
+  minimq cluster status --output json 2>/dev/null | .venv/bin/python -c '
+import json, sys
+for broker in json.load(sys.stdin):
+    if broker["state"] == "up":
+        print("{broker}-{replica} {role}".format(**broker), *broker["in_sync"])' 2>/dev/null
+}
+master_of() { standing | sed -n "s/^\($1-[01]\) master .*/\1/p"; }
+is_master() { [ "$(master_of "${1%-*}")" = "$1" ]; }
+in_sync() { [ "$(standing | grep -c ' master 0 1$')" = 2 ] && [ "$(standing | grep -c ' slave 0 1$')" = 2 ]; }
+container() { compose ps --quiet "$1"; }
+other() { [ "${1##*-}" = 0 ] && echo "${1%-*}-1" || echo "${1%-*}-0"; }
 
 start() {
-  compose up --detach "$@"
+  local began=$SECONDS
+  compose up --detach
   wait_until 120 all_healthy
-  wait_until 30 brokers_up
+  echo "healthy after $((SECONDS - began)) s"
+  wait_until 60 in_sync
   health
+  minimq cluster status
 }
 
 expect_lines() { # WHAT FILE...: all files together are the lines that were sent, each once
@@ -52,32 +82,61 @@ expect_lines() { # WHAT FILE...: all files together are the lines that were sent
   echo "$1: all $(wc -l <"$temporary/sent") messages, each once"
 }
 
-say "start"
+say "build"
 compose down --volumes # of a run that was interrupted
-start --build
+compose build nameserver-1
+compose build spark
 
-say "produce and consume through the published ports"
-seq -f 'message %06.0f' $messages >"$temporary/sent"
+say "start"
+start
+
+# By key, so that each message has one broker: what is sent again is found there, also by the next master.
+produce() { minimq produce compose-test --key-field id --by-key --send-timeout 60; }
+
+say "produce and consume through the published ports; kill a master"
+seq -f '{"id": "%06.0f"}' $messages >"$temporary/sent"
 minimq topic create compose-test --queues 4
-minimq produce compose-test "$temporary/sent"
+head -n $before "$temporary/sent" | produce
 minimq consume compose-test --group outside --max $first >"$temporary/first"
+killed=$(master_of broker-a)
+{
+  docker kill "$(container "$killed")" >&2 & # while the next lines come, over some seconds
+  tail -n +$((before + 1)) "$temporary/sent" | awk '{ print } NR % 1000 == 0 { fflush(); system("sleep 0.1") }'
+  wait
+} | produce
+is_master "$(other "$killed")" || fail "$(other "$killed") did not become the master"
 minimq cluster status
+minimq consume compose-test --group outside --exit-at-end >"$temporary/rest"
+expect_lines "outside, before the kill and after it" "$temporary/first" "$temporary/rest"
 
-say "the same from inside the network"
+say "the same from inside the network, and in Spark, with the master still dead"
 inside cluster status
 inside consume compose-test --group inside --exit-at-end >"$temporary/inside"
 expect_lines "inside" "$temporary/inside"
+spark compose-test | tee "$temporary/spark"
+grep -qx "$messages messages, $messages different bodies" "$temporary/spark" || fail "Spark: not what was sent"
+
+say "start it again: it follows; kill the other one: it has everything"
+docker start "$(docker ps --all --quiet --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$killed")"
+wait_until 60 in_sync
+minimq cluster status
+docker kill "$(container "$(other "$killed")")"
+wait_until 60 is_master "$killed"
+minimq consume compose-test --group back --exit-at-end >"$temporary/back"
+expect_lines "from the one that came back" "$temporary/back"
 
 say "stop"
+compose up --detach # the killed one as well
+wait_until 60 in_sync
 compose stop
 compose ps --all --quiet | xargs docker inspect --format '{{.Name}} ended with {{.State.ExitCode}}' | tee "$temporary/ended"
-[ "$(grep -c ' with 0$' "$temporary/ended")" = 4 ] || fail "a server did not end by itself when it was told to"
+[ "$(grep -c ' with 0$' "$temporary/ended")" = $servers ] || fail "a server did not end by itself when it was told to"
 compose down # removes the containers; what stays is in the volumes
 
 say "start again"
 start
 minimq topic describe compose-test
-minimq consume compose-test --group outside --exit-at-end >"$temporary/rest"
-expect_lines "outside, before the stop and after it" "$temporary/first" "$temporary/rest"
+minimq consume compose-test --group outside --exit-at-end >"$temporary/nothing"
+[ ! -s "$temporary/nothing" ] || fail "outside: a committed offset was lost"
 minimq consume compose-test --group again --exit-at-end >"$temporary/again"
 expect_lines "outside, from the beginning" "$temporary/again"

@@ -1,6 +1,6 @@
 """The files in docker/ agree with the commands they run, and the health check tells a server that serves from others.
 
-They are read line by line, as YAML is not among what the tests need. `make compose-test` runs them.
+`make compose-test` runs them.
 """
 
 from __future__ import annotations
@@ -10,64 +10,59 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from minimq import LocalCluster
 from minimq.cli.main import main as minimq
-from minimq_broker.__main__ import main as broker
-from minimq_common import daemon
-from minimq_nameserver.__main__ import main as nameserver
+from minimq_broker.options import BrokerOptions
+from minimq_nameserver.options import NameServerOptions
+from support.container_files import COMMANDS, DOCKERFILE, ROOT, Document, read_compose, started, variables
 
-ROOT = Path(__file__).parents[2]
-COMPOSE = (ROOT / "docker" / "docker-compose.yml").read_text()
-DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 COMPOSE_TEST = (ROOT / "docker" / "compose-test.sh").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+JOB = "examples/spark_job.py"
 
-COMMANDS: dict[str, click.Command] = {"minimq-nameserver": nameserver, "minimq-broker": broker, "minimq": minimq}
-
-
-def services() -> dict[str, str]:
-    """Return the text of each service by its name."""
-    text = re.search(r"^services:\n(.*?)^\w", COMPOSE, re.MULTILINE | re.DOTALL)
-    assert text
-    parts = re.split(r"^  ([\w-]+):\n", text[1], flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-def environment(service: str) -> dict[str, str]:
-    """Return what a service sets, with the defaults of what may be substituted."""
-    found = re.findall(r"^      (MINIMQ_\w+): (.+)$", services()[service], re.MULTILINE)
-    return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value) for name, value in found}
+COMPOSE = read_compose()
+SERVICES: dict[str, Document] = COMPOSE["services"]
+SERVERS = [name for name, service in SERVICES.items() if "profiles" not in service]
+BROKERS = [name for name in SERVERS if name.startswith("broker")]
 
 
 def command_of(service: str) -> str:
-    return {"n": "minimq-nameserver", "b": "minimq-broker", "c": "minimq"}[service[0]]
+    (command,) = SERVICES[service].get("entrypoint") or SERVICES[service]["command"]
+    return str(command)
 
 
-def variables(command: click.Command) -> set[str]:
-    prefix = command.context_settings.get("auto_envvar_prefix")
-    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-    return {str(option.envvar or f"{prefix}_{option.name}".upper()) for option in options}
+def options_of(service: str, monkeypatch: pytest.MonkeyPatch) -> BrokerOptions | NameServerOptions:
+    environment = {"MINIMQ_BROKER_DATA_DIR": image_data_dir(), **SERVICES[service]["environment"]}
+    return started(command_of(service), environment, monkeypatch)
 
 
-SERVERS = [name for name in services() if name != "client"]
+def image_data_dir() -> str:
+    found = re.search(r"MINIMQ_BROKER_DATA_DIR=(\S+)", DOCKERFILE)
+    assert found
+    return found[1]
 
 
 def test_it_is_the_cluster_that_is_documented() -> None:
-    assert list(services()) == ["nameserver-1", "nameserver-2", "broker-a", "broker-b", "client"]
+    table = re.findall(r"^\| (?:name servers|broker)[^|]*\|[^|]*\| (.*?) \|", document("docker.md"), re.MULTILINE)
+    assert set(re.findall(r"`([\w-]+):\d+`", " ".join(table))) == set(SERVERS)
+    assert list(SERVICES) == [*SERVERS, "client", "spark"]
     assert set(COMMANDS) == set(PYPROJECT["project"]["scripts"])
-    assert set(re.findall(r"(?:command|entrypoint): \[([\w-]+)", COMPOSE)) == set(COMMANDS)
+    assert {command_of(service) for service in (*SERVERS, "client")} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("service", services())
+def document(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+@pytest.mark.parametrize("service", SERVICES)
 def test_a_service_sets_variables_that_its_command_has(service: str) -> None:
-    assert environment(service)
-    assert environment(service).keys() <= variables(COMMANDS[command_of(service)])
+    known = {"MINIMQ_NAMESERVER"} if service == "spark" else variables(COMMANDS[command_of(service)])
+    assert SERVICES[service]["environment"]
+    assert SERVICES[service]["environment"].keys() <= known
 
 
 def test_the_image_sets_variables_that_a_command_has() -> None:
@@ -77,44 +72,74 @@ def test_the_image_sets_variables_that_a_command_has() -> None:
 
 
 @pytest.mark.parametrize("service", SERVERS)
-def test_a_server_takes_the_values_that_a_service_gives(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
-    monkeypatch.setattr(daemon, "run", lambda role, *_, **__: begun.append(role))
-    done = CliRunner().invoke(COMMANDS[command_of(service)], [], env=environment(service))
-    assert (done.exit_code, begun) == (0, [service.partition("-")[0]]), done.output
+def test_a_port_is_the_same_inside_and_outside(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = options_of(service, monkeypatch)
+    host, _, port = options.listen.partition(":")
+    assert host == "0.0.0.0"
+    assert SERVICES[service]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    if isinstance(options, BrokerOptions):
+        assert options.advertise == f"{service}.localhost:{port}"
+        assert SERVICES[service]["networks"]["default"]["aliases"] == [f"{service}.localhost"]
+
+
+def test_no_two_servers_share_a_port_or_a_volume() -> None:
+    ports = [port for service in SERVERS for port in SERVICES[service]["ports"]]
+    volumes = [volume for service in SERVERS for volume in SERVICES[service].get("volumes", [])]
+    assert len(set(ports)) == len(ports) == len(SERVERS)
+    assert len(set(volumes)) == len(volumes) == len(COMPOSE["volumes"])
 
 
 @pytest.mark.parametrize("service", SERVERS)
-def test_a_port_is_the_same_inside_and_outside(service: str) -> None:
-    given = environment(service)
-    (listen,) = (value for name, value in given.items() if name.endswith("_LISTEN"))
-    host, _, port = listen.partition(":")
-    assert host == "0.0.0.0"
-    assert f'ports: ["${{MINIMQ_PUBLISH_IP:-127.0.0.1}}:{port}:{port}"]' in services()[service]
-    if service.startswith("broker"):
-        alias = f"{service}.localhost"
-        assert given["MINIMQ_BROKER_ADVERTISE"] == f"{alias}:{port}"
-        assert f"aliases: [{alias}]" in services()[service]
-        assert f'volumes: ["{service}:/var/lib/minimq"]' in services()[service]
+def test_what_a_server_keeps_is_on_a_volume_of_its_own(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = options_of(service, monkeypatch)
+    kept, volume = (
+        (options.data_dir, service) if isinstance(options, BrokerOptions) else (options.controller_dir, "controller")
+    )
+    assert SERVICES[service].get("volumes", []) == ([] if kept is None else [f"{volume}:{image_data_dir()}"])
+    assert kept is None or str(kept) == image_data_dir()
+    assert kept is None or volume in COMPOSE["volumes"]
 
 
-def test_brokers_and_the_client_know_the_name_servers_where_they_listen() -> None:
+def test_brokers_and_clients_know_the_name_servers_where_they_listen() -> None:
     listening = {
-        f"{name}:{environment(name)['MINIMQ_NAMESERVER_LISTEN'].partition(':')[2]}"
+        f"{name}:{SERVICES[name]['environment']['MINIMQ_NAMESERVER_LISTEN'].partition(':')[2]}"
         for name in SERVERS
         if name.startswith("nameserver")
     }
-    for service, variable in (
-        ("broker-a", "MINIMQ_BROKER_NAMESERVER"),
-        ("broker-b", "MINIMQ_BROKER_NAMESERVER"),
-        ("client", "MINIMQ_NAMESERVER"),
-    ):
-        assert set(environment(service)[variable].split(",")) == listening
+    for service in (*BROKERS, "client", "spark"):
+        given = SERVICES[service]["environment"]
+        told = given.get("MINIMQ_BROKER_NAMESERVER") or given["MINIMQ_NAMESERVER"]
+        assert set(told.split(",")) == listening
+
+
+def test_the_controller_is_the_name_server_that_has_a_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    for broker in BROKERS:
+        options = options_of(broker, monkeypatch)
+        assert isinstance(options, BrokerOptions)
+        service, _, port = options.controller.partition(":")
+        controller = options_of(service, monkeypatch)
+        assert isinstance(controller, NameServerOptions)
+        assert controller.controller_dir is not None
+        assert controller.listen.endswith(f":{port}")
+
+
+def test_each_broker_has_a_slave_that_can_take_its_place_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs: dict[str, dict[int, BrokerOptions]] = {}
+    for service in BROKERS:
+        options = options_of(service, monkeypatch)
+        assert isinstance(options, BrokerOptions)
+        assert service == f"{options.name}-{options.broker_id}"
+        pairs.setdefault(options.name, {})[options.broker_id] = options
+    assert set(pairs) == {"broker-a", "broker-b"}
+    for pair in pairs.values():
+        assert {number: options.role for number, options in pair.items()} == {0: "sync-master", 1: "slave"}
+        assert {options.min_in_sync for options in pair.values()} == {1}
 
 
 def test_what_may_be_substituted_is_documented() -> None:
-    documented = set(re.findall(r"^\| `(MINIMQ_\w+)`", (ROOT / "docs" / "docker.md").read_text(), re.MULTILINE))
-    assert set(re.findall(r"\$\{(\w+)", COMPOSE)) == documented
+    documented = set(re.findall(r"^\| `(MINIMQ_\w+)`", document("docker.md"), re.MULTILINE))
+    text = (ROOT / "docker" / "docker-compose.yml").read_text()
+    assert set(re.findall(r"\$\{(\w+)", text)) == documented
 
 
 def test_the_image_has_the_python_of_the_constraints() -> None:
@@ -126,11 +151,21 @@ def test_the_image_has_the_python_of_the_constraints() -> None:
 def test_the_build_is_given_all_it_needs() -> None:
     given = set(re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
     packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    copied = re.findall(r"^COPY ([\w/.]+\w) ", DOCKERFILE, re.MULTILINE)
+    copied = " ".join(re.findall(r"^COPY ([\w/. ]+) \S+$", DOCKERFILE, re.MULTILINE)).split()
+    assert JOB in copied
     assert {package.split("/")[0] for package in packages} <= given
-    assert {"pyproject.toml", *PYPROJECT["project"]["license-files"], *copied} <= given
+    assert {"pyproject.toml", *PYPROJECT["project"]["license-files"], *set(copied) - {"."}} <= given
     for path in given:
         assert (ROOT / path).exists(), path
+
+
+def test_the_images_are_stages_with_the_extras_that_they_need() -> None:
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert {service["build"]["target"] for service in SERVICES.values()} == {"server", "spark"} <= set(stages)
+    extras = dict(re.findall(r"AS (\w+)-installed.*?\.whl\)\[(\w+)\]", DOCKERFILE, re.DOTALL))
+    assert extras == {"server": "etcd", "spark": "spark"}
+    assert set(extras.values()) <= set(PYPROJECT["project"]["optional-dependencies"])
+    assert f'"/opt/minimq/{JOB}"' in DOCKERFILE
 
 
 def calls() -> list[list[str]]:
@@ -155,6 +190,7 @@ def test_the_script_calls_commands_with_flags_they_have(arguments: list[str]) ->
 
 def test_the_script_is_valid_and_does_the_whole_round() -> None:
     assert {words[0] for words in calls()} >= {"topic", "produce", "consume", "cluster"}
+    assert f"servers={len(SERVERS)}\n" in COMPOSE_TEST
     subprocess.run(["bash", "-n", str(ROOT / "docker" / "compose-test.sh")], check=True)
 
 
@@ -184,3 +220,20 @@ def test_the_health_check_asks_the_server() -> None:
             assert dead.returncode == 1
             assert "does not answer" in dead.stderr
             server.start()
+
+
+@pytest.mark.system
+@pytest.mark.spark
+def test_the_spark_job_counts_what_is_there() -> None:
+    with LocalCluster(brokers=1) as cluster:
+        command = [sys.executable, "-m", "minimq", "-n", cluster.nameserver]
+        lines = "".join(f"message {number}\n" for number in (*range(1000), 1, 2))
+        subprocess.run([*command, "topic", "create", "t", "--queues", "2"], check=True)
+        subprocess.run([*command, "produce", "t"], input=lines, text=True, check=True)
+        job = [sys.executable, str(ROOT / JOB), "t", "--nameserver", cluster.nameserver]
+        done = subprocess.run(job, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "1002 messages, 1000 different bodies"
+    rows = re.findall(r"^\| *broker-a\| *(\d) *\| *(\d+) *\| *(\d+) *\| *(\d+) *\|$", done.stdout, re.MULTILINE)
+    assert sum(int(messages) for _, messages, _, _ in rows) == 1002
+    assert all(int(last) - int(first) + 1 == int(messages) for _, messages, first, last in rows)

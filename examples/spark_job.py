@@ -1,0 +1,62 @@
+"""A Spark job that reads a topic and counts what is there, queue by queue.
+
+    python examples/spark_job.py orders --nameserver 127.0.0.1:9876
+
+The master is the one of `spark-submit` where that runs it, otherwise this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, count, count_distinct, max, min  # noqa: A004 - these are Spark's
+
+_LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+
+
+def count_queues(messages: DataFrame) -> DataFrame:
+    """Return a row for each queue: how many messages it has, and from where to where."""
+    return (
+        messages.groupBy("broker_name", "queue_id")
+        .agg(count("*").alias("messages"), min("offset").alias("first"), max("offset").alias("last"))
+        .orderBy("broker_name", "queue_id")
+    )
+
+
+def count_bodies(messages: DataFrame) -> tuple[int, int]:
+    """Return how many messages there are, and how many different bodies."""
+    (row,) = messages.agg(count("*").alias("messages"), count_distinct(col("body")).alias("bodies")).collect()
+    return row.messages, row.bodies
+
+
+def main() -> None:
+    """Read the topic and print the result."""
+    parser = argparse.ArgumentParser(description="Count the messages of a topic with Spark.")
+    parser.add_argument("topic")
+    parser.add_argument("--nameserver", default=os.environ.get("MINIMQ_NAMESERVER", "127.0.0.1:9876"))
+    given = parser.parse_args()
+    spark = (
+        SparkSession.builder.appName(f"minimq {given.topic}")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .getOrCreate()
+    )
+    messages = (
+        spark.read.format("minimq")
+        .option("nameserver", given.nameserver)
+        .option("topic", given.topic)
+        .schema("broker_name string, queue_id int, offset bigint, body binary")
+        .load()
+    )
+    count_queues(messages).show(n=1000)
+    print("{} messages, {} different bodies".format(*count_bodies(messages)))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""The manifests in docker/kubernetes/ agree with each other, with the image, and with the options of the servers."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minimq
+from minimq_broker.options import BrokerOptions
+from minimq_nameserver.options import NameServerOptions
+from support.container_files import COMMANDS, DOCKERFILE, ROOT, Document, read_manifests, started, variables
+
+MANIFESTS = read_manifests()
+(KUSTOMIZATION,) = MANIFESTS.pop("kustomization.yaml")
+DOCUMENTS = [document for file in MANIFESTS.values() for document in file]
+NAMESPACE = "queues"
+#: Where Kubernetes looks for a name that a pod in that namespace asks for, as far as it matters here.
+SEARCH = (f".{NAMESPACE}.svc", "")
+
+
+def of_kind(kind: str) -> dict[str, Document]:
+    return {document["metadata"]["name"]: document for document in DOCUMENTS if document["kind"] == kind}
+
+
+SETS = of_kind("StatefulSet")
+SERVICES = of_kind("Service")
+CONFIG: dict[str, str] = of_kind("ConfigMap")["minimq"]["data"]
+PODS = [(name, number) for name, document in SETS.items() for number in range(document["spec"]["replicas"])]
+
+
+def pod_of(name: str) -> Document:
+    template: Document = SETS[name]["spec"]["template"]["spec"]
+    return template
+
+
+def container_of(name: str) -> Document:
+    (container,) = pod_of(name)["containers"]
+    assert isinstance(container, dict)
+    return container
+
+
+def labels_of(name: str) -> dict[str, str]:
+    labels: dict[str, str] = SETS[name]["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
+def environment_of(name: str, number: int) -> dict[str, str]:
+    """Return the variables of a pod, as Kubernetes would fill them in."""
+    fields = {
+        "metadata.name": f"{name}-{number}",
+        "metadata.namespace": NAMESPACE,
+        "metadata.labels['apps.kubernetes.io/pod-index']": str(number),
+    }
+    found: dict[str, str] = {}
+    for entry in container_of(name)["env"]:
+        value = entry["value"] if "value" in entry else fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+        found[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], value)
+    return found
+
+
+def options_of(
+    name: str, number: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> BrokerOptions | NameServerOptions:
+    """Return the options with which a pod runs, out of its variables and its file."""
+    (command,) = container_of(name)["command"]
+    environment = environment_of(name, number)
+    (variable,) = (key for key in environment if key.endswith("_CONFIG"))
+    mount = {entry["name"]: entry["mountPath"] for entry in container_of(name)["volumeMounts"]}["config"]
+    folder, _, file = environment[variable].rpartition("/")
+    assert folder == mount
+    (path / file).write_text(CONFIG[file])
+    return started(command, {**environment, variable: str(path / file)}, monkeypatch)
+
+
+def resolve(host: str) -> tuple[str, int]:
+    """Return which pod a name stands for, by the records that headless services have."""
+    for suffix in SEARCH:
+        match = re.fullmatch(rf"([\w-]+)-(\d+)\.([\w-]+)\.{NAMESPACE}\.svc", host + suffix)
+        if match and (match[1], int(match[2])) in PODS and SETS[match[1]]["spec"]["serviceName"] == match[3]:
+            assert SERVICES[match[3]]["spec"]["clusterIP"] == "None"
+            return match[1], int(match[2])
+    raise AssertionError(f"no pod has the name {host}")
+
+
+def reach(address: str) -> tuple[str, int]:
+    """Return the pod at an address, which listens at that port."""
+    host, _, port = address.partition(":")
+    pod = resolve(host)
+    assert int(port) in {entry["containerPort"] for entry in container_of(pod[0])["ports"]}
+    return pod
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_pod_sets_variables_that_its_command_has(name: str) -> None:
+    (command,) = container_of(name)["command"]
+    assert {key for key in environment_of(name, 0) if key.startswith("MINIMQ_")} <= variables(COMMANDS[command])
+    assert pod_of(name)["enableServiceLinks"] is False  # a service "minimq-broker" would set MINIMQ_BROKER_...
+
+
+@pytest.mark.parametrize(("name", "number"), PODS)
+def test_ports_are_those_at_which_the_server_listens(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of(name, number, tmp_path, monkeypatch)
+    container = container_of(name)
+    for address in (options.listen, options.metrics):
+        assert address.startswith("0.0.0.0:")
+    ports = {"grpc": int(options.listen.partition(":")[2]), "metrics": int(options.metrics.partition(":")[2])}
+    assert {entry["name"]: entry["containerPort"] for entry in container["ports"]} == ports
+    service = SERVICES[SETS[name]["spec"]["serviceName"]]["spec"]
+    assert {entry["name"]: entry["port"] for entry in service["ports"]} == ports
+    assert all(entry["targetPort"] == entry["name"] for entry in service["ports"])
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["grpc"] == {"port": ports["grpc"]}
+
+
+@pytest.mark.parametrize(("name", "number"), [pod for pod in PODS if "broker" in pod[0]])
+def test_a_broker_is_advertised_under_its_own_name_and_finds_the_others(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of(name, number, tmp_path, monkeypatch)
+    assert isinstance(options, BrokerOptions)
+    assert (options.broker_id, f"minimq-{options.name}") == (number, name)
+    assert reach(options.advertise) == (name, number)
+    assert options.advertise.partition(":")[0].endswith(".svc")  # so that pods of other namespaces find it, too
+    assert {reach(address) for address in options.nameservers} == {pod for pod in PODS if pod[0] == "minimq-nameserver"}
+    controller = options_of(*reach(options.controller), tmp_path, monkeypatch)
+    assert isinstance(controller, NameServerOptions)
+    assert controller.controller_dir is not None
+
+
+@pytest.mark.parametrize(("name", "number"), PODS)
+def test_what_a_server_keeps_is_on_its_volume(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of(name, number, tmp_path, monkeypatch)
+    kept = options.data_dir if isinstance(options, BrokerOptions) else options.controller_dir
+    claims = {claim["metadata"]["name"] for claim in SETS[name]["spec"].get("volumeClaimTemplates", [])}
+    mounts = {entry["mountPath"] for entry in container_of(name)["volumeMounts"] if entry["name"] in claims}
+    assert mounts == (set() if kept is None else {str(kept)})
+    assert {entry["name"] for entry in container_of(name)["volumeMounts"]} == {"config"} | claims
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_pod_may_do_no_more_than_it_has_to(name: str) -> None:
+    (user,) = re.findall(r"--uid (\d+)", DOCKERFILE)
+    pod, container = pod_of(name)["securityContext"], container_of(name)["securityContext"]
+    assert (pod["runAsNonRoot"], pod["runAsUser"], pod["runAsGroup"]) == (True, int(user), int(user))
+    assert pod.get("fsGroup", int(user)) == int(user)
+    assert ("fsGroup" in pod) == ("volumeClaimTemplates" in SETS[name]["spec"])
+    assert container == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod_of(name)["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_labels_lead_from_one_to_the_other(name: str) -> None:
+    labels = labels_of(name)
+    selectors: list[Any] = [
+        SETS[name]["spec"]["selector"]["matchLabels"],
+        SERVICES[SETS[name]["spec"]["serviceName"]]["spec"]["selector"],
+        *(entry["labelSelector"]["matchLabels"] for entry in pod_of(name).get("topologySpreadConstraints", [])),
+    ]
+    assert all(selector == labels for selector in selectors)
+    assert [other for other in SETS if labels_of(other) == labels] == [name]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_an_eviction_leaves_as_many_as_are_needed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = of_kind("PodDisruptionBudget").get(name)
+    replicas = SETS[name]["spec"]["replicas"]
+    if replicas == 1:
+        assert budget is None  # its node could never be emptied
+        return
+    assert budget is not None
+    assert budget["spec"]["selector"]["matchLabels"] == labels_of(name)
+    options = options_of(name, 0, tmp_path, monkeypatch)
+    needed = options.min_in_sync if isinstance(options, BrokerOptions) else 1
+    assert replicas - budget["spec"]["maxUnavailable"] >= needed
+
+
+def test_brokers_differ_in_their_names_only() -> None:
+    files = {name: (ROOT / "docker" / "kubernetes" / name).read_text() for name in MANIFESTS if "broker" in name}
+    assert len(files) >= 2
+    for name, text in files.items():
+        assert text.replace(name.removesuffix(".yaml"), "broker-a") == files["broker-a.yaml"]
+
+
+def test_a_server_has_as_long_to_stop_as_it_may_take() -> None:
+    compose = (ROOT / "docker" / "docker-compose.yml").read_text()
+    for name in SETS:
+        wanted = 30 if "broker" in name else 10
+        assert pod_of(name)["terminationGracePeriodSeconds"] == wanted
+    assert "stop_grace_period: 30s" in compose
+
+
+def test_everything_is_applied_with_the_image_of_this_version() -> None:
+    assert sorted(KUSTOMIZATION["resources"]) == sorted(MANIFESTS)
+    (image,) = KUSTOMIZATION["images"]
+    assert {container_of(name)["image"] for name in SETS} == {image["name"]}
+    assert image["newTag"] == minimq.__version__
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert set(re.findall(r"/minimq:(\S+)", page)) == {minimq.__version__}
+
+
+def test_the_page_names_every_file_and_what_is_in_it() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    for file in ("kustomization.yaml", *MANIFESTS):
+        assert f"`{file}`" in page, file
+    for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
+        assert set(tomllib.loads(block)) <= set(tomllib.loads(CONFIG["broker.toml"])), block
