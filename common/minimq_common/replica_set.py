@@ -274,8 +274,8 @@ def elect(replica_set: ReplicaSet, alive: Iterable[Report], *, lease_s: float | 
     """Return the record with a new master, or None when there is none to be had.
 
     The promoted replica if it is alive and, unless it was promoted unclean, may lead. Else, of those that may lead, the
-    one with the latest term, then the longest log, then the smallest id. To be called only when the lease of the present
-    master is over.
+    one with the latest term, then the longest log, then the smallest id. To be called only when the lease of the
+    present master is over.
 
     Args:
         replica_set: the record as it is.

@@ -13,7 +13,8 @@ from minimq_common.errors import MiniMQError
 from minimq_common.replica_set import ReplicaSet, Report
 from support.loop_thread import LoopThread
 
-LEASE_S = 1.0
+#: As short as a loaded machine allows.
+LEASE_S = 1.5
 
 
 class Reporter:
@@ -84,6 +85,7 @@ class Reporter:
                 continue
             if record is None:
                 continue
+            self._learn(record)
             self.answer, self.answered_at = record, time.monotonic()
             if record.is_master(self.report.replica_id, self.report.run):
                 self.led.setdefault(record.term, time.monotonic())
@@ -91,7 +93,6 @@ class Reporter:
                 self.report = replace(self.report, last_term=record.term)
             elif self.report.replica_id in record.in_sync:
                 self.report = replace(self.report, last_term=record.term)
-            self._learn(record)
 
     def _learn(self, record: ReplicaSet) -> None:
         if self.record is None or record.version > self.record.version:
