@@ -26,6 +26,7 @@ def replicas(
     *,
     lease_s: float = LEASE_S,
     brokers: int = 1,
+    nameservers: int = 1,
     **broker_options: Any,  # noqa: ANN401 - of any type
 ) -> Iterator[LocalCluster]:
     """A cluster whose brokers have slaves, with the topic "t"; all logs are compared at the end."""
@@ -33,6 +34,7 @@ def replicas(
         brokers=brokers,
         slaves=slaves,
         data_dir=path,
+        nameservers=nameservers,
         broker_options=broker_options,
         nameserver_options={"term_lease_s": lease_s},
     ) as cluster:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.offset_stores import Commit, OffsetStore
 from minimq_common.errors import Fenced, MiniMQError
 from minimq_common.model import MessageQueue
+
+#: Wait before what was not recorded is tried again, in seconds.
+_RETRY_S = 0.2
+
+
+class _Failure(NamedTuple):
+    """Why an offset was not recorded, and under which lease that was tried."""
+
+    error: MiniMQError
+    epoch: int
 
 
 class Commits:
@@ -32,7 +45,7 @@ class Commits:
         #: Queues that left before what was handed out of them was recorded, and how far it was.
         self._left_behind: dict[MessageQueue, int] = {}
 
-    def record(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def record(self, offsets: Mapping[MessageQueue, int], *, patience_s: float = 0.0) -> None:
         """Record offsets at their brokers and wait until they are on disk.
 
         What is recorded already is left out. After a seek the offset of a queue may go back. What can be recorded is,
@@ -40,11 +53,35 @@ class Commits:
 
         Args:
             offsets: the next offset that the group will read, by queue.
+            patience_s: for how long it is tried again what may pass then: a broker gets another master, at which the
+                lease is renewed.
 
         Raises:
             Fenced: another member owns a queue.
             MiniMQError: a broker refused or did not answer; the first of several such errors.
         """
+        give_up = time.monotonic() + patience_s
+        failures = self._try(offsets)
+        while failures and time.monotonic() + _RETRY_S < give_up:
+            with self._lock:
+                again = [queue for queue, failure in failures.items() if self._may_pass(queue, failure)]
+            if not again:
+                break
+            time.sleep(_RETRY_S)
+            lasting = {queue: failure for queue, failure in failures.items() if queue not in again}
+            failures = lasting | self._try({queue: offsets[queue] for queue in again})
+        for failure in failures.values():
+            raise failure.error
+
+    def _may_pass(self, queue: MessageQueue, failure: _Failure) -> bool:
+        """Tell whether another try may go well; needs the lock."""
+        fetcher = self._fetchers.get(queue)
+        if isinstance(failure.error, Fenced):  # the lease may have been renewed, or wait for that
+            return fetcher is not None and (fetcher.epoch != failure.epoch or not math.isinf(fetcher.sure_until))
+        return failure.error.retriable
+
+    def _try(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, _Failure]:
+        """Record what can be recorded now; return what cannot."""
         commits: list[Commit] = []
         failures: dict[MessageQueue, MiniMQError] = {}
         with self._lock:
@@ -66,10 +103,10 @@ class Commits:
                 fetcher = fetchers[commit.queue]
                 if fetcher is not None:
                     _take_note(fetcher, commit, failed=commit.queue in failures)
-        for error in failures.values():
-            raise error
+        epochs = {commit.queue: commit.epoch for commit in commits}
+        return {queue: _Failure(error, epochs.get(queue, 0)) for queue, error in failures.items()}
 
-    def record_all(self, instead: Mapping[MessageQueue, int]) -> None:
+    def record_all(self, instead: Mapping[MessageQueue, int], *, patience_s: float = 0.0) -> None:
         """Record where the reader is in all queues, but for some with offsets of their own. Raises as `record`.
 
         Raises:
@@ -77,7 +114,7 @@ class Commits:
         """
         with self._lock:
             positions = {queue: fetcher.position for queue, fetcher in self._fetchers.items()}
-        self.record({**positions, **instead})
+        self.record({**positions, **instead}, patience_s=patience_s)
         with self._lock:
             lost, self._left_behind = self._left_behind, {}
         if lost:

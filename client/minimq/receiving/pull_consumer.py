@@ -191,6 +191,8 @@ class PullConsumer(Consumer):
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk.
 
+        While a broker has no master, and until its leases are renewed, it waits for up to `request_timeout_s`.
+
         Args:
             offsets: the next offset to read by queue; where `poll` is in all of them, unless given.
 
@@ -203,7 +205,7 @@ class PullConsumer(Consumer):
         if offsets is None:
             self.commit_polled({})
         else:
-            self._core.commits.record(offsets)
+            self._core.commits.record(offsets, patience_s=self._options.request_timeout_s)
 
     def commit_polled(self, untaken: Mapping[MessageQueue, int]) -> None:
         """Commit where `poll` is, for a caller that has not taken all of that in.
@@ -214,7 +216,7 @@ class PullConsumer(Consumer):
         Raises:
             MiniMQError: as `commit`.
         """
-        self._core.commits.record_all(untaken)
+        self._core.commits.record_all(untaken, patience_s=self._options.request_timeout_s)
 
     def close(self) -> None:
         """Commit what was in hand unless the user commits alone, leave the group, end. Idempotent.
@@ -254,7 +256,7 @@ class PullConsumer(Consumer):
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
             try:
-                self.commit()
+                self._core.commits.record_all({})
             except MiniMQError as error:
                 # The broker may be about to come back, or the queue another member's: the next commit will tell.
                 if not error.retriable and not isinstance(error, Fenced):
