@@ -25,8 +25,9 @@ class Reporter:
         self.report = report
         self.record: ReplicaSet | None = None
         self.lease_until = 0.0
-        #: The latest answer, old or new, and when it came.
+        #: The latest answer, old or new, to what it came, and when.
         self.answer: ReplicaSet | None = None
+        self.answered: Report | None = None
         self.answered_at = 0.0
         self.errors: list[MiniMQError] = []
         #: Each term that it led, with the time at which it learned of that.
@@ -76,9 +77,9 @@ class Reporter:
     async def _go_on(self) -> None:
         while True:
             version = self.record.version if self.record else 0
-            sent_at = time.monotonic()
+            said, sent_at = self.report, time.monotonic()
             try:
-                record = await self.controller.report(self.report, known_version=version, wait_s=0.2)
+                record = await self.controller.report(said, known_version=version, wait_s=0.2)
             except MiniMQError as error:
                 self.errors.append(error)
                 await asyncio.sleep(0.05)
@@ -86,7 +87,7 @@ class Reporter:
             if record is None:
                 continue
             self._learn(record)
-            self.answer, self.answered_at = record, time.monotonic()
+            self.answer, self.answered, self.answered_at = record, said, time.monotonic()
             if record.is_master(self.report.replica_id, self.report.run):
                 self.led.setdefault(record.term, time.monotonic())
                 self.lease_until = max(self.lease_until, sent_at + record.lease_s)
