@@ -102,7 +102,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: msgspec.Struct) -> None:
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
 

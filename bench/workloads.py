@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from minimq import Message, Producer, PullConsumer
@@ -70,9 +71,12 @@ def send_one_by_one(nameserver: str, topic: str, count: int) -> Result:
         for _ in range(50):
             producer.send(message)
         began = start_line()
+        moments = [time.perf_counter()]
         for _ in range(count):
             producer.send(message)
-        return outcome(began, count)
+            moments.append(time.perf_counter())
+        latencies = sorted((later - former) * 1000 for former, later in pairwise(moments))
+        return outcome(began, count, **{f"p{q}_ms": latencies[count * q // 100] for q in (50, 99)})
 
 
 def send_paced(nameserver: str, topic: str, count: int, rate: int) -> Result:

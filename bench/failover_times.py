@@ -1,0 +1,140 @@
+"""From the death of a master to the first message that the next one acknowledges."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Self
+
+from kill_runs import Plan
+from numbered_load import QUEUES, TOPIC
+from replica_cluster import PATIENCE_S, ReplicaCluster
+
+from minimq import Admin, Message, Producer
+
+Undo = Callable[[], None]
+
+_OPTIONS: Mapping[str, object] = {"role": "sync-master", "min_in_sync": 1}
+#: As by default: it is what users wait for.
+_LEASE_S = 3.0
+
+
+@dataclass
+class FailoverLine:
+    """What was measured.
+
+    Attributes:
+        name: scenario.
+        seconds: each time.
+    """
+
+    name: str
+    seconds: list[float]
+
+    @property
+    def median_s(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def worst_s(self) -> float:
+        return max(self.seconds)
+
+
+class Sending:
+    """Blocking sends one after the other, beside the block, and when each began and was acknowledged."""
+
+    def __init__(self, nameserver: str) -> None:
+        self._nameserver = nameserver
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sending", daemon=True)
+        self._sent: list[tuple[float, float]] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def first_since(self, moment: float) -> float:
+        """Return when the first message was acknowledged that was handed in at a moment or later."""
+        deadline = time.monotonic() + PATIENCE_S
+        index = 0
+        while time.monotonic() < deadline:
+            for began, done in self._sent[index:]:
+                index += 1
+                if began >= moment:
+                    return done
+            time.sleep(0.005)
+        raise SystemExit(f"nothing was acknowledged within {PATIENCE_S:g} s")
+
+    def _run(self) -> None:
+        with Producer(self._nameserver, send_timeout_s=PATIENCE_S) as producer:
+            while not self._end.is_set():
+                began = time.monotonic()
+                producer.send(Message(TOPIC, b"x" * 100))
+                self._sent.append((began, time.monotonic()))
+
+
+def failover(plan: Plan, folder: Path) -> list[FailoverLine]:
+    """With the controller in a name server."""
+    with ReplicaCluster(folder, 2, _OPTIONS, lease_s=_LEASE_S) as cluster:
+        return [FailoverLine("failover", measured(plan, cluster, nothing))]
+
+
+def failover_etcd(plan: Plan, folder: Path) -> list[FailoverLine]:
+    """With an etcd of three members, one of which is killed at the same moment."""
+    # The tests have one already.
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from support.etcd_cluster import MEMBERS, etcd_cluster  # noqa: PLC0415
+
+    with (
+        etcd_cluster(folder) as etcd,
+        ReplicaCluster(folder, 2, _OPTIONS, controller=etcd.option, lease_s=_LEASE_S) as cluster,
+    ):
+
+        def lose_member() -> Undo:
+            number = plan.chance.randrange(MEMBERS)
+            etcd.kill(number)
+            return lambda: etcd.start(number)
+
+        return [FailoverLine("failover-etcd", measured(plan, cluster, lose_member))]
+
+
+def measured(plan: Plan, cluster: ReplicaCluster, also: Callable[[], Undo]) -> list[float]:
+    """Kill the master again and again, and return how long it took each time until a message was acknowledged.
+
+    Args:
+        plan: how often.
+        cluster: whose masters are killed.
+        also: what happens at the same moment; it returns what undoes it.
+    """
+    with Admin(cluster.nameserver) as admin:
+        admin.create_topic(TOPIC, queues=QUEUES)
+    seconds: list[float] = []
+    with Sending(cluster.nameserver) as sending:
+        for number in range(plan.rounds):
+            plan.tell(number / plan.rounds, "kill")
+            cluster.wait_in_sync()
+            time.sleep(plan.chance.uniform(0.5, 1.5))  # at any moment between two reports
+            master = cluster.master()
+            sending.first_since(time.monotonic())
+            killed_at = time.monotonic()
+            master.kill()
+            undo = also()
+            seconds.append(sending.first_since(killed_at) - killed_at)
+            undo()
+            master.start()
+        cluster.wait_in_sync()
+    return seconds
+
+
+def nothing() -> Undo:
+    return lambda: None

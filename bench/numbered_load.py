@@ -1,0 +1,136 @@
+"""A producer of numbered messages and the members of a group, each in a process of its own, and what they tell.
+
+SIGTERM means: end in order.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from array import array
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from group_process import Journal, end_of_process, note_commits, steps
+
+from minimq import Message, MiniMQError, Producer, PullConsumer, SendReceipt, by_hash
+
+TOPIC, GROUP = "numbered", "readers"
+QUEUES = 8
+_KEYS = 64
+_STEP_S = 0.005
+_POLL_S = 0.1
+#: How long a message may take: longer than any fault.
+_SEND_TIMEOUT_S = 90.0
+#: A place where no message is.
+NOWHERE = -1
+
+
+class Read(msgspec.Struct, tag="read", array_like=True, frozen=True):
+    """Messages of one queue were handed out, one after the other.
+
+    Attributes:
+        at: when, by the monotonic clock, which all processes of a machine share.
+        asked: when the poll began.
+        queue_id: of which queue.
+        first: offset of the first.
+        numbers: of the messages.
+    """
+
+    at: float
+    asked: float
+    queue_id: int
+    first: int
+    numbers: list[int]
+
+
+class Told:
+    """What a producer was told of each message, as files in a folder.
+
+    Attributes:
+        queues: queue by number of the message; `NOWHERE` when it was not acknowledged.
+        offsets: offset in it.
+        errors: texts of some errors.
+        seconds: how long it sent.
+    """
+
+    def __init__(self) -> None:
+        self.queues = array("i")
+        self.offsets = array("q")
+        self.failed = 0
+        self.errors: list[str] = []
+        self.seconds = 0.0
+
+    def note(self, number: int, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        if receipt is not None:
+            self.queues[number], self.offsets[number] = receipt.queue.queue_id, receipt.queue_offset
+        else:
+            self.failed += 1
+            self.errors = [*self.errors, str(error)][:3]
+
+    def add(self) -> int:
+        """Return the number of another message."""
+        self.queues.append(NOWHERE)
+        self.offsets.append(NOWHERE)
+        return len(self.queues) - 1
+
+    def save(self, folder: Path) -> None:
+        (folder / "queues").write_bytes(self.queues.tobytes())
+        (folder / "offsets").write_bytes(self.offsets.tobytes())
+        (folder / "rest").write_text(
+            json.dumps({"failed": self.failed, "errors": self.errors, "seconds": self.seconds})
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Told:
+        told = cls()
+        told.queues.frombytes((folder / "queues").read_bytes())
+        told.offsets.frombytes((folder / "offsets").read_bytes())
+        for name, value in json.loads((folder / "rest").read_text()).items():
+            setattr(told, name, value)
+        return told
+
+
+def produce(nameserver: str, rate: int, folder: Path) -> None:
+    """Send at a steady rate, and tell at the end what became of each message."""
+    end, told, began = end_of_process(), Told(), time.monotonic()
+    select = by_hash()
+    padding = bytes(90)
+    with Producer(nameserver, send_timeout_s=_SEND_TIMEOUT_S) as producer:
+        for step in steps(began, _STEP_S, end):
+            while len(told.queues) < (step + 1) * _STEP_S * rate:
+                number = told.add()
+                message = Message(TOPIC, b"%d" % number + padding, keys=[f"key-{number % _KEYS}"])
+                producer.send_async(message, selector=select, callback=partial(told.note, number))
+        told.seconds = time.monotonic() - began
+        producer.flush()
+    told.save(folder)
+
+
+def read(nameserver: str, client_id: str, journal: Path) -> None:
+    """Read as a member of the group; each poll, and each commit that was acknowledged, is a line of JSON in a file."""
+    end, parent = end_of_process(), os.getppid()
+    lines = Journal(journal)
+    logging.disable(logging.WARNING)  # faults are what this is about
+    note_commits(lines, lambda _address: "")
+    consumer = PullConsumer(nameserver, group=GROUP, client_id=client_id, start="earliest", commit_interval_s=0.3)
+    consumer.subscribe(TOPIC)
+    while not end.is_set() and os.getppid() == parent:
+        asked = time.monotonic()
+        try:
+            messages = consumer.poll(_POLL_S, max_messages=500)
+        except MiniMQError:
+            continue  # the next poll tells
+        if messages:
+            numbers = [number_in(message.body) for message in messages]
+            [queue_id] = {message.queue.queue_id for message in messages}
+            lines.add(Read(time.monotonic(), asked, queue_id, messages[0].queue_offset, numbers))
+    consumer.close()
+
+
+def number_in(body: bytes) -> int:
+    """Return the number of a message."""
+    return int(body.rstrip(b"\0"))

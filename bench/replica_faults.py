@@ -1,0 +1,105 @@
+"""What is done to replicas at random moments."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from replica_cluster import CONTROLLER, ReplicaCluster
+
+from minimq.local.broker_process import BrokerProcess
+
+#: Faults by name, with how often each comes; those that need a network are replaced by a pause without one.
+KILLS = {"kill master": 5, "kill slave": 2}
+CUTS = {
+    "cut master off": 3,
+    "cut slave off": 1,
+    "part master and controller": 2,
+    "part slave and controller": 1,
+    "part master and slave": 2,
+}
+PAUSES = {"pause master": 4, "pause slave": 2}
+
+#: Time between two faults, and for which one lasts beyond the fail-over, in seconds.
+_QUIET_S = 2.0
+_LONGER_S = 1.0
+#: Part of the faults after which the next one does not wait until all replicas are in sync again.
+_HASTE = 1 / 3
+#: Another master comes within so many leases, if one can.
+_LEASES = 3
+
+
+@dataclass
+class Faults:
+    """Carries out faults, one after the other.
+
+    Attributes:
+        cluster: whose replicas are disturbed.
+        chance: decides all that is random.
+        tell: takes the share of the faults that is done, and what comes next.
+        done: how often each was done.
+        failovers: seconds from each fault of a master until another one led; only where one did.
+    """
+
+    cluster: ReplicaCluster
+    chance: random.Random
+    tell: Callable[[float, str], None]
+    done: Counter[str] = field(default_factory=Counter)
+    failovers: list[float] = field(default_factory=list)
+
+    def carry_out(self, rounds: int) -> None:
+        """Carry out so many, and return when all replicas are in sync again."""
+        kinds = {**KILLS, **(CUTS if self.cluster.network else PAUSES)}
+        for number in range(rounds):
+            time.sleep(self.chance.uniform(0.0, _QUIET_S))
+            [kind] = self.chance.choices(list(kinds), list(kinds.values()))
+            one = self.chance.random()
+            self.tell(number / rounds, kind)
+            self._carry_out(kind, one, self.chance.uniform(0.0, _LONGER_S))
+            if self.chance.random() > _HASTE:
+                self.cluster.wait_in_sync()
+        self.cluster.wait_in_sync()
+
+    def _carry_out(self, kind: str, one: float, longer_s: float) -> None:
+        """Do one of the faults and undo it.
+
+        Args:
+            kind: which.
+            one: chooses the slave, 0 to 1.
+            longer_s: how long it lasts, beyond the fail-over if there is one.
+        """
+        cluster = self.cluster
+        master = cluster.master()
+        slaves = [replica for replica in cluster.replicas if replica is not master]
+        slave = slaves[int(one * len(slaves))]
+        target = slave if " slave" in kind and not kind.endswith("master and slave") else master
+        began = time.monotonic()
+        self._begin(kind, target, slave)
+        self.done[kind] += 1
+        if target is master and "and slave" not in kind and cluster.other_master(master, _LEASES * cluster.lease_s):
+            self.failovers.append(time.monotonic() - began)
+        time.sleep(longer_s)
+        self._end(kind, target)
+
+    def _begin(self, kind: str, target: BrokerProcess, slave: BrokerProcess) -> None:
+        network = self.cluster.network
+        match kind.split():
+            case "kill", _:
+                target.kill()
+            case "pause", _:
+                target.pause()
+            case "cut", *_ if network:
+                network.unplug(target.name)
+            case "part", _, _, "controller" if network:
+                network.part(target.name, CONTROLLER)
+            case "part", *_ if network:
+                network.part(target.name, slave.name)
+
+    def _end(self, kind: str, target: BrokerProcess) -> None:
+        if self.cluster.network:
+            self.cluster.network.mend()
+        target.resume()
+        target.start()  # unless it runs
