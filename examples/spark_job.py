@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("--nameserver", default=os.environ.get("MINIMQ_NAMESERVER", "127.0.0.1:9876"))
     given = parser.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers need the packages that this Python has
     spark = (
         SparkSession.builder.appName(f"minimq {given.topic}")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,9 +14,10 @@ import click
 import pytest
 
 from minimq import LocalCluster
-from minimq.cli.main import main as minimq
+from minimq.cli.main import main as command_minimq
 from minimq_broker.options import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
+from support.command import Minimq, environment
 from support.container_files import COMMANDS, DOCKERFILE, ROOT, Document, read_compose, started, variables
 
 COMPOSE_TEST = (ROOT / "docker" / "compose-test.sh").read_text()
@@ -36,8 +36,8 @@ def command_of(service: str) -> str:
 
 
 def options_of(service: str, monkeypatch: pytest.MonkeyPatch) -> BrokerOptions | NameServerOptions:
-    environment = {"MINIMQ_BROKER_DATA_DIR": image_data_dir(), **SERVICES[service]["environment"]}
-    return started(command_of(service), environment, monkeypatch)
+    given = {"MINIMQ_BROKER_DATA_DIR": image_data_dir(), **SERVICES[service]["environment"]}
+    return started(command_of(service), given, monkeypatch)
 
 
 def image_data_dir() -> str:
@@ -170,14 +170,14 @@ def test_the_images_are_stages_with_the_extras_that_they_need() -> None:
 
 def calls() -> list[list[str]]:
     """Return the arguments of each call of the command minimq in compose-test.sh."""
-    commands = "|".join(minimq.list_commands(click.Context(minimq)))
+    commands = "|".join(command_minimq.list_commands(click.Context(command_minimq)))
     found = re.findall(rf"\b(?:minimq|inside) ((?:{commands}) (?:[\w./$\"-]+ ?)+)", COMPOSE_TEST)
     return [line.split() for line in found]
 
 
 @pytest.mark.parametrize("arguments", calls(), ids=" ".join)
 def test_the_script_calls_commands_with_flags_they_have(arguments: list[str]) -> None:
-    command: click.Command = minimq
+    command: click.Command = command_minimq
     words = iter(arguments)
     while isinstance(command, click.Group):
         found = command.get_command(click.Context(command), next(words))
@@ -202,7 +202,7 @@ def check_health(variable: str, address: str) -> subprocess.CompletedProcess[str
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), variable: listen},
+        env=environment(**{variable: listen}),
     )
 
 
@@ -226,12 +226,12 @@ def test_the_health_check_asks_the_server() -> None:
 @pytest.mark.spark
 def test_the_spark_job_counts_what_is_there() -> None:
     with LocalCluster(brokers=1) as cluster:
-        command = [sys.executable, "-m", "minimq", "-n", cluster.nameserver]
+        minimq = Minimq(cluster.nameserver)
         lines = "".join(f"message {number}\n" for number in (*range(1000), 1, 2))
-        subprocess.run([*command, "topic", "create", "t", "--queues", "2"], check=True)
-        subprocess.run([*command, "produce", "t"], input=lines, text=True, check=True)
+        minimq("topic", "create", "t", "--queues", "2")
+        minimq("produce", "t", stdin=lines.encode())
         job = [sys.executable, str(ROOT / JOB), "t", "--nameserver", cluster.nameserver]
-        done = subprocess.run(job, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(job, capture_output=True, text=True, timeout=100, check=False, env=environment())
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "1002 messages, 1000 different bodies"
     rows = re.findall(r"^\| *broker-a\| *(\d) *\| *(\d+) *\| *(\d+) *\| *(\d+) *\|$", done.stdout, re.MULTILINE)
