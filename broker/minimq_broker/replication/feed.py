@@ -57,6 +57,8 @@ class Feed:
         self._in_sync = in_sync
         self._replica_id = replica_id
         self._position = position
+        self._copies = position is None
+        self._copied_to = store.end
         self._moved = moved
         self._record = record
         self._recording: set[asyncio.Task[None]] = set()
@@ -68,6 +70,16 @@ class Feed:
         self._told_at = self._loop.time()
         self._end = asyncio.Event()
         self._has_ended = asyncio.Event()
+
+    @property
+    def copies(self) -> bool:
+        """Whether the slave copies everything, and has not come to the end yet."""
+        return self._copies and self._in_sync.position(self._replica_id) < self._copied_to
+
+    @property
+    def position(self) -> int:
+        """Log position of the next entry that is sent."""
+        return self._position or 0
 
     def wake(self) -> None:
         """The log has grown, or more of it is confirmed."""

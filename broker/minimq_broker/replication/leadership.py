@@ -132,9 +132,10 @@ class Leadership:
         return self.in_sync.progress(self._loop.time())
 
     def lowest_needed(self) -> int:
-        """Return the log position from which on a slave that is in sync needs entries."""
-        followers = [progress for slave, progress in self.progress().items() if slave in self.in_sync.members]
-        return min((progress.position for progress in followers), default=NOTHING_NEEDED)
+        """Return the log position from which on a slave needs entries that is in sync, or copies everything."""
+        needed = [progress.position for slave, progress in self.progress().items() if slave in self.in_sync.members]
+        needed += [feed.position for feed in self._feeds.values() if feed.copies]
+        return min(needed, default=NOTHING_NEEDED)
 
     def end(self) -> None:
         """Confirm and acknowledge nothing from now on; `stop` is to follow. Idempotent."""

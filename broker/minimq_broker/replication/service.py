@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,9 +13,11 @@ from minimq_broker.replication.backup import send_snapshot
 from minimq_broker.replication.feed import SILENCE_S
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.engine import Engine
-from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster
+from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, StaleTerm
 from minimq_common.rpc import abort
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 
 class ReplicationService(replication_pb2_grpc.ReplicationServicer):
@@ -38,6 +41,8 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         try:
             await self._serve(requests, context)
         except MiniMQError as error:
+            level = logging.DEBUG if isinstance(error, NotMaster | StaleTerm) else logging.WARNING
+            log.log(level, "replication: a stream is refused or ended reason=%s", error)
             await abort(context, error)
 
     async def _serve(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any) -> None:

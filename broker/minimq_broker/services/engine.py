@@ -208,6 +208,11 @@ class Engine:
         return not self._store.leads
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the store refuses everything until the broker is started anew."""
+        return self._closed is None and self._store.has_failed
+
+    @property
     def is_closed(self) -> bool:
         """Whether nobody may look into the store at this moment."""
         return self._closed is not None

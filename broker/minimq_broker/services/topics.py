@@ -46,6 +46,7 @@ class TopicService:
             InvalidArgument: a name or number breaks a rule.
         """
         check_topic(request.topic.topic)
+        self._engine.check()  # ahead of the decision, for which a slave may lack the topic
         decide = self._decide_automatic(request.topic.topic) if request.automatic else _decide_creation(request)
         created = await self._engine.record(decide) is not None
         return broker_pb2.CreateTopicResponse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from minimq import Admin, Message, Producer
 from support.reading import read_all
-from support.replicas import check_same, replicas, wait_caught_up, wait_in_sync
+from support.replicas import PATIENCE_S, check_same, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
 
 
@@ -99,3 +100,29 @@ def test_a_slave_copies_the_state_when_the_log_does_not_begin_at_its_beginning(t
         slave.restart()
         wait_in_sync(cluster, master, slave)
         assert before is not None
+
+
+@pytest.mark.fault
+def test_a_copy_that_is_interrupted_begins_anew(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"segment_bytes": 1 << 20, "retention_bytes": 24 << 20, "retention_check_s": 0.05}
+    options |= {"checkpoint_interval_s": 0.1}
+    with replicas(tmp_path, **options) as cluster, Producer(cluster.nameserver) as producer:
+        master, slave = cluster.brokers
+        slave.stop()
+        wait_in_sync(cluster, master)
+
+        def log_start() -> int:
+            for future in [producer.send_async(Message("t", os.urandom(100_000))) for _ in range(40)]:
+                future.result(30)
+            return min(int(path.stem) for path in (master.data_dir / "commitlog").glob("*.mdb"))
+
+        wait_until(lambda: log_start() > 0, PATIENCE_S, what="retention deleted something")
+        slave.data_dir.rename(tmp_path / "lost")
+        slave.launch()
+        wait_until((slave.data_dir / "copying").exists, PATIENCE_S, what="the copy has begun")
+        slave.kill()
+        assert (slave.data_dir / "copying").exists()
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        assert "the copy of the master was interrupted" in slave.log_path.read_text()
