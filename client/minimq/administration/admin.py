@@ -33,7 +33,8 @@ class Admin(TopicAdmin, GroupAdmin):
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
-        timeout_s: seconds that one call to a server may take, and seconds to wait until all name servers show a change.
+        timeout_s: seconds that one call to a server may take, seconds to wait until a broker has a master again on
+            which something is to be changed, and seconds to wait until all name servers show the change.
 
     Raises:
         InvalidArgument: an address is not HOST:PORT.
@@ -107,9 +108,13 @@ class Admin(TopicAdmin, GroupAdmin):
             DeadlineExceeded: a name server did not show it in time. It has been set.
             MiniMQError: the broker failed.
         """
-        masters = self._masters.find(names=[broker_name], to_change=True)
         request = broker_pb2.SetPermissionRequest(permission=int(permission))
-        answer = self._masters.calls.call(masters[broker_name], lambda stub: stub.SetPermission, request)
+
+        def set_permission() -> broker_pb2.SetPermissionResponse:
+            [master] = self._masters.find_all(names=[broker_name]).values()
+            return self._masters.calls.call(master, lambda stub: stub.SetPermission, request)
+
+        answer = self._masters.patiently(set_permission)
         if wait:
             self._masters.wait_until_shown({broker_name: answer.data_version})
 
@@ -158,29 +163,29 @@ class Admin(TopicAdmin, GroupAdmin):
 
         Raises:
             TopicNotFound, QueueNotFound: there is no such queue.
-            Unavailable: its broker has no master now, or is not reached.
+            Unavailable: its broker is not known, or not reached.
             InvalidArgument: the moment has no time zone.
         """
         if when.tzinfo is None:
             raise InvalidArgument("the moment has no time zone: for example, datetime.now(UTC) has one")
-        master = self._masters.find().get(queue.broker_name)
-        if master is None:
-            raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master that a name server knows")
+        broker = self._masters.find_readable().get(queue.broker_name)
+        if broker is None:
+            raise Unavailable(f"no name server knows broker {queue.broker_name} of queue {queue}")
         request = broker_pb2.GetOffsetRequest(
             topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=round(when.timestamp() * 1000)
         )
-        return self._masters.calls.call(master, lambda stub: stub.GetOffset, request).offset
+        return self._masters.calls.call(broker, lambda stub: stub.GetOffset, request).offset
 
     def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
         """Return the offsets that a consumer group has committed, sorted by queue; of all topics when none is given.
 
         Raises:
-            MiniMQError: a master failed; the text says which.
+            MiniMQError: a broker failed; the text says which.
         """
         request = broker_pb2.GetCommittedRequest(group=check_group(group), topic=check_topic(topic) if topic else "")
-        masters = self._masters.find()
-        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.GetCommitted, request)
-        raise_failures(f"the offsets of group {group} are not known", failures, masters, "try again")
+        asked = self._masters.find_readable()
+        answers, failures = self._masters.calls.call_all(asked, lambda stub: stub.GetCommitted, request)
+        raise_failures(f"the offsets of group {group} are not known", failures, asked, "try again")
         offsets = {
             MessageQueue(item.topic, broker, item.queue_id): item.offset
             for broker, answer in answers.items()

@@ -62,14 +62,14 @@ class GroupAdmin:
         Raises:
             MiniMQError: not one master answered.
         """
-        names, failures = self._names(self._masters.find())
+        names, failures = self._names(self._masters.find_readable())
         for broker, error in failures.items():
             log.warning("admin: groups unknown broker=%s reason=%s", broker, error)
         return names
 
     def describe_groups(self) -> list[GroupDescription]:
         """Return what all groups look like, sorted by name; raises as `list_groups` does."""
-        masters = self._masters.find()
+        masters = self._masters.find_readable()
         names, _ = self._names(masters)
         asked = self._ask(names, masters)
         now = datetime.now(UTC)
@@ -86,7 +86,7 @@ class GroupAdmin:
             GroupNotFound: all brokers answered, and none knows the group.
             MiniMQError: no broker that answered knows the group, but others did not answer.
         """
-        masters = self._masters.find()
+        masters = self._masters.find_readable()
         answers = self._ask([check_group(group)], masters)[group]
         if not answers.is_known:
             raise_failures(f"group {group} is not known", answers.failed, masters, "the others do not know it")
@@ -129,23 +129,32 @@ class GroupAdmin:
         """
         request = _reset_request(check_group(group), check_topic(topic), to, force)
         chosen = None if queues is None else _ids_by_broker(topic, queues)
-        # All brokers are looked at before one is changed; each decides once more by itself.
+        offsets = self._masters.patiently(lambda: self._reset(request, chosen))
+        return dict(sorted(offsets.items()))
+
+    def _reset(
+        self, request: broker_pb2.ResetOffsetsRequest, chosen: Mapping[str, Sequence[int]] | None
+    ) -> dict[MessageQueue, int]:
+        """Reset all queues of the topic, or those chosen by broker name.
+
+        All brokers are looked at before one is changed; each decides once more by itself.
+        """
+        group, topic = request.group, request.topic
         masters, described = self._masters_of(topic, chosen)
         ids = chosen or {broker: [] for broker in masters}
         _check_queues(topic, ids, described, request.offset if request.WhichOneof("to") == "offset" else None)
-        if not force:
+        if not request.force:
             self._refuse_if_live(group, topic, ids, masters)
         requests = {broker: _for_queues(request, ids[broker]) for broker in masters}
         answers, failures = self._masters.calls.call_each(masters, lambda stub: stub.ResetOffsets, requests)
         done = f"done on {', '.join(answers)}: " if answers else ""
         remedy = f"{done}repeat the call to complete it"
         raise_failures(f"the offsets of group {group} were not reset", failures, masters, remedy)
-        offsets = {
+        return {
             MessageQueue(item.topic, broker, item.queue_id): item.offset
             for broker, answer in answers.items()
             for item in answer.offsets
         }
-        return dict(sorted(offsets.items()))
 
     # ---- Looking --------------------------------------------------------------------------------
 

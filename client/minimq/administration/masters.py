@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from minimq.administration.fan_out import FanOut, raise_failures
 from minimq.routes.cluster_view import ClusterView
 from minimq.routes.nameserver_link import NameServerLinks
-from minimq_common.errors import InvalidArgument, TopicNotFound, Unavailable
+from minimq_common.errors import (
+    InvalidArgument,
+    MiniMQError,
+    NotEnoughReplicas,
+    NotMaster,
+    TopicNotFound,
+    Unavailable,
+)
 from minimq_common.model import MASTER_ID, BrokerData
 from minimq_proto.v1 import broker_pb2
+
+Result = TypeVar("Result")
+
+#: Wait before masters are looked for again, in seconds.
+_AGAIN_S = 0.2
 
 
 class Masters:
@@ -18,7 +32,7 @@ class Masters:
     Args:
         nameservers: connections to all name servers.
         calls: makes the calls to brokers.
-        timeout_s: seconds to wait until all name servers show a change.
+        timeout_s: seconds to wait until all name servers show a change, or a broker has a master again.
     """
 
     def __init__(self, nameservers: NameServerLinks, calls: FanOut, timeout_s: float) -> None:
@@ -76,6 +90,55 @@ class Masters:
                 f"there is no broker {', '.join(map(repr, unknown))}: the name server knows {', '.join(masters)}"
             )
         return {name: masters[name] for name in names} if names else masters
+
+    def find_all(self, cluster: str | None = None, names: Sequence[str] = ()) -> dict[str, str]:
+        """Return the addresses of all masters on which something is to be changed; raises as `find` does.
+
+        Raises:
+            Unavailable: a broker has no master now, only slaves; the text names it.
+        """
+        known = [
+            broker
+            for broker in self.brokers(settled=True)
+            if cluster in (None, broker.cluster) and (not names or broker.broker_name in names)
+        ]
+        lacking = [broker.broker_name for broker in known if not broker.master]
+        if lacking:
+            others = ", ".join(broker.broker_name for broker in known if broker.master) or "none"
+            raise Unavailable(
+                f"broker {', '.join(lacking)} has no master now: nothing was changed; wait until one of its slaves is "
+                f"elected (`minimq cluster status`), or name other brokers: {others}"
+            )
+        return self.find(cluster, names, to_change=True)
+
+    def find_readable(self) -> dict[str, str]:
+        """Return who can be asked what is stored: the masters, and a slave where there is none. Raises as `find`."""
+        first = {broker.broker_name: min(broker.addresses.items())[1] for broker in self.brokers() if broker.addresses}
+        return first or self.find()
+
+    def patiently(self, attempt: Callable[[], Result]) -> Result:
+        """Return what an attempt returns. While a broker may get another master, one that fails for that is repeated.
+
+        Args:
+            attempt: looks for the masters anew each time, and does no harm when it is repeated.
+
+        Raises:
+            MiniMQError: what the attempt raises, if it is for another reason or lasts for too long.
+        """
+        give_up = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return attempt()
+            except (NotMaster, NotEnoughReplicas, Unavailable):
+                if time.monotonic() + _AGAIN_S >= give_up or not self._has_replicas():
+                    raise
+            time.sleep(_AGAIN_S)
+
+    def _has_replicas(self) -> bool:
+        try:
+            return any(len(broker.addresses) > 1 or not broker.master for broker in self.brokers())
+        except MiniMQError:
+            return False
 
     def describe(self, topic: str, masters: Mapping[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
         """Return what those masters say that carry a topic, by broker name.

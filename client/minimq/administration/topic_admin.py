@@ -79,19 +79,27 @@ class TopicAdmin:
             write_queues=queues if write_queues is None else write_queues,
             permission=int(permission),
         )
-        masters = self._masters.find(cluster, brokers, to_change=True)
-        described = self._masters.describe(name, masters)
-        present = {broker: answer.topic for broker, answer in described.items()}
-        others = {broker: topic for broker, topic in present.items() if _settings(topic) != _settings(wanted)}
-        if others or (len(present) == len(masters) and not if_not_exists):
-            raise TopicExists(_say_exists(name, others or present))
-        absent = {broker: address for broker, address in masters.items() if broker not in present}
         request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
-        answers, failures = self._masters.calls.call_all(absent, lambda stub: stub.CreateTopic, request)
-        raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
+        began = False
+
+        def create() -> tuple[bool, dict[str, int]]:
+            nonlocal began
+            masters = self._masters.find_all(cluster, brokers)
+            described = self._masters.describe(name, masters)
+            present = {broker: answer.topic for broker, answer in described.items()}
+            others = {broker: topic for broker, topic in present.items() if _settings(topic) != _settings(wanted)}
+            if others or (len(present) == len(masters) and not if_not_exists and not began):
+                raise TopicExists(_say_exists(name, others or present))
+            absent = {broker: address for broker, address in masters.items() if broker not in present}
+            began = began or bool(absent)
+            answers, failures = self._masters.calls.call_all(absent, lambda stub: stub.CreateTopic, request)
+            raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
+            return began, _versions(described) | _versions(answers)
+
+        created, versions = self._masters.patiently(create)
         if wait:
-            self._masters.wait_until_shown(_versions(described) | _versions(answers))
-        return bool(absent)
+            self._masters.wait_until_shown(versions)
+        return created
 
     def update_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,
@@ -139,13 +147,18 @@ class TopicAdmin:
         )
         if not any(request.HasField(field) for field in ("read_queues", "write_queues", "permission")):
             raise InvalidArgument("nothing is to be changed: give read_queues, write_queues or permission")
-        carriers = self._carriers(name, cluster, brokers)
-        answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.UpdateTopic, request)
-        failures = {broker: _with_remedy(error) for broker, error in failures.items()}
-        remedy = "the others were changed; repeat the call to complete it"
-        raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
+
+        def update() -> dict[str, int]:
+            carriers = self._carriers(name, cluster, brokers)
+            answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.UpdateTopic, request)
+            failures = {broker: _with_remedy(error) for broker, error in failures.items()}
+            remedy = "the others were changed; repeat the call to complete it"
+            raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
+            return _versions(answers)
+
+        versions = self._masters.patiently(update)
         if wait:
-            self._masters.wait_until_shown(_versions(answers))
+            self._masters.wait_until_shown(versions)
 
     def resize_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,
@@ -185,7 +198,7 @@ class TopicAdmin:
         check_topic(name)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
-        carriers = self._carriers(name, cluster, brokers)
+        carriers = self._masters.patiently(lambda: self._carriers(name, cluster, brokers))
         ignored = tuple(check_group(group) for group in ignore_groups)
         Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
 
@@ -214,18 +227,27 @@ class TopicAdmin:
             MiniMQError: as for `create_topic`.
         """
         check_topic(name)
-        try:
-            carriers = self._carriers(name, cluster, brokers)
-        except TopicNotFound:
-            if if_exists:
-                return
-            raise
         request = broker_pb2.DeleteTopicRequest(topic=name)
-        answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.DeleteTopic, request)
-        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
-        raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
-        if wait:
-            self._masters.wait_until_shown(_versions(answers), gone=True)
+        versions: dict[str, int] = {}
+        began = False
+
+        def delete() -> None:
+            nonlocal began
+            try:
+                carriers = self._carriers(name, cluster, brokers)
+            except TopicNotFound:
+                if if_exists or began:
+                    return
+                raise
+            began = True
+            answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.DeleteTopic, request)
+            versions.update(_versions(answers))
+            failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+            raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
+
+        self._masters.patiently(delete)
+        if wait and versions:
+            self._masters.wait_until_shown(versions, gone=True)
 
     def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
@@ -236,14 +258,14 @@ class TopicAdmin:
         return self._masters.nameservers.topics()
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """Return the settings of a topic and where its queues begin and end.
+        """Return the settings of a topic and where its queues begin and end. Slaves are asked where there is no master.
 
         Raises:
-            TopicNotFound: no master carries it.
-            MiniMQError: a master failed; the text says which.
+            TopicNotFound: no broker carries it.
+            MiniMQError: a broker failed; the text says which.
         """
         check_topic(name)
-        answers = self._masters.describe(name, self._masters.find())
+        answers = self._masters.patiently(lambda: self._masters.describe(name, self._masters.find_readable()))
         if not answers:
             raise TopicNotFound(f"topic {name} is on no broker: create it with `minimq topic create {name}`")
         return TopicDescription(
@@ -276,7 +298,7 @@ class TopicAdmin:
 
     def _carriers(self, topic: str, cluster: str | None, brokers: Sequence[str]) -> dict[str, str]:
         """Return the masters that carry a topic. Raises `TopicNotFound` when there is none, or one of `brokers` not."""
-        masters = self._masters.find(cluster, brokers, to_change=True)
+        masters = self._masters.find_all(cluster, brokers)
         present = self._masters.describe(topic, masters)
         if not present:
             raise TopicNotFound(f"topic {topic} is on no broker: `minimq topic list` shows those there are")
