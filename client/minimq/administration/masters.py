@@ -82,7 +82,7 @@ class Masters:
         if not masters:
             listed = ", ".join(broker.broker_name for broker in brokers)
             raise Unavailable(
-                f"of {listed} only slaves are running: wait until one of them is elected, or start the others"
+                f"broker {listed} has no master now: wait until one of its slaves is elected, or start the others"
             )
         unknown = [name for name in names if name not in masters]
         if unknown:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import click
 
 from minimq.administration.descriptions import name_of
 from minimq.cli.base import Row, duration_of, option, output_option, show, show_json, show_table, size_of
+from minimq.cli.replica_rows import in_short, masters_of, replication_of, say_without_master
 from minimq.cli.topic import PERMISSIONS
-
-if TYPE_CHECKING:
-    from minimq.administration.descriptions import BrokerReport
 
 
 @click.group()
@@ -34,8 +31,10 @@ def status(nameserver: str, output: str) -> None:
 
     with Admin(nameserver) as admin:
         conflicts = admin.conflicts()
+        statuses = admin.broker_status()
+        masters = masters_of(statuses)
         rows = []
-        for item in admin.broker_status():
+        for item in statuses:
             report = item.report
             rows.append(
                 {
@@ -61,11 +60,13 @@ def status(nameserver: str, output: str) -> None:
                     "bytes_deleted": report.bytes_deleted if report else None,
                     "retention_s": report.retention_s if report else None,
                     "retention_bytes": report.retention_bytes if report else None,
-                    **_replication(report),
+                    **replication_of(item, masters),
                 }
             )
     for conflict in conflicts:
         click.echo(f"name server {conflict.nameserver}: {conflict.reason}", err=True)
+    for sentence in say_without_master(statuses):
+        click.echo(sentence, err=True)
     if output == "json":
         show_json(rows)
         return
@@ -77,6 +78,7 @@ def status(nameserver: str, output: str) -> None:
         "state": "State",
         "role": "Role",
         "replica": "Replica",
+        "term": "Term",
         "in_sync": "In sync",
         "behind": "Behind",
         "permission": "Permission",
@@ -90,10 +92,10 @@ def status(nameserver: str, output: str) -> None:
     for key in ("cluster", "id"):
         if len({row[key] for row in rows}) <= 1:
             del headings[key]
-    if not any(row["in_sync"] for row in rows):
-        for key in ("role", "replica", "in_sync", "behind"):
+    if not any(row["role"] for row in rows):
+        for key in ("role", "replica", "term", "in_sync", "behind"):
             del headings[key]
-    show_table([{**row, **_in_short(row)} for row in rows], headings)
+    show_table([{**row, **_in_short(row), **in_short(row)} for row in rows], headings)
 
 
 @cluster.command()
@@ -180,28 +182,10 @@ def promote(nameserver: str, broker: str, replica: int, unclean: bool, yes: bool
     click.echo(f"broker {broker}: replica {replica} is the master, term {term}")
 
 
-def _replication(report: BrokerReport | None) -> Row:
-    """Return what a broker is among its replicas."""
-    if report is None or report.replication.role == "alone":
-        return dict.fromkeys(("role", "replica", "term", "in_sync", "confirmed", "behind_bytes"))
-    about = report.replication
-    return {
-        "role": about.role,
-        "replica": about.replica_id,
-        "term": about.term,
-        "in_sync": list(about.in_sync),
-        "confirmed": about.confirmed,
-        "behind_bytes": about.behind_bytes,
-    }
-
-
 def _in_short(row: Row) -> Row:
-    """Return times, sizes and lists as people read them."""
+    """Return times and sizes as people read them."""
     started_at, disk_bytes, used, level = row["started_at"], row["disk_bytes"], row["disk_used"], row["disk_level"]
-    in_sync, behind = row["in_sync"], row["behind_bytes"]
     return {
-        "in_sync": ", ".join(map(str, in_sync)) if isinstance(in_sync, list) else None,
-        "behind": size_of(behind) if isinstance(behind, int) else None,
         "up_for": duration_of((datetime.now(UTC) - started_at).total_seconds())
         if isinstance(started_at, datetime)
         else None,

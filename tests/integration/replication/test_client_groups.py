@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer, PullConsumer
-from minimq.local.broker_process import BrokerProcess
-from minimq_proto.v1 import broker_pb2
+from minimq import LocalCluster, MessageQueue, MiniMQError, PullConsumer
+from support.client_replicas import bring_back, committed, ends, leave_slaves_alone, members_at, send
 from support.members import Log
-from support.raw_member import RawMember
-from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 
@@ -77,32 +75,6 @@ def members(cluster: LocalCluster) -> Iterator[Members]:
         group.end()
 
 
-def send(cluster: LocalCluster, count: int) -> None:
-    """Send messages evenly to the two queues, in batches of about ten."""
-    with Producer(cluster.nameserver, batch_messages=10, send_timeout_s=PATIENCE_S) as producer:
-        futures = [producer.send_async(Message("t", b"%d" % number)) for number in range(count)]
-        for future in futures:
-            future.result(PATIENCE_S)
-
-
-def ends(cluster: LocalCluster) -> dict[MessageQueue, int]:
-    with Admin(cluster.nameserver) as admin:
-        return {item.queue: item.max_offset for item in admin.describe_topic("t").queues}
-
-
-def committed(broker: BrokerProcess) -> dict[int, int]:
-    """Return what the group has committed as a broker has it, by queue id."""
-    with RawMember(broker.address, "looks") as member:
-        answer = member.call("GetCommitted", broker_pb2.GetCommittedRequest(group="g"))
-        return {item.queue_id: item.offset for item in answer.offsets}
-
-
-def members_at(broker: BrokerProcess) -> int:
-    """Return how many members of the group have a session with a broker."""
-    with RawMember(broker.address, "looks") as member:
-        return len(member.call("DescribeGroup", broker_pb2.DescribeGroupRequest(group="g")).client_ids)
-
-
 def check_all_read_once(group: Members, stored: dict[MessageQueue, int]) -> None:
     assert group.errors == []
     assert group.log.repeated == {}
@@ -113,33 +85,26 @@ def check_all_read_once(group: Members, stored: dict[MessageQueue, int]) -> None
 @pytest.mark.timeout(120)
 def test_a_group_reads_and_commits_at_a_slave_until_the_master_is_back(tmp_path: Path) -> None:
     with replicas(tmp_path, nameservers=2) as cluster:
-        master, slave = cluster.brokers
-        controller = cluster.nameservers[0]
+        _, slave = cluster.brokers
         send(cluster, 400)
         wait_caught_up(cluster)
         with members(cluster) as group:
             group.read(100)
-            controller.kill()  # nobody can be elected
-            master.kill()
+            leave_slaves_alone(cluster)
             group.read(250)
-            at_slave = wait_until(lambda: committed(slave), PATIENCE_S)
+            at_slave = wait_until(lambda: committed(slave, "g"), PATIENCE_S)
             assert sum(at_slave.values()) > 200
-            assert members_at(slave) == 2
+            assert members_at(slave, "g") == 2
 
-            master.launch()
-            controller.launch()
-            controller.wait_ready()
-            master.wait_ready()
-            leader = wait_for_master(cluster)
-            wait_in_sync(cluster, master, slave)
-            wait_until(lambda: members_at(leader) == 2, PATIENCE_S, what="both members are back at the master")
-            back = committed(leader)
+            leader = bring_back(cluster)
+            wait_until(lambda: members_at(leader, "g") == 2, PATIENCE_S, what="both members are back at the master")
+            back = committed(leader, "g")
             assert all(back[queue_id] >= offset for queue_id, offset in at_slave.items()), (back, at_slave)
             send(cluster, 50)
             group.read(450)
             stored = ends(cluster)
             wait_until(
-                lambda: committed(leader) == {queue.queue_id: end for queue, end in stored.items()},
+                lambda: committed(leader, "g") == {queue.queue_id: end for queue, end in stored.items()},
                 PATIENCE_S,
                 what="all is committed",
             )
@@ -159,9 +124,8 @@ def test_a_group_goes_on_at_the_new_master(tmp_path: Path) -> None:
             successor = wait_for_master(cluster, master)
             send(cluster, 50)
             group.read(350)
-            wait_until(lambda: members_at(successor) == 2, PATIENCE_S, what="both members are at the new master")
+            wait_until(lambda: members_at(successor, "g") == 2, PATIENCE_S, what="both members are at the new master")
             check_all_read_once(group, ends(cluster))
         master.start()
         wait_in_sync(cluster, *cluster.brokers)
         wait_caught_up(cluster)
-        assert queues(cluster)

@@ -1,0 +1,112 @@
+"""What `minimq cluster status` shows of replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from minimq.cli.base import Row, duration_of, size_of
+from minimq_common.model import MASTER_ID
+
+if TYPE_CHECKING:
+    from minimq.administration.descriptions import BrokerStatus, ReplicaReport, ReplicationReport
+
+_KEYS = (
+    *("role", "replica", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
+    *("lease_s", "behind_bytes", "behind_s", "replicas", "problem"),
+)
+
+
+def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row:
+    """Return what a broker is among its replicas, by the keys of the JSON output.
+
+    Args:
+        status: of the broker.
+        masters: of all masters; a slave is as far behind as its master says.
+    """
+    if status.report is None or status.report.replication.role == "alone":
+        return dict.fromkeys(_KEYS)
+    about = status.report.replication
+    seen = _as_its_master_sees_it(status.broker_name, about, masters)
+    return {
+        "role": about.role,
+        "replica": about.replica_id,
+        "term": about.term,
+        "sync": about.sync,
+        "min_in_sync": about.min_in_sync,
+        "in_sync": list(about.in_sync),
+        "confirmed": about.confirmed,
+        "lease_s": about.lease_s,
+        "behind_bytes": seen.behind_bytes if seen else about.behind_bytes,
+        "behind_s": seen.behind_s if seen else None,
+        "replicas": [
+            {
+                "replica": replica.replica_id,
+                "connected": replica.connected,
+                "in_sync": replica.replica_id in about.in_sync,
+                "position": replica.position,
+                "behind_bytes": replica.behind_bytes,
+                "behind_s": replica.behind_s,
+            }
+            for replica in about.replicas
+        ],
+        "problem": _problem(about),
+    }
+
+
+def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
+    """Return those that say that they are masters."""
+    return [item for item in statuses if item.report is not None and item.report.replication.role == "master"]
+
+
+def say_without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
+    """Return a sentence for each broker of which only slaves are registered."""
+    with_master = {item.broker_name for item in statuses if item.broker_id == MASTER_ID}
+    return [
+        f"broker {name} has no master: it takes no messages, but its slaves can be read. One that is in sync is "
+        f"elected by itself; `minimq cluster promote {name} --to ID --unclean` takes another"
+        for name in sorted({item.broker_name for item in statuses} - with_master)
+    ]
+
+
+def in_short(row: Row) -> Row:
+    """Return lists and sizes as people read them."""
+    in_sync, behind_bytes, behind_s = row["in_sync"], row["behind_bytes"], row["behind_s"]
+    behind = size_of(behind_bytes) if isinstance(behind_bytes, int) else None
+    if behind is not None and isinstance(behind_s, float) and behind_bytes:
+        behind += f", {duration_of(behind_s)}"
+    return {
+        "in_sync": ", ".join(map(str, in_sync)) if isinstance(in_sync, list) else None,
+        "behind": behind,
+        "state": row["problem"] or row["state"],
+    }
+
+
+def _as_its_master_sees_it(
+    broker_name: str, about: ReplicationReport, masters: Sequence[BrokerStatus]
+) -> ReplicaReport | None:
+    if about.role != "slave":
+        return None
+    for master in masters:
+        if master.report is not None and master.broker_name == broker_name:
+            for replica in master.report.replication.replicas:
+                if replica.replica_id == about.replica_id:
+                    return replica
+    return None
+
+
+def _problem(about: ReplicationReport) -> str | None:
+    """Return in words what a broker lacks to do its part; None when nothing."""
+    problems: list[str] = []
+    if about.role == "undecided":
+        problems.append("waits for its controller")
+    if about.role == "slave" and not about.connected:
+        problems.append("follows no master")
+    if about.role == "master" and about.lease_s == 0:
+        problems.append("takes nothing: its controller does not answer")
+    if about.role == "master" and about.sync and len(about.in_sync) < about.min_in_sync:
+        problems.append(f"takes no messages: {len(about.in_sync)} in sync, {about.min_in_sync} needed")
+    gone = [str(replica.replica_id) for replica in about.replicas if not replica.connected]
+    if gone:
+        problems.append(f"replica {', '.join(gone)} does not follow")
+    return "; ".join(problems) or None

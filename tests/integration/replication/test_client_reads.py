@@ -1,0 +1,211 @@
+"""Readers go on at a slave while there is no master, and where a master sends them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minimq import Admin, MessageQueue, OffsetReset, PullConsumer, ReceivedMessage
+from minimq.receiving.range_reader import RangeReader
+from minimq_common.errors import Unavailable
+from support.client_replicas import bring_back, committed, ends, leave_slaves_alone, messages_out, send
+from support.command import Minimq
+from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.waiting import wait_until
+
+
+class Reader:
+    """Notes what a consumer reads, and that each queue is read in its order without a gap."""
+
+    def __init__(self, consumer: PullConsumer) -> None:
+        self.consumer = consumer
+        self.messages: list[ReceivedMessage] = []
+        self._next: dict[MessageQueue, int] = {}
+
+    def read(self, count: int) -> None:
+        """Return when so many messages have been read in all."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self.messages) < count:
+            assert time.monotonic() < deadline, f"{len(self.messages)} of {count} messages were read"
+            self.poll()
+
+    def poll(self) -> bool:
+        messages = self.consumer.poll(0.1, max_messages=10)
+        for message in messages:
+            assert message.queue_offset == self._next.get(message.queue, 0), message
+            self._next[message.queue] = message.queue_offset + 1
+        self.messages += messages
+        return bool(messages)
+
+
+@contextmanager
+def group_reader(nameserver: str, group: str = "g", **options: Any) -> Iterator[Reader]:  # noqa: ANN401
+    """The only member of a group."""
+    with PullConsumer(nameserver, group=group, start="earliest", prefetch_messages=20, **options) as consumer:
+        consumer.subscribe("t")
+        yield Reader(consumer)
+
+
+@contextmanager
+def lone_reader(nameserver: str, wanted: list[MessageQueue], **options: Any) -> Iterator[Reader]:  # noqa: ANN401
+    """A consumer that has assigned its queues by hand."""
+    with PullConsumer(nameserver, group="lone", start="earliest", prefetch_messages=20, **options) as consumer:
+        consumer.assign(wanted)
+        yield Reader(consumer)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_reader_goes_on_at_a_slave_and_returns_to_the_master(tmp_path: Path) -> None:
+    with replicas(tmp_path, nameservers=2) as cluster:
+        send(cluster, 300)
+        wait_caught_up(cluster)
+        with lone_reader(cluster.nameserver, queues(cluster)) as reader:
+            reader.read(100)
+            leave_slaves_alone(cluster)
+            reader.read(200)
+            leader = bring_back(cluster)
+            reader.read(300)
+            handed_out = messages_out(leader)
+            send(cluster, 50)
+            reader.read(350)
+            wait_until(lambda: messages_out(leader) >= handed_out + 50, PATIENCE_S, what="the master is read again")
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_what_is_stored_can_be_looked_up_and_not_changed_while_there_is_no_master(tmp_path: Path) -> None:
+    with replicas(tmp_path, nameservers=2) as cluster, Admin(cluster.nameserver, timeout_s=1.0) as admin:
+        send(cluster, 100)
+        wait_caught_up(cluster)
+        stored = ends(cluster)
+        before = admin.describe_topic("t")
+        leave_slaves_alone(cluster)
+        wait_until(lambda: admin.cluster()[0].master is None, PATIENCE_S)
+
+        with closing(RangeReader(cluster.nameserver)) as ranges:
+            for queue, end in stored.items():
+                assert ranges.bounds(queue) == (0, end)
+                batches = list(ranges.read(queue, 0, end))
+                assert batches[-1].end_offset == end
+        assert admin.describe_topic("t") == before
+        queue = min(stored)
+        assert admin.offset_at(queue, datetime(2000, 1, 1, tzinfo=UTC)) == 0
+        assert admin.committed_offsets("g") == {}
+        for change in (
+            lambda: admin.create_topic("other"),
+            lambda: admin.update_topic("t", write_queues=1),
+            lambda: admin.delete_topic("t"),
+            lambda: admin.reset_offsets("g", "t"),
+        ):
+            with pytest.raises(Unavailable, match=r"broker-a.* has no master now"):
+                change()
+        rows = Minimq(cluster.nameserver).json("cluster", "status")
+        assert [(row["role"], row["problem"]) for row in rows] == [("slave", "follows no master")]
+        read = Minimq(cluster.nameserver)("consume", "t", "--group", "command", "--from", "earliest", "--max", "100")
+        assert len(read.splitlines()) == 100
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_readers_go_on_though_no_name_server_says_that_the_master_is_gone(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster:
+        send(cluster, 300)
+        wait_caught_up(cluster)
+        wanted = queues(cluster)
+        with (
+            lone_reader(cluster.nameserver, wanted) as alone,
+            lone_reader(cluster.nameserver, wanted, read_from_slaves=False) as faithful,
+            group_reader(cluster.nameserver) as member,
+        ):
+            for reader in (alone, faithful, member):
+                reader.read(50)
+            leave_slaves_alone(cluster)
+            alone.read(300)
+            member.read(300)
+            member.consumer.commit()
+            assert sum(committed(cluster.brokers[1], "g").values()) == 300
+            while faithful.poll():
+                pass
+            assert len(faithful.messages) < 200  # what it had fetched before
+            bring_back(cluster)
+            faithful.read(300)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.timeout(120)
+def test_a_reader_that_is_far_behind_reads_a_slave_until_it_has_caught_up(tmp_path: Path) -> None:
+    with replicas(tmp_path, slave_read_lag=1 << 20) as cluster:
+        master, slave = cluster.brokers
+        send(cluster, 400, size=20_000)
+        wait_caught_up(cluster)
+        with (
+            group_reader(cluster.nameserver) as member,
+            lone_reader(cluster.nameserver, queues(cluster)) as alone,
+            lone_reader(cluster.nameserver, queues(cluster), read_from_slaves=False) as faithful,
+        ):
+            for reader in (member, alone):
+                before = messages_out(slave)
+                reader.read(400)
+                assert messages_out(slave) - before > 200
+            before = messages_out(slave)
+            faithful.read(400)
+            send(cluster, 10)
+            for reader in (member, alone, faithful):
+                reader.read(410)
+            assert messages_out(slave) == before
+            assert messages_out(master) >= 400 + 3 * 10
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_slave_that_fails_under_its_readers_is_left_for_the_master(tmp_path: Path) -> None:
+    with replicas(tmp_path, slave_read_lag=1 << 20) as cluster:
+        master, slave = cluster.brokers
+        send(cluster, 400, size=20_000)
+        wait_caught_up(cluster)
+        with group_reader(cluster.nameserver) as member, lone_reader(cluster.nameserver, queues(cluster)) as alone:
+            for reader in (member, alone):
+                before = messages_out(slave)
+                while messages_out(slave) == before:
+                    reader.poll()
+            slave.kill()
+            for reader in (member, alone):
+                reader.read(400)
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_group_that_has_read_what_is_lost_goes_on_at_the_end(tmp_path: Path) -> None:
+    """An asynchronous master shows what it alone has; when that is taken back, the group is told."""
+    with replicas(tmp_path, replica_lag_s=60.0) as cluster:
+        master, slave = cluster.brokers
+        send(cluster, 20)
+        wait_caught_up(cluster)
+        resets: list[OffsetReset] = []
+        with group_reader(cluster.nameserver, on_offset_reset=resets.append) as member:
+            member.read(20)
+            slave.pause()
+            send(cluster, 400, size=40_000)  # more than fits into what lies between the two
+            member.read(420)
+            member.consumer.commit()
+            master.kill()
+            slave.resume()
+            assert wait_for_master(cluster, master) is slave
+            while not resets:
+                member.consumer.poll(0.1)
+            assert all(reset.is_back for reset in resets), resets
+        master.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
