@@ -108,11 +108,15 @@ def check_allowed(nameserver: str, topic: str, wanted: Permission) -> None:
 
     with Admin(nameserver) as admin:
         try:
-            queues = admin.route(topic).queues
+            route = admin.route(topic)
         except TopicNotFound:
             if wanted == Permission.WRITE:
                 return
             raise
+    queues = route.queues
+    # Without a master nothing can be written for the moment, which is no matter of permissions.
+    if any(route.master_of(data.broker_name) is None for data in queues) and wanted == Permission.WRITE:
+        return
     if queues and not any(data.permission & wanted for data in queues):
         what = "readable" if wanted == Permission.READ else "writable"
         names = ", ".join(data.broker_name for data in queues)

@@ -205,6 +205,12 @@ class Placement:
 
 def _why_nowhere(route: TopicRoute) -> MiniMQError:
     """Return why nothing can be sent to a topic."""
+    if lacking := sorted(data.broker_name for data in route.queues if route.master_of(data.broker_name) is None):
+        return Unavailable(f"topic {route.topic!r} is not writable now: {', '.join(lacking)} has no master")
+    headless = sorted(data.broker_name for data in route.queues if route.master_of(data.broker_name) is None)
+    if headless:  # whose slaves take nothing until one of them is elected
+        names = ", ".join(headless)
+        return Unavailable(f"no master of {names} is registered now, and nothing else carries topic {route.topic!r}")
     closed = sorted(data.broker_name for data in route.queues if not data.permission & Permission.WRITE)
     if closed:
         return NoPermission(
@@ -217,7 +223,7 @@ def _why_nowhere(route: TopicRoute) -> MiniMQError:
 def _why_not(route: TopicRoute, queue: MessageQueue) -> MiniMQError:
     """Return why nothing can be sent to a queue."""
     if route.master_of(queue.broker_name) is None:
-        return Unavailable(f"broker {queue.broker_name} of queue {queue} was not registered just now")
+        return Unavailable(f"broker {queue.broker_name} of queue {queue} has no master that is registered just now")
     data = next((data for data in route.queues if data.broker_name == queue.broker_name), None)
     if data is not None and not data.permission & Permission.WRITE:
         return NoPermission(f"queue {queue} is not writable now: its topic or its broker is read-only")

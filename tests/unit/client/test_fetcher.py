@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.batches import encode, one
 
 from minimq.receiving.fetcher import Fetcher
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
+from support.batches import encode, one
 
 
 def fetcher_with(*batches: bytes, start: int = 0, size: int = 3) -> Fetcher:

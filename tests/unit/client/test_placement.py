@@ -30,11 +30,13 @@ class Routes:
     def __init__(self, *brokers: str, queues: int = 2) -> None:
         self.set(*brokers, queues=queues)
 
-    def set(self, *brokers: str, queues: int = 2, permission: Permission = Permission.READ_WRITE) -> None:
+    def set(
+        self, *brokers: str, queues: int = 2, permission: Permission = Permission.READ_WRITE, broker_id: int = 0
+    ) -> None:
         self._route = TopicRoute(
             "t",
             tuple(QueueData(name, queues, queues, permission) for name in brokers),
-            {name: BrokerData("default", name, {0: f"{name}:1"}) for name in brokers},
+            {name: BrokerData("default", name, {broker_id: f"{name}:1"}) for name in brokers},
         )
 
     def known(self, topic: str) -> TopicRoute | None:
@@ -187,6 +189,13 @@ def test_where_there_is_no_place_the_reason_is_told(
     routes.set("a", permission=permission)
     with pytest.raises(reason):
         placement(routes).take("t", queue, None, 0.0)
+
+
+def test_a_master_that_is_not_elected_yet_is_no_matter_of_permission() -> None:
+    routes = Routes()
+    routes.set("a", permission=Permission.READ, broker_id=1)
+    with pytest.raises(Unavailable, match="no master of a is registered"):
+        placement(routes).take("t", None, None, 0.0)
 
 
 def test_a_topic_without_a_route_has_no_place() -> None:
