@@ -57,7 +57,7 @@ class BrokerMetrics:
         yield from self._clients()
         with contextlib.suppress(TimeoutError):
             status = on_loop(self._loop, self._standing.tell)
-            yield from replication_metrics(PREFIX, status, self._engine.log_end)
+            yield from replication_metrics(PREFIX, status, self._engine.slot.log_end)
         with contextlib.suppress(SystemBusy):  # while the store is replaced by a copy of the master's
             yield from self._commits()
             yield from self._disk()

@@ -14,7 +14,8 @@ import grpc.aio
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.feed import HEARTBEAT_S, SILENCE_S
 from minimq_broker.replication.kept_offsets import KeptOffsets
-from minimq_broker.services.engine import Engine, to_the_end
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.jobs import ReplicaJob
 from minimq_common import rpc
 from minimq_common.errors import CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
@@ -103,6 +104,7 @@ class Follower:
         retry_s = _FIRST_RETRY_S
         while not self.is_ended:
             try:
+                await self._engine.slot.ensure_open()
                 async with rpc.open_aio_channel(self.whom.address) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
                     await self._follow(stub.Replicate())
@@ -180,7 +182,7 @@ class Follower:
             raise CopyNeeded(f"the master goes on at {position}, but the log ends at {store.end}")
         if position < store.end:
             log.warning("replication: taken back, since the master does not have it from=%d to=%d", position, store.end)
-            await self._engine.change(
+            await self._engine.slot.change(
                 lambda store: store.truncate(position), "this broker takes back what its master does not have"
             )
 
@@ -215,6 +217,10 @@ class _Intake:
                 if acknowledging.done():
                     acknowledging.result()
                 frame = await _next(self._stream)
+        except asyncio.CancelledError:
+            if self._failure is not None:  # it was the stream that was cancelled, by us
+                raise self._failure from None
+            raise
         finally:
             acknowledging.cancel()
             await self._settle()

@@ -178,8 +178,8 @@ class RoleKeeper:
             founds=own.founds,
             sync=own.sync,
             min_in_sync=own.min_in_sync,
-            last_term=self._engine.last_term,
-            log_end=self._engine.log_end,
+            last_term=self._engine.slot.last_term,
+            log_end=self._engine.slot.log_end,
             resigns=resigns,
         )
 
@@ -188,7 +188,7 @@ class RoleKeeper:
             sent_at = lease_clock()
             held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
             version = self.record.version if self.record else 0
-            report = self._report(resigns=self._engine.has_failed)  # a disk that failed needs another master
+            report = self._report(resigns=self._engine.slot.has_failed)  # a disk that failed needs another master
             try:
                 record = await self.controller.report(report, known_version=version, wait_s=held_s)
             except MiniMQError as error:
@@ -268,12 +268,12 @@ class RoleKeeper:
         follower = self.follower
         if follower is None:
             return
-        is_alone = follower.lost_s > record.lease_s * _ALONE_AFTER and not self._engine.is_closed
-        if is_alone and self._engine.kept is None:
+        is_alone = follower.lost_s > record.lease_s * _ALONE_AFTER and not self._engine.slot.is_closed
+        if is_alone and self._engine.offsets.kept is None:
             served = await asyncio.to_thread(self._kept.begin)
             log.warning("roles: groups are served, since there is no master term=%d", record.term)
             self._begin(record.term, first=(1 << 31) + ((served % _TIMES) << _EPOCHS_BITS), kept=self._kept)
-        elif not is_alone and self._engine.kept is not None:
+        elif not is_alone and self._engine.offsets.kept is not None:
             log.info("roles: groups are not served any more term=%d", record.term)
             self._begin(record.term)
 

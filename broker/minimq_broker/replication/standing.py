@@ -30,11 +30,11 @@ class Standing:
         """Return what it is, and how far its replicas are."""
         roles = self._roles
         if roles is None:
-            return broker_pb2.ReplicationStatus(role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._engine.log_end)
+            return broker_pb2.ReplicationStatus(role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._engine.slot.log_end)
         status = broker_pb2.ReplicationStatus(
             role=broker_pb2.BROKER_ROLE_UNDECIDED,
             replica_id=roles.own.replica_id,
-            confirmed=self._engine.confirmed,
+            confirmed=self._engine.slot.confirmed,
         )
         record = roles.record
         if record is not None:
@@ -46,7 +46,7 @@ class Standing:
         return status
 
     def _tell_role(self, status: broker_pb2.ReplicationStatus, roles: RoleKeeper) -> None:
-        end = self._engine.log_end
+        end = self._engine.slot.log_end
         if roles.leadership is not None:
             status.role = broker_pb2.BROKER_ROLE_MASTER
             status.lease_ms = round(roles.leadership.lease_left_s * 1000)

@@ -12,23 +12,24 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence, Set
+from collections.abc import Callable, Coroutine, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from minimq_broker.core.facts import CommittedOffset, Fact, GroupStarted, OffsetsCommitted, Told, TopicDeleted
+from minimq_broker.core.facts import Fact, Told, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.replication.kept_offsets import KeptOffsets
-from minimq_broker.store.copy import StoreCopy
+from minimq_broker.services.group_offsets import GroupOffsets
+from minimq_broker.services.store_slot import StoreSlot, to_the_end
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, ReplicaJob, SendStatus
-from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
+from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common import distribution
 from minimq_common.distribution import Distribution
-from minimq_common.errors import CopyInterrupted, MiniMQError, SystemBusy
+from minimq_common.errors import MiniMQError, SystemBusy
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,8 @@ class Engine:
     Attributes:
         refusal: asked before anything is accepted, and again at the moment in which it is acknowledged.
         written: called when the log has grown.
-        kept: where offsets are kept while this slave serves groups because there is no master; None otherwise.
+        slot: has the store.
+        offsets: those that groups commit.
     """
 
     def __init__(
@@ -115,8 +117,7 @@ class Engine:
     ) -> None:
         self.refusal: Refusal = _accept
         self.written: Callable[[], None] = lambda: None
-        self.kept: KeptOffsets | None = None
-        self._keeping = asyncio.Lock()  # offsets are kept in the order in which they are committed
+        self.offsets = GroupOffsets(self)
         self.limits = limits
         self.counters = Counters()
         self._loop = asyncio.get_running_loop()
@@ -130,10 +131,10 @@ class Engine:
         self._stuck_since = math.inf
         self._receivers: set[asyncio.Task[None]] = set()
         self._recovery_s = recovery_s
-        self._path, self._options, self._alone = path, options, alone
-        self._store = self._open()
-        #: Why nobody may look into the store: it is being changed from the ground up.
-        self._closed: str | None = None
+        self.slot = StoreSlot(
+            path, options, alone=alone, notify=self._hand_over, grown=self._has_grown, clock_ms=now_ms
+        )
+        self.slot.closing, self.slot.replaced = self._store_closes, self._state_replaced
         self._term = self._store.term
         #: What was added to data versions by states that were replaced, and by roles.
         self._versions_before = 0
@@ -160,9 +161,11 @@ class Engine:
     @property
     def store(self) -> MessageStore:
         """The store. Raises `SystemBusy` while nobody may look into it."""
-        if self._closed is not None:
-            raise SystemBusy(self._closed, retry_after_s=_COME_BACK_S)
-        return self._store
+        return self.slot.store
+
+    @property
+    def _store(self) -> MessageStore:
+        return self.slot.any_store
 
     @property
     def state(self) -> State:
@@ -186,49 +189,6 @@ class Engine:
         self._store.close()
 
     # ---- roles ----------------------------------------------------------------------------------
-
-    @property
-    def last_term(self) -> int:
-        """The latest term that the log knows; 0 while nobody may look."""
-        return self._store.state.term if self._closed is None else 0
-
-    @property
-    def log_end(self) -> int:
-        """Up to where the log is synced; 0 while nobody may look."""
-        return self._store.end if self._closed is None else 0
-
-    @property
-    def confirmed(self) -> int:
-        """Up to where it is confirmed; 0 while nobody may look."""
-        return self._store.confirmed if self._closed is None else 0
-
-    @property
-    def is_slave(self) -> bool:
-        """Whether the log is that of a master elsewhere."""
-        return not self._store.leads
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the store refuses everything until the broker is started anew."""
-        return self._closed is None and self._store.has_failed
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nobody may look into the store at this moment."""
-        return self._closed is not None
-
-    def _open(self) -> MessageStore:
-        try:
-            store = MessageStore(self._path, self._hand_over, self._options, now_ms, alone=self._alone)
-        except CopyInterrupted:
-            if self._alone:
-                raise
-            log.warning("store: emptied, since the copy of the master was interrupted path=%s", self._path)
-            StoreCopy(self._path, Snapshot(0, []), 0, self._options.segment_bytes, replace=True).finish()
-            store = MessageStore(self._path, self._hand_over, self._options, now_ms, alone=False)
-        if not self._alone:
-            store.on_growth(self._has_grown)
-        return store
 
     def _has_grown(self) -> None:
         """Take over from the writer's thread that the log has grown."""
@@ -257,10 +217,10 @@ class Engine:
         Args:
             term: of the master.
             first: where epochs begin in the term.
-            kept: see `Engine.kept`.
+            kept: see `GroupOffsets.kept`.
         """
         self.end_streams()
-        self.kept = kept
+        self.offsets.kept = kept
         self._term = max(term, self._store.state.term)
         self._versions_before += 1
         self._set_tables(first)
@@ -271,44 +231,12 @@ class Engine:
         recovery = Recovery(self._loop.time() + self._recovery_s, frozenset(state.started.copy()))
         self.leases = LeaseTable(self._term, recovery, first=first)
 
-    async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
-        """Do something to the store, on another thread, during which nobody may look into it.
-
-        Args:
-            work: what is done.
-            why: what those are told who look meanwhile.
-        """
-        with self._closing(why):
-            await to_the_end(asyncio.to_thread(work, self._store))
-
-    async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
-        """Put a copy in the place of all that the store has. Nobody may look into it meanwhile.
-
-        Args:
-            copy: fills the directory, with segments of a size in bytes. When it fails, the store is empty.
-            why: what those are told who look meanwhile.
-        """
-        with self._closing(why):
-            await to_the_end(asyncio.to_thread(self._store.close))
-            try:
-                await copy(self._path, self._options.segment_bytes)
-            finally:
-                opening = asyncio.ensure_future(asyncio.to_thread(self._open))
-                await to_the_end(opening)
-                self._store = opening.result()
-
-    @contextlib.contextmanager
-    def _closing(self, why: str) -> Iterator[None]:
-        before = self._store.state
-        self._closed = why
+    def _store_closes(self) -> None:
         self._wake(self._long_poll.all())
-        try:
-            yield
-        finally:
-            self._closed = None
-            if self._store.state is not before:
-                self._versions_before += before.made + 1
-                self._look_for_topics()
+
+    def _state_replaced(self, before: State) -> None:
+        self._versions_before += before.made + 1
+        self._look_for_topics()
 
     def _look_for_topics(self) -> None:
         """Tell of topics that have changed without anybody here having asked for it."""
@@ -400,49 +328,6 @@ class Engine:
         self._store.submit(FactJob(decide, done, alone))
         return await answer
 
-    # ---- offsets of groups ----------------------------------------------------------------------
-
-    def check_groups(self) -> None:
-        """Raise `NotMaster` when this broker does not serve groups now."""
-        if self.kept is None:
-            self.check()
-
-    def committed(self, group: str, queue: QueueKey) -> int | None:
-        """Return the committed offset of a group, None when there is none."""
-        kept = self.kept.get(group, queue) if self.kept is not None else None
-        return self.state.offset(group, queue) if kept is None else kept
-
-    async def commit(self, fact: OffsetsCommitted) -> None:
-        """Return once offsets of a group are on disk. Raises `NotMaster` when they are not kept here."""
-        # The writer takes jobs in order, so a later grant of a queue finds this commit applied.
-        if self.kept is None or not await self._keep(fact.group, lambda _: fact.offsets):
-            await self.record(lambda _: fact, alone=False)
-
-    async def start_group(self, decide: Callable[[State], GroupStarted | None], group: str) -> None:
-        """Record where a group begins in a topic, as `decide` says. Raises as `commit` does."""
-
-        def offsets(state: State) -> Sequence[CommittedOffset]:
-            fact = decide(state)
-            return fact.offsets if fact is not None else ()
-
-        if self.kept is None or not await self._keep(group, offsets):
-            await self.record(decide)
-
-    async def settle_commits(self) -> None:
-        """Return when all offsets that were committed before are on disk."""
-        if self.kept is None or not await self._keep("", lambda _: ()):
-            await self.record(lambda _: None)
-
-    async def _keep(self, group: str, offsets: Callable[[State], Sequence[CommittedOffset]]) -> bool:
-        """Keep offsets of a group beside the log. Returns False when this broker does not."""
-        async with self._keeping:
-            kept = self.kept
-            if kept is None:
-                return False
-            if items := offsets(self.state):
-                await to_the_end(asyncio.to_thread(kept.put, group, items))
-            return True
-
     def _hand_over(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
         """Take answers over from the writer's thread."""
         if not self._loop.is_closed():
@@ -472,7 +357,7 @@ class Engine:
                 job.done(job)
         self._stuck_since = math.inf
         self._room.set()
-        if may_have_changed and self._told != self._store.state.made and self._closed is None:
+        if may_have_changed and self._told != self._store.state.made and not self.slot.is_closed:
             self._look_for_topics()
 
     def _react(self, fact: Fact) -> None:
@@ -515,17 +400,3 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 def now_ms() -> int:
     """Return the time of day in ms since 1970."""
     return time.time_ns() // 1_000_000
-
-
-async def to_the_end(work: Awaitable[object]) -> None:
-    """Wait for work that cannot be cut short; a cancellation meanwhile is raised after it."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            cancelled = True
-    task.result()
-    if cancelled:
-        raise asyncio.CancelledError

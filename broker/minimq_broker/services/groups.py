@@ -75,7 +75,7 @@ class GroupService:
 
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
         status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
-        committed = self._engine.committed(group, queue)
+        committed = self._engine.offsets.committed(group, queue)
         first, end = self._engine.store.bounds(queue)
         unread = max(first, committed or 0)
         return broker_pb2.GroupQueue(

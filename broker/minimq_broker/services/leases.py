@@ -131,7 +131,7 @@ class LeaseKeeper:
                 events.append(self._news.get_nowait())
             try:
                 # The last commit of a former owner may be on its way to the disk; the new owner starts behind it.
-                await self._engine.settle_commits()
+                await self._engine.offsets.settle()
             except MiniMQError as error:
                 log.warning("lease: granted though nothing can be written reason=%s", error)
             for event in events:
@@ -162,7 +162,7 @@ class LeaseKeeper:
         topic = self._topic_name(queue)
         # A queue that came after the group had started has no committed offset: it is read from its beginning. Whether
         # that is still stored the pull tells, and what is missing.
-        offset = self._engine.committed(group, queue) or 0
+        offset = self._engine.offsets.committed(group, queue) or 0
         return broker_pb2.QueueGranted(
             group=group, topic=topic, queue_id=queue.queue_id, epoch=epoch, offset=offset, topic_id=queue.topic_id
         )

@@ -66,7 +66,7 @@ class OffsetService:
             offsets.append(CommittedOffset(queue.topic_id, queue.queue_id, item.offset))
         fact = OffsetsCommitted(group, tuple(offsets), request.force)
         if offsets:
-            await self._engine.commit(fact)
+            await self._engine.offsets.commit(fact)
         return broker_pb2.CommitOffsetsResponse()
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
@@ -77,8 +77,9 @@ class OffsetService:
             for (group, topic_id, queue_id), offset in self._engine.state.committed.copy().items()
             if group == request.group
         }
-        if self._engine.kept is not None:
-            found |= {kept.queue: kept.offset for kept in self._engine.kept.rows() if kept.group == request.group}
+        kept = self._engine.offsets.kept
+        if kept is not None:
+            found |= {row.queue: row.offset for row in kept.rows() if row.group == request.group}
         offsets = [
             broker_pb2.QueueOffset(topic=names[topic_id], queue_id=queue_id, offset=offset)
             for (topic_id, queue_id), offset in found.items()

@@ -227,7 +227,7 @@ class _Pull:
             end=self._messages_left <= 0 or self._bytes_left <= 0,
             next_offset=next_offset,
             suggested_broker_id=self._advice(batches[-1].position),
-            from_slave=self._engine.is_slave,
+            from_slave=self._engine.slot.is_slave,
         )
 
     def _advice(self, position: int) -> int:
@@ -261,5 +261,5 @@ class _Pull:
 
     async def _write(self, frame: broker_pb2.PullFrame) -> None:
         frame.pull_id = self._request.pull_id
-        frame.from_slave = self._engine.is_slave
+        frame.from_slave = self._engine.slot.is_slave
         await self._writer.write(lambda: frame)

@@ -98,7 +98,7 @@ class SessionService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
         """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use, and `NotMaster`."""
-        self._engine.check_groups()
+        self._engine.offsets.check()
         incoming = aiter(requests)
         first = await anext(incoming, None)
         if first is None:
@@ -201,7 +201,7 @@ class SessionService:
         for name in join.topics:
             topic = self._engine.state.topics.get(name)
             if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
-                await self._engine.start_group(partial(self._decide_start, group, name, join.start), group)
+                await self._engine.offsets.start(group, partial(self._decide_start, group, name, join.start))
         if changed is None:
             session.tell(self._members_event(self._engine.groups.members(group)))
         else:
@@ -216,7 +216,7 @@ class SessionService:
         offsets = []
         for queue_id in range(topic.queues):
             queue = QueueKey(topic.topic_id, queue_id)
-            if self._engine.committed(group, queue) is None:  # otherwise somebody committed by hand before
+            if self._engine.offsets.committed(group, queue) is None:  # otherwise somebody committed by hand before
                 offsets.append(CommittedOffset(*queue, start_offset(self._engine.store, queue, _start_in(name, start))))
         return GroupStarted(group, topic.topic_id, tuple(offsets))
 

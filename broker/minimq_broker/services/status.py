@@ -53,7 +53,7 @@ class StatusService:
             bytes_deleted=counters.bytes_deleted,
             replication=self._standing.tell(),
         )
-        if not self._engine.is_closed:
+        if not self._engine.slot.is_closed:
             self._tell_store(status)
         return status
 

@@ -126,3 +126,26 @@ def test_a_copy_that_is_interrupted_begins_anew(tmp_path: Path) -> None:
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
         assert "the copy of the master was interrupted" in slave.log_path.read_text()
+
+
+def test_a_slave_that_hangs_costs_its_master_no_memory(tmp_path: Path) -> None:
+    def memory_of(pid: int | None) -> int:
+        [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("RssAnon")]
+        return int(line.split()[1]) << 10
+
+    with replicas(tmp_path, role="async-master") as cluster, Producer(cluster.nameserver) as producer:
+        master, slave = cluster.brokers
+
+        def send(megabytes: int) -> None:
+            for future in [producer.send_async(Message("t", os.urandom(1 << 20))) for _ in range(megabytes)]:
+                future.result(30)
+
+        send(50)
+        wait_caught_up(cluster)
+        before = memory_of(master.pid)
+        slave.pause()
+        send(150)
+        assert memory_of(master.pid) - before < 75 << 20
+        slave.resume()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)

@@ -1,0 +1,172 @@
+"""The place of the store: usually it is there, and now and then it is changed from the ground up while nobody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from minimq_broker.core.state import State
+from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.jobs import Notify
+from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
+from minimq_common.errors import CopyInterrupted, SystemBusy
+
+log = logging.getLogger(__name__)
+
+#: When somebody who may not look may come back, in seconds.
+_COME_BACK_S = 0.5
+
+
+class StoreSlot:
+    """Has the store of a broker, opened. Changes belong to the loop of the engine; any thread may look.
+
+    Args:
+        path: the data directory.
+        options: how the store keeps its data.
+        alone: there is no other replica.
+        notify: called by the writer's thread, see `Notify`.
+        grown: called by the writer's thread when the log of one of several replicas has grown.
+        clock_ms: the time of day in ms since 1970.
+
+    Attributes:
+        closing: called when from now on nobody may look.
+        replaced: called with the former state when there is another one.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: StoreOptions,
+        *,
+        alone: bool,
+        notify: Notify,
+        grown: Callable[[], None],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.closing: Callable[[], None] = lambda: None
+        self.replaced: Callable[[State], None] = lambda before: None
+        self._path, self._options, self._alone = path, options, alone
+        self._notify, self._grown, self._clock_ms = notify, grown, clock_ms
+        self._store = self._open()
+        self._is_open = True
+        #: Why nobody may look; None when everybody may.
+        self._closed: str | None = None
+
+    @property
+    def store(self) -> MessageStore:
+        """The store. Raises `SystemBusy` while nobody may look into it."""
+        if self._closed is not None:
+            raise SystemBusy(self._closed, retry_after_s=_COME_BACK_S)
+        return self._store
+
+    @property
+    def any_store(self) -> MessageStore:
+        """The store, also while nobody may look: for those who hand something in, and at the end."""
+        return self._store
+
+    @property
+    def last_term(self) -> int:
+        """The latest term that the log knows; 0 while nobody may look."""
+        return self._store.state.term if self._closed is None else 0
+
+    @property
+    def log_end(self) -> int:
+        """Up to where the log is synced; 0 while nobody may look."""
+        return self._store.end if self._closed is None else 0
+
+    @property
+    def confirmed(self) -> int:
+        """Up to where it is confirmed; 0 while nobody may look."""
+        return self._store.confirmed if self._closed is None else 0
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the log is that of a master elsewhere."""
+        return not self._store.leads
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the store refuses everything until the broker is started anew."""
+        return self._closed is None and self._store.has_failed
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody may look into the store at this moment."""
+        return self._closed is not None
+
+    def _open(self) -> MessageStore:
+        try:
+            store = MessageStore(self._path, self._notify, self._options, self._clock_ms, alone=self._alone)
+        except CopyInterrupted:
+            if self._alone:
+                raise
+            log.warning("store: emptied, since the copy of the master was interrupted path=%s", self._path)
+            StoreCopy(self._path, Snapshot(0, []), 0, self._options.segment_bytes, replace=True).finish()
+            store = MessageStore(self._path, self._notify, self._options, self._clock_ms, alone=False)
+        if not self._alone:
+            store.on_growth(self._grown)
+        return store
+
+    async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
+        """Do something to the store, on another thread, during which nobody may look into it.
+
+        Args:
+            work: what is done.
+            why: what those are told who look meanwhile.
+        """
+        with self._closing(why):
+            await to_the_end(asyncio.to_thread(work, self._store))
+
+    async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
+        """Put a copy in the place of all that the store has. Nobody may look into it meanwhile.
+
+        Args:
+            copy: fills the directory, with segments of a size in bytes. When it fails, the store is empty.
+            why: what those are told who look meanwhile.
+        """
+        with self._closing(why):
+            self._is_open = False
+            try:
+                await to_the_end(asyncio.to_thread(self._store.close))
+                await copy(self._path, self._options.segment_bytes)
+            finally:
+                await to_the_end(asyncio.to_thread(self._open_again))
+
+    async def ensure_open(self) -> None:
+        """Open the store if that failed after a copy. Raises `StoreError` when it fails again."""
+        if not self._is_open:
+            with self._closing("this broker opens its store again"):
+                await to_the_end(asyncio.to_thread(self._open_again))
+
+    def _open_again(self) -> None:
+        self._store = self._open()
+        self._is_open = True
+
+    @contextlib.contextmanager
+    def _closing(self, why: str) -> Iterator[None]:
+        before = self._store.state
+        self._closed = why
+        self.closing()
+        try:
+            yield
+        finally:
+            self._closed = None if self._is_open else "this broker could not open its store; its log says why"
+            if self._is_open and self._store.state is not before:
+                self.replaced(before)
+
+
+async def to_the_end(work: Awaitable[object]) -> None:
+    """Wait for work that cannot be cut short; a cancellation meanwhile is raised after it."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError
