@@ -206,8 +206,11 @@ class Leadership:
         """Look again and again at what follows from time alone."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            self._moved()
-            self._store.expire(time.monotonic())
+            try:
+                self._moved()
+                self._store.expire(time.monotonic())
+            except Exception:  # it must not be the end of all looks
+                log.exception("replication: a look at the replicas failed")
 
     async def _keep_set(self) -> None:
         """Let the controller record who is in sync, whenever that has changed."""
@@ -226,6 +229,9 @@ class Leadership:
                 await asyncio.sleep(_LOOK_S)  # the answer to the next report tells more
             except MiniMQError as error:
                 log.warning("replication: in-sync set not recorded wanted=%s reason=%s", sorted(wanted), error)
+                await asyncio.sleep(_LOOK_S)
+            except Exception:  # it must not be the end of all changes
+                log.exception("replication: in-sync set not recorded wanted=%s", sorted(wanted))
                 await asyncio.sleep(_LOOK_S)
             else:
                 self._take(record)
