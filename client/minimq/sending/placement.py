@@ -205,8 +205,6 @@ class Placement:
 
 def _why_nowhere(route: TopicRoute) -> MiniMQError:
     """Return why nothing can be sent to a topic."""
-    if lacking := sorted(data.broker_name for data in route.queues if route.master_of(data.broker_name) is None):
-        return Unavailable(f"topic {route.topic!r} is not writable now: {', '.join(lacking)} has no master")
     headless = sorted(data.broker_name for data in route.queues if route.master_of(data.broker_name) is None)
     if headless:  # whose slaves take nothing until one of them is elected
         names = ", ".join(headless)

@@ -1,0 +1,111 @@
+"""Producers over a fail-over: what is acknowledged is stored, once, and each queue has it in its order."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, Message, MessageQueue, Producer, SendReceipt, by_hash
+from minimq_common.errors import SendFailed
+from support.client_replicas import leave_slaves_alone, send
+from support.reading import read_all
+from support.replicas import PATIENCE_S, find_master, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.waiting import wait_until
+
+#: So many messages in so many steps, each of which takes so long: 5,000 a second.
+STEPS, PER_STEP, STEP_S = 800, 25, 0.005
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_master_is_killed_under_five_thousand_sends_a_second(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master", min_in_sync=1) as cluster:
+        master, slave = cluster.brokers
+        wanted = queues(cluster)
+        sent: list[tuple[MessageQueue | None, bytes, Future[SendReceipt]]] = []
+        with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
+            began = time.monotonic()
+            for step in range(STEPS):
+                for place in range(PER_STEP):
+                    body = b"%d" % (step * PER_STEP + place)
+                    match place % 3:
+                        case 0:  # to one queue
+                            queue = wanted[step % 2]
+                            sent.append((queue, body, producer.send_async(Message("t", body), queue=queue)))
+                        case 1:  # by a key, which also means one queue
+                            message = Message("t", body, keys=[str(step % 5)])
+                            sent.append((None, body, producer.send_async(message, selector=by_hash())))
+                        case _:  # anywhere
+                            sent.append((None, body, producer.send_async(Message("t", body))))
+                if step == STEPS // 4:
+                    master.kill()
+                time.sleep(max(began + (step + 1) * STEP_S - time.monotonic(), 0.0))
+            receipts = {body: future.result(PATIENCE_S) for _, body, future in sent}
+        assert find_master(cluster) is slave
+        stored = read_all(cluster.nameserver, "t")
+        assert sorted(message.body for message in stored) == sorted(receipts)
+        for found in stored:
+            receipt = receipts[found.body]
+            assert (receipt.queue, receipt.queue_offset) == (found.queue, found.queue_offset)
+        for queue in wanted:
+            numbers = [receipts[body].queue_offset for bound, body, _ in sent if bound == queue]
+            assert all(one < other for one, other in pairwise(numbers)), queue
+        master.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_send_waits_for_the_next_master_as_long_as_it_may(tmp_path: Path) -> None:
+    with replicas(tmp_path, nameservers=2) as cluster, Producer(cluster.nameserver, send_timeout_s=0.5) as producer:
+        send(cluster, 10)
+        wait_caught_up(cluster)
+        [queue, _] = queues(cluster)
+        leave_slaves_alone(cluster)
+        for bound in (queue, None):
+            with pytest.raises(SendFailed, match="no master"):
+                producer.send(Message("t", b"in vain"), queue=bound)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_with_too_few_replicas_messages_go_to_another_broker_or_wait(tmp_path: Path) -> None:
+    with replicas(tmp_path, brokers=2, role="sync-master") as cluster, Admin(cluster.nameserver) as admin:
+        _, slave_of_a, master_of_b, slave_of_b = cluster.brokers
+        queue = next(queue for queue in admin.route("t").write_queues() if queue.broker_name == "broker-a")
+        slave_of_a.kill()
+        wait_until(lambda: (report := cluster.brokers[0].replication()) and report.in_sync == (0,), PATIENCE_S)
+        with Producer(cluster.nameserver, send_timeout_s=0.5) as producer:
+            assert {producer.send(Message("t", b"x")).queue.broker_name for _ in range(10)} == {"broker-b"}
+            with pytest.raises(SendFailed, match="are in sync, and it takes 2"):
+                producer.send(Message("t", b"x"), queue=queue)
+        slave_of_a.start()
+        with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
+            producer.send(Message("t", b"x"), queue=queue)
+        assert master_of_b.current_role == "master"
+        assert slave_of_b.current_role == "slave"
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_topics_are_changed_over_a_failover(tmp_path: Path) -> None:
+    with replicas(tmp_path, slaves=2, role="sync-master") as cluster:
+        with Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin:
+            for change in (
+                lambda: admin.create_topic("other", queues=2),
+                lambda: admin.reset_offsets("g", "other"),
+                lambda: admin.delete_topic("other"),
+            ):
+                master = wait_for_master(cluster)
+                wait_in_sync(cluster, *cluster.brokers)
+                master.kill()
+                change()
+                master.start()
+            assert admin.list_topics() == ["t"]
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
