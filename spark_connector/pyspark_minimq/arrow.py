@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from minimq import errors
+from minimq import MessageQueue, errors
 from minimq.receiving.range_reader import ReceivedBatch, RecordBatch, Section
 from minimq.receiving.received import ReceivedMessage
 
@@ -30,6 +30,8 @@ SMALL_BATCH: Final = 32
 #: How many records, and how many bytes of bodies, are put together at most.
 MERGED_RECORDS: Final = 4096
 MERGED_BYTES: Final = 1 << 20
+#: Rows in a batch that is made without a stored one.
+COUNTED_ROWS: Final = 1 << 16
 
 #: Stands between the keys of one record, and between the tags of the dictionary.
 _SEPARATOR: Final = "\0"
@@ -49,13 +51,35 @@ class ArrowColumns:
 
     Args:
         schema: the columns, names and types as in `pyspark_minimq.schema`.
+        tags: only records with one of these; all when None.
+
+    Attributes:
+        schema: the columns in Arrow's types.
+        are_known: whether the place of a record says all that is wanted of it, so that no batch is needed.
     """
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, tags: frozenset[str] | None = None) -> None:
         # Spark compares what it is given with the outcome of this very call.
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._columns = [(_COLUMNS[field.name.lower()], field.type) for field in self.schema]
-        self._rows = [(_ROW_VALUES[field.name.lower()], field.type) for field in self.schema]
+        names = [name.lower() for name in self.schema.names]
+        self._columns = [(_COLUMNS[name], kind) for name, kind in zip(names, self.schema.types, strict=True)]
+        self._rows = [(_ROW_VALUES[name], kind) for name, kind in zip(names, self.schema.types, strict=True)]
+        self._tags = tags
+        self._tag_set = None if tags is None else pa.array(sorted(tags), pa.string())
+        self.are_known = tags is None and _PLACE.issuperset(names)
+
+    def count(self, queue: MessageQueue, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield a row for each offset of a range, for columns that are known without a batch."""
+        for first in range(start, end, COUNTED_ROWS):
+            offsets = range(first, min(first + COUNTED_ROWS, end))
+            values = {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
+            arrays = [
+                pa.array(offsets, field.type)
+                if field.name.lower() == "offset"
+                else pa.repeat(pa.scalar(values[field.name.lower()], field.type), len(offsets))
+                for field in self.schema
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def convert(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the records with offsets from `start` up to but not including `end`, in order.
@@ -72,7 +96,7 @@ class ArrowColumns:
         size = 0
         for batch in batches:
             if len(batch.records) < SMALL_BATCH:
-                small += [m for m in _messages(batch, start) if m.queue_offset < end]
+                small += [m for m in _messages(batch, start) if m.queue_offset < end and self._wants(m)]
                 size += batch.records.size
                 if len(small) < MERGED_RECORDS and size < MERGED_BYTES:
                     continue
@@ -80,7 +104,7 @@ class ArrowColumns:
                 yield self.from_messages(small)
                 small, size = [], 0
             if len(batch.records) >= SMALL_BATCH:
-                yield self._cut(batch, start, end)
+                yield from self._cut(batch, start, end)
         if small:
             yield self.from_messages(small)
 
@@ -106,10 +130,23 @@ class ArrowColumns:
         except _MALFORMED as error:
             raise _corrupt(messages[0].batch, error) from None
 
-    def _cut(self, batch: ReceivedBatch, start: int, end: int) -> pa.RecordBatch:
+    def _wants(self, message: ReceivedMessage) -> bool:
+        return self._tags is None or message.tag in self._tags
+
+    def _cut(self, batch: ReceivedBatch, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield what is wanted of a batch, if there is anything."""
         first = max(start - batch.base_offset, 0)
         last = min(end - batch.base_offset, len(batch.records))
-        return self.from_batch(batch).slice(first, last - first)
+        if self._tag_set is None:
+            yield self.from_batch(batch).slice(first, last - first)
+            return
+        try:
+            wanted = pc.is_in(_tag(batch, pa.string()), self._tag_set).slice(first, last - first)
+        except _MALFORMED as error:
+            raise _corrupt(batch, error) from None
+        if pc.any(wanted).as_py():  # otherwise no column need be made
+            rows = self.from_batch(batch).slice(first, last - first)
+            yield rows if pc.all(wanted).as_py() else rows.filter(wanted)
 
 
 def _corrupt(batch: ReceivedBatch, error: Exception) -> errors.CorruptBatch:
@@ -238,6 +275,10 @@ _COLUMNS: dict[str, _Column] = {
     "store_timestamp": _store_timestamp,
     "message_id": _message_id,
 }
+
+
+#: What is the same for a whole queue, or counts on.
+_PLACE: Final = frozenset({"topic", "broker_name", "queue_id", "offset"})
 
 
 def _variable(records: RecordBatch, kind: pa.DataType, count: int, offsets: Section, values: Section) -> pa.Array:

@@ -2,44 +2,81 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import NoReturn, TypeVar
+from datetime import datetime
+from enum import Enum
+from typing import TypeVar
 
+from pyspark_minimq import option_values
 from pyspark_minimq.errors import MinimqSourceError
-from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName
+from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription
+from pyspark_minimq.stream_planning import Limits
 
 T = TypeVar("T")
-
-#: Every option of a read and its default as a user would write it; "" when there is none.
-READ_OPTIONS: Mapping[str, str] = {
-    "nameserver": "127.0.0.1:9876",
-    "topic": "",
-    "startingOffsets": "earliest",
-    "endingOffsets": "latest",
-    "startingTimestamp": "",
-    "endingTimestamp": "",
-    "minPartitions": "",
-    "maxRecordsPerPartition": "",
-    "failOnDataLoss": "true",
-}
-
-_WORDS = {"earliest": EARLIEST, "latest": LATEST}
-_SHAPE = '{"topic": {"broker": {"queue": offset}}}'
 
 #: Where a read begins or ends: at offsets, or in every queue at the first message stored at or after a moment.
 Position = Offsets | datetime
 
 
+class Mode(Enum):
+    """The two ways to read."""
+
+    BATCH = "spark.read"
+    STREAM = "spark.readStream"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a read.
+
+    Attributes:
+        name: as in the documentation.
+        batch: default for `spark.read` as a user would write it, "" for none; None where there is no such option.
+        stream: the same for `spark.readStream`.
+    """
+
+    name: str
+    batch: str | None = ""
+    stream: str | None = ""
+
+    def default(self, mode: Mode) -> str | None:
+        """Return the default for one of the ways to read; None where there is no such option."""
+        return self.batch if mode is Mode.BATCH else self.stream
+
+
+OPTIONS = (
+    Option("nameserver", "127.0.0.1:9876", "127.0.0.1:9876"),
+    Option("topic"),
+    Option("subscribe"),
+    Option("subscribePattern"),
+    Option("assign"),
+    Option("tag"),
+    Option("startingOffsets", "earliest", "latest"),
+    Option("startingTimestamp"),
+    Option("endingOffsets", "latest", None),
+    Option("endingTimestamp", "", None),
+    Option("failOnDataLoss", "true", "true"),
+    Option("minPartitions"),
+    Option("maxRecordsPerPartition", "1000000", "1000000"),
+    Option("maxOffsetsPerTrigger", None, ""),
+    Option("maxBytesPerTrigger", None, ""),
+    Option("minOffsetsPerTrigger", None, ""),
+    Option("maxTriggerDelay", None, "15m"),
+    Option("consumerGroup", None, ""),
+)
+
+_BY_KEY = {option.name.lower(): option for option in OPTIONS}
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a topic is read.
+    """What is read, and how it is cut.
 
     Attributes:
         nameserver: HOST:PORT of each, separated by commas.
-        topics: their names, without repetition.
+        subscription: the queues.
+        tags: only messages with one of these; all when None.
         starting: the first message to read.
         ending: the first message not to read.
         min_partitions: how many partitions there are to be at least.
@@ -48,16 +85,47 @@ class ReadOptions:
     """
 
     nameserver: str
-    topics: tuple[str, ...]
+    subscription: Subscription
+    tags: frozenset[str] | None
     starting: Position
     ending: Position
     min_partitions: int | None
-    max_records_per_partition: int | None
+    max_records_per_partition: int
     fail_on_data_loss: bool
 
 
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How a stream is read.
+
+    Attributes:
+        read: what is read; it has no end.
+        limits: how much a micro-batch holds.
+        consumer_group: to which progress is committed; None for nowhere.
+    """
+
+    read: ReadOptions
+    limits: Limits
+    consumer_group: str | None
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    """Raise `MinimqSourceError` unless the options are right for one of the ways to read.
+
+    Spark asks for the columns before it tells which way it is going to be.
+    """
+    given = {name.lower() for name in options}
+    only_stream = any(_BY_KEY[key].batch is None for key in given & _BY_KEY.keys())
+    if only_stream:
+        parse_stream_options(options)
+    elif any(_BY_KEY[key].stream is None for key in given & _BY_KEY.keys()):
+        parse_read_options(options)
+    else:  # no other values are right for a stream than for a batch, but that it may begin at the end
+        _common(_Values(options, Mode.STREAM))
+
+
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a read.
+    """Return the options of a batch query.
 
     Args:
         options: as Spark hands them on: all values are text, and upper and lower case of the names make no difference.
@@ -65,106 +133,97 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         MinimqSourceError: an option is unknown, missing or malformed.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower(): name for name in READ_OPTIONS}
-    unknown = sorted(given.keys() - known.keys())
-    if unknown:
-        names = ", ".join(READ_OPTIONS)
-        raise MinimqSourceError(f"unknown option {', '.join(map(repr, unknown))}: a read has {names}")
+    read = _common(_Values(options, Mode.BATCH))
+    _refuse(
+        "startingOffsets", read.starting, LATEST, "latest (-1), which cannot be a start", "earliest (-2) or offsets"
+    )
+    _refuse("endingOffsets", read.ending, EARLIEST, "earliest (-2), which cannot be an end", "latest (-1) or offsets")
+    return read
 
-    def value_of(name: str, parse: Callable[[str, str], T]) -> T | None:
-        text = given.get(name.lower(), "").strip() or READ_OPTIONS[name]
+
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Return the options of a streaming query; arguments and errors as for `parse_read_options`."""
+    values = _Values(options, Mode.STREAM)
+    limits = Limits(
+        max_offsets=values.get("maxOffsetsPerTrigger", option_values.count),
+        max_bytes=values.get("maxBytesPerTrigger", option_values.size),
+        min_offsets=values.get("minOffsetsPerTrigger", option_values.count),
+        max_delay_s=values.required("maxTriggerDelay", option_values.duration),
+    )
+    if limits.max_offsets is not None and (limits.min_offsets or 0) > limits.max_offsets:
+        raise MinimqSourceError(
+            f"minOffsetsPerTrigger is {limits.min_offsets}, more than maxOffsetsPerTrigger, which is "
+            f"{limits.max_offsets}: no micro-batch could be both"
+        )
+    return StreamOptions(_common(values), limits, values.get("consumerGroup", lambda _, text: text))
+
+
+class _Values:
+    """The options that were given, and the defaults of the others."""
+
+    def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
+        self._mode = mode
+        self._given = {name.lower(): value for name, value in options.items()}
+        known = [option.name for option in OPTIONS if option.default(mode) is not None]
+        unknown = sorted(self._given.keys() - {name.lower() for name in known})
+        elsewhere = [_BY_KEY[key].name for key in unknown if key in _BY_KEY]
+        if elsewhere:
+            other = Mode.STREAM if mode is Mode.BATCH else Mode.BATCH
+            raise MinimqSourceError(
+                f"option {_listed(elsewhere)} is for {other.value}: {mode.value} has {', '.join(known)}"
+            )
+        if unknown:
+            raise MinimqSourceError(f"unknown option {_listed(unknown)}: {mode.value} has {', '.join(known)}")
+
+    def get(self, name: str, parse: Callable[[str, str], T]) -> T | None:
+        """Return the value of an option; None when it is not given and has no default."""
+        text = self._given.get(name.lower(), "").strip() or _BY_KEY[name.lower()].default(self._mode)
         return parse(name, text) if text else None
 
-    topics = value_of("topic", _names)
-    if not topics:
-        raise MinimqSourceError('no topic is given: add .option("topic", "NAME"), or several, separated by commas')
-    starting = value_of("startingTimestamp", _moment) or value_of("startingOffsets", _offsets)
-    ending = value_of("endingTimestamp", _moment) or value_of("endingOffsets", _offsets)
-    if _has(starting, LATEST):
-        raise MinimqSourceError(
-            "startingOffsets is latest (-1), which cannot be a start: a batch query would never read anything; write "
-            "earliest (-2) or offsets"
-        )
-    if _has(ending, EARLIEST):
-        raise MinimqSourceError(
-            "endingOffsets is earliest (-2), which cannot be an end: a batch query would never read anything; write "
-            "latest (-1) or offsets"
-        )
+    def required(self, name: str, parse: Callable[[str, str], T]) -> T:
+        """Return the value of an option that has a default."""
+        value = self.get(name, parse)
+        assert value is not None
+        return value
+
+
+def _common(values: _Values) -> ReadOptions:
+    starting = values.get("startingTimestamp", option_values.moment)
+    ending = values.get("endingTimestamp", option_values.moment)
+    ending_offsets = values.get("endingOffsets", option_values.offsets)
     return ReadOptions(
-        nameserver=value_of("nameserver", lambda _, text: text) or "",
-        topics=topics,
-        starting=EARLIEST if starting is None else starting,
-        ending=LATEST if ending is None else ending,
-        min_partitions=value_of("minPartitions", _count),
-        max_records_per_partition=value_of("maxRecordsPerPartition", _count),
-        fail_on_data_loss=value_of("failOnDataLoss", _flag) is not False,
+        nameserver=values.required("nameserver", lambda _, text: text),
+        subscription=_subscription(values),
+        tags=values.get("tag", option_values.tags),
+        starting=values.required("startingOffsets", option_values.offsets) if starting is None else starting,
+        ending=ending or (LATEST if ending_offsets is None else ending_offsets),
+        min_partitions=values.get("minPartitions", option_values.count),
+        max_records_per_partition=values.required("maxRecordsPerPartition", option_values.count),
+        fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
     )
 
 
-def _names(_: str, text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _count(option: str, text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise MinimqSourceError(f"{option} is {text!r}: write a whole number above 0")
-    return int(text)
-
-
-def _flag(option: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise MinimqSourceError(f"{option} is {text!r}: write true or false")
-    return text.lower() == "true"
-
-
-def _moment(option: str, text: str) -> datetime:
-    try:
-        if text.isdecimal():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError, OSError):
+def _subscription(values: _Values) -> Subscription:
+    topic = values.get("topic", option_values.names)
+    subscribe = values.get("subscribe", option_values.names)
+    pattern = values.get("subscribePattern", option_values.pattern)
+    queues = values.get("assign", option_values.queues)
+    found = {"topic": topic, "subscribe": subscribe, "subscribePattern": pattern, "assign": queues}
+    given = [name for name, value in found.items() if value]
+    if not given:
         raise MinimqSourceError(
-            f"{option} is {text!r}: write milliseconds since 1970, or a time such as 2026-01-31T08:00:00Z"
-        ) from None
-    if moment.tzinfo is None:
-        raise MinimqSourceError(f"{option} is {text!r}, which has no time zone: add Z or an offset such as +02:00")
-    return moment
+            'no topic is given: add .option("topic", "NAME"), or several, separated by commas; or one of '
+            "subscribePattern and assign"
+        )
+    if len(given) > 1:
+        raise MinimqSourceError(f"{' and '.join(given)} are given, of which one would do: leave out the others")
+    return Subscription(topic or subscribe or (), pattern, queues or frozenset())
 
 
-def _offsets(option: str, text: str) -> Offsets:
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    try:
-        topics = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise MinimqSourceError(
-            f"{option} is neither earliest nor latest nor JSON such as {_SHAPE}: {error.msg} at character "
-            f"{error.pos + 1} of {text!r}"
-        ) from None
-    offsets = {}
-    for topic, brokers in _members(option, text, topics):
-        for broker, queues in _members(option, topic, brokers):
-            for queue, offset in _members(option, f"{topic}/{broker}", queues):
-                if not queue.isdecimal():
-                    _malformed(option, f"queue {queue!r} of {topic}/{broker} is not a number")
-                if type(offset) is not int or offset < EARLIEST:
-                    _malformed(
-                        option, f"offset {offset!r} of queue {topic}/{broker}/{queue} is not a whole number from -2 on"
-                    )
-                offsets[QueueName(topic, broker, int(queue))] = offset
-    return offsets
+def _refuse(option: str, position: Position, word: int, what: str, remedy: str) -> None:
+    if position == word or (isinstance(position, Mapping) and word in position.values()):
+        raise MinimqSourceError(f"{option} is {what}: a batch query would never read anything; write {remedy}")
 
 
-def _members(option: str, what: str, value: object) -> list[tuple[str, object]]:
-    if not isinstance(value, dict):
-        _malformed(option, f"{what} holds {json.dumps(value)}, not an object")
-    return list(value.items())
-
-
-def _malformed(option: str, reason: str) -> NoReturn:
-    raise MinimqSourceError(f"{option} must look like {_SHAPE}: {reason}")
-
-
-def _has(position: Position | None, word: int) -> bool:
-    return position == word or (isinstance(position, Mapping) and word in position.values())
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

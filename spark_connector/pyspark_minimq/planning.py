@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,11 +27,82 @@ class QueueName(NamedTuple):
         return f"{self.topic}/{self.broker_name}/{self.queue_id}"
 
 
+class Carrier(NamedTuple):
+    """A topic at one of its brokers."""
+
+    topic: str
+    broker_name: str
+
+
 class Bounds(NamedTuple):
-    """The first offset that is stored, and the one that the next message gets."""
+    """What is stored in a queue.
+
+    Attributes:
+        first: first offset that is stored.
+        end: the offset that the next message gets.
+        topic_id: of its topic at its broker; another one after the topic was deleted and made again.
+        is_shown: whether consumers see it; one that is hidden by now may hold messages all the same.
+        from_slave: whether a slave told, which may not have all.
+    """
 
     first: int
     end: int
+    topic_id: int = 0
+    is_shown: bool = True
+    from_slave: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What brokers told when they were asked for the queues of some topics.
+
+    Attributes:
+        bounds: of all queues.
+        absent: brokers which say that they do not have the topic any more.
+        silent: brokers that did not answer, with the reason.
+    """
+
+    bounds: Mapping[QueueName, Bounds]
+    absent: frozenset[Carrier] = frozenset()
+    silent: Mapping[Carrier, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What is to be read: one of these.
+
+    Attributes:
+        topics: all queues of topics with these names.
+        pattern: all queues of the topics whose whole name matches this expression, also of those that come later.
+        queues: these queues.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    queues: frozenset[QueueName] = frozenset()
+
+    def names(self, existing: Iterable[str] = ()) -> list[str]:
+        """Return the topics, for a pattern those of the existing ones that match.
+
+        Topics that groups make for themselves begin with `%`: they are meant by a pattern only if it does so as well.
+        """
+        if self.pattern is None:
+            return list(self.topics) or sorted({queue.topic for queue in self.queues})
+        matches = re.compile(self.pattern).fullmatch
+        internal = self.pattern.startswith("%")
+        return sorted(name for name in existing if matches(name) and (internal or not name.startswith("%")))
+
+    def chosen(self, bounds: Mapping[QueueName, Bounds]) -> dict[QueueName, Bounds]:
+        """Return the queues that are to be read out of those of its topics."""
+        if self.queues:
+            return {queue: at for queue, at in bounds.items() if queue in self.queues}
+        return {queue: at for queue, at in bounds.items() if at.is_shown}
+
+    def check(self, bounds: Mapping[QueueName, Bounds]) -> None:
+        """Raise `MinimqSourceError` when a queue was chosen that is not there."""
+        unknown = sorted(self.queues - bounds.keys())
+        if unknown:
+            raise MinimqSourceError(f"assign names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
 
 
 class OffsetRange(NamedTuple):
@@ -65,8 +138,8 @@ def plan_ranges(
     Raises:
         MinimqSourceError: an offset is missing, belongs to no queue, or is not stored.
     """
-    starts = _resolve("startingOffsets", starting, bounds, fail_on_data_loss)
-    ends = _resolve("endingOffsets", ending, bounds, fail_on_data_loss)
+    starts = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
+    ends = resolve("endingOffsets", ending, bounds, fail_on_data_loss=fail_on_data_loss)
     for queue, start in starts.items():
         if start > ends[queue] and not isinstance(starting, int) and not isinstance(ending, int):
             raise MinimqSourceError(f"queue {queue} would be read from offset {start} to {ends[queue]}, backwards")
@@ -74,15 +147,26 @@ def plan_ranges(
     return [part for part in ranges if part.start < part.end]
 
 
-def _resolve(
-    option: str, offsets: Offsets, bounds: Mapping[QueueName, Bounds], fail_on_data_loss: bool
+def resolve(
+    option: str, offsets: Offsets, bounds: Mapping[QueueName, Bounds], *, fail_on_data_loss: bool
 ) -> dict[QueueName, int]:
+    """Return an offset that is stored, or the end, for each queue.
+
+    Args:
+        option: where the offsets are from.
+        offsets: as they were wished for.
+        bounds: of every queue that is to be read.
+        fail_on_data_loss: refuse offsets that are not stored, instead of taking the next one that is.
+
+    Raises:
+        MinimqSourceError: an offset is missing, belongs to no queue, or is not stored.
+    """
     if isinstance(offsets, int):
         offsets = dict.fromkeys(bounds, offsets)
     missing = sorted(bounds.keys() - offsets.keys())
     if missing:
         raise MinimqSourceError(
-            f"{option} has no offset for {_some(missing)}: name every queue of the topic, with -2 for the earliest "
+            f"{option} has no offset for {_some(missing)}: name every queue that is read, with -2 for the earliest "
             "offset and -1 for the latest"
         )
     unknown = sorted(offsets.keys() - bounds.keys())
@@ -90,7 +174,7 @@ def _resolve(
         raise MinimqSourceError(f"{option} names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
     resolved = {}
     for queue, offset in offsets.items():
-        first, end = bounds[queue]
+        first, end, *_ = bounds[queue]
         if offset < 0:
             resolved[queue] = first if offset == EARLIEST else end
         elif first <= offset <= end or not fail_on_data_loss:

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 
@@ -31,10 +31,10 @@ class MinimqDataSource(DataSource):
         Raises:
             MinimqSourceError: an option is wrong; told here because it is the first thing that Spark asks for.
         """
-        from pyspark_minimq.options import parse_read_options
+        from pyspark_minimq.options import check_options
         from pyspark_minimq.schema import MESSAGE_SCHEMA
 
-        parse_read_options(self.options)
+        check_options(self.options)
         return MESSAGE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -52,13 +52,13 @@ class MinimqDataSource(DataSource):
 
         return MinimqBatchReader(parse_read_options(self.options), checked_projection(schema))
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        """Refuse `readStream`."""
-        _refuse("use spark.read instead of spark.readStream")
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what plans and reads a streaming query; argument and errors as for `reader`."""
+        from pyspark_minimq.options import parse_stream_options
+        from pyspark_minimq.schema import checked_projection
+        from pyspark_minimq.stream import MinimqStreamReader
 
-    def simpleStreamReader(self, schema: StructType) -> NoReturn:
-        """Refuse `readStream`."""
-        self.streamReader(schema)
+        return MinimqStreamReader(parse_stream_options(self.options), checked_projection(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse `write`."""
@@ -72,4 +72,4 @@ class MinimqDataSource(DataSource):
 def _refuse(remedy: str) -> NoReturn:
     from pyspark_minimq.errors import MinimqSourceError
 
-    raise MinimqSourceError(f"minimq reads in batches only so far: {remedy}")
+    raise MinimqSourceError(f"minimq can be read, not written: {remedy}")

@@ -1,15 +1,15 @@
-"""Planning with an `Admin` that answers from a script, and connections."""
+"""Planning with a `QueueFinder` that answers from a script, and connections."""
 
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
-from typing import Self
+from collections.abc import Iterable
+from datetime import datetime
 
 import pytest
 
-from minimq import MessageQueue, Permission
-from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings
+from minimq import MessageQueue
+from minimq.receiving.queue_finder import Findings, FoundQueue
 from pyspark_minimq import batch
 from pyspark_minimq.batch import MinimqBatchReader
 from pyspark_minimq.connections import range_reader
@@ -18,46 +18,60 @@ from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
 from pyspark_minimq.schema import MESSAGE_SCHEMA
 
-NOW = datetime.now(UTC)
 
-
-class ScriptedAdmin:
+class ScriptedFinder:
     """One broker with three queues, of which consumers see two; meanwhile messages arrive."""
 
-    permission = Permission.READ_WRITE
+    is_readable = True
 
     def __init__(self, nameserver: str) -> None:
         pass
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         pass
 
-    def describe_topic(self, name: str) -> TopicDescription:
-        return TopicDescription(
-            topic=name,
-            settings=(TopicSettings("a", read_queues=2, write_queues=3, permission=self.permission, created_at=NOW),),
-            queues=tuple(QueueDescription(MessageQueue(name, "a", queue), 5, 10, NOW) for queue in range(3)),
-        )
+    def topics(self) -> list[str]:
+        return ["%RETRY%tt", "t", "tt", "u"]
 
-    def offset_at(self, queue: MessageQueue, when: datetime) -> int:
-        return 7 if when.year < 2000 else 15
+    def find(self, topics: Iterable[str]) -> Findings:
+        queues = {
+            MessageQueue(name, "a", queue): FoundQueue(5, 10, 1, queue < 2, self.is_readable, from_slave=False)
+            for name in topics
+            for queue in range(3)
+        }
+        return Findings(queues, frozenset(), {})
+
+    def offsets_at(self, queues: Iterable[MessageQueue], when: datetime) -> dict[MessageQueue, int]:
+        return dict.fromkeys(queues, 7 if when.year < 2000 else 15)
 
 
 @pytest.fixture(autouse=True)
 def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "Admin", ScriptedAdmin)
+    monkeypatch.setattr(batch, "QueueFinder", ScriptedFinder)
 
 
 def planned(**options: str) -> list[OffsetRange]:
-    reader = MinimqBatchReader(parse_read_options({"topic": "t", **options}), MESSAGE_SCHEMA)
+    which = {} if {"subscribePattern", "assign"} & options.keys() else {"topic": "t"}
+    reader = MinimqBatchReader(parse_read_options({**which, **options}), MESSAGE_SCHEMA)
     return [partition.part for partition in reader.partitions()]
 
 
 def test_queues_that_consumers_do_not_see_are_left_out() -> None:
     assert planned() == [OffsetRange(QueueName("t", "a", queue), 5, 10) for queue in range(2)]
+
+
+def test_a_pattern_takes_whole_names_and_not_those_of_groups() -> None:
+    assert {part.queue.topic for part in planned(subscribePattern="t+")} == {"t", "tt"}
+    assert {part.queue.topic for part in planned(subscribePattern="%.*")} == {"%RETRY%tt"}
+    assert planned(subscribePattern="nothing") == []
+
+
+def test_chosen_queues_are_read_also_when_they_are_hidden() -> None:
+    assert planned(assign='{"t": {"a": [2]}}') == [OffsetRange(QueueName("t", "a", 2), 5, 10)]
+    with pytest.raises(
+        MinimqSourceError, match="assign names queue t/a/3, which does not exist: there are queue t/a/0"
+    ):
+        planned(assign='{"t": {"a": [1, 3]}}')
 
 
 def test_messages_that_arrive_during_planning_are_not_part_of_the_query() -> None:
@@ -67,7 +81,7 @@ def test_messages_that_arrive_during_planning_are_not_part_of_the_query() -> Non
 
 
 def test_a_topic_that_may_not_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ScriptedAdmin, "permission", Permission.WRITE)
+    monkeypatch.setattr(ScriptedFinder, "is_readable", False)
     with pytest.raises(MinimqSourceError, match="topic t is not readable on a"):
         planned()
 

@@ -21,9 +21,17 @@ from pyspark.sql.types import (
 )
 
 from pyspark_minimq.errors import MinimqSourceError
-from pyspark_minimq.options import READ_OPTIONS, ReadOptions, parse_read_options
-from pyspark_minimq.planning import EARLIEST, LATEST, QueueName
+from pyspark_minimq.options import (
+    OPTIONS,
+    Mode,
+    ReadOptions,
+    check_options,
+    parse_read_options,
+    parse_stream_options,
+)
+from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription
 from pyspark_minimq.schema import MESSAGE_SCHEMA, checked_projection
+from pyspark_minimq.stream_planning import Limits
 
 DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 
@@ -35,23 +43,75 @@ def refusal(**options: str) -> str:
     return str(caught.value)
 
 
+def stream_refusal(**options: str) -> str:
+    with pytest.raises(MinimqSourceError) as caught:
+        parse_stream_options({"topic": "t", **options})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 def test_defaults() -> None:
     assert parse_read_options({"topic": "t"}) == ReadOptions(
         nameserver="127.0.0.1:9876",
-        topics=("t",),
+        subscription=Subscription(("t",)),
+        tags=None,
         starting=EARLIEST,
         ending=LATEST,
         min_partitions=None,
-        max_records_per_partition=None,
+        max_records_per_partition=1_000_000,
         fail_on_data_loss=True,
     )
+
+
+def test_a_stream_begins_at_the_end_and_has_no_limits_by_default() -> None:
+    stream = parse_stream_options({"topic": "t"})
+    assert (stream.read.starting, stream.limits, stream.consumer_group) == (LATEST, Limits(), None)
+    assert stream.limits.max_delay_s == 15 * 60
+
+
+def test_limits_and_group_of_a_stream() -> None:
+    stream = parse_stream_options(
+        {
+            "subscribe": "t",
+            "maxOffsetsPerTrigger": "1000",
+            "maxBytesPerTrigger": "64m",
+            "minOffsetsPerTrigger": "10",
+            "maxTriggerDelay": "2s",
+            "consumerGroup": "watchers",
+        }
+    )
+    assert stream.limits == Limits(max_offsets=1000, max_bytes=64 << 20, min_offsets=10, max_delay_s=2.0)
+    assert stream.consumer_group == "watchers"
+
+
+@pytest.mark.parametrize(
+    ("options", "subscription"),
+    [
+        ({"subscribe": "a,b"}, Subscription(("a", "b"))),
+        ({"subscribePattern": "order.*"}, Subscription(pattern="order.*")),
+        (
+            {"assign": '{"t": {"a": [0, 2]}}'},
+            Subscription(queues=frozenset({QueueName("t", "a", 0), QueueName("t", "a", 2)})),
+        ),
+    ],
+)
+def test_what_is_read_is_said_in_one_of_four_ways(options: dict[str, str], subscription: Subscription) -> None:
+    assert parse_read_options(options).subscription == subscription
+    assert parse_stream_options(options).read.subscription == subscription
+    assert f"topic and {next(iter(options))} are given" in refusal(**options)
+
+
+def test_tags() -> None:
+    assert parse_read_options({"topic": "t", "tag": "paid || refunded"}).tags == frozenset({"paid", "refunded"})
+    assert parse_read_options({"topic": "t", "tag": "*"}).tags is None
+    assert refusal(tag="||").startswith("tag: '||' is no tag expression")
 
 
 def test_names_are_taken_in_any_case_and_topics_once() -> None:
     options = parse_read_options(
         {"TOPIC": "a, b,a", "minpartitions": "4", "maxRecordsPerPartition": "10", "FAILONDATALOSS": "False"}
     )
-    assert options.topics == ("a", "b")
+    assert options.subscription.topics == ("a", "b")
     assert (options.min_partitions, options.max_records_per_partition, options.fail_on_data_loss) == (4, 10, False)
 
 
@@ -76,7 +136,23 @@ def test_a_moment_goes_before_offsets(text: str) -> None:
 def test_an_unknown_option_is_refused_with_those_there_are() -> None:
     text = refusal(startingOffset="earliest")
     assert "unknown option 'startingoffset'" in text
-    assert all(name in text for name in READ_OPTIONS)
+    assert all(option.name in text for option in OPTIONS if option.batch is not None)
+    assert "maxOffsetsPerTrigger" in stream_refusal(startingOffset="earliest")
+
+
+def test_an_option_of_the_other_way_to_read_is_refused() -> None:
+    assert refusal(maxOffsetsPerTrigger="5").startswith("option 'maxOffsetsPerTrigger' is for spark.readStream: ")
+    assert stream_refusal(endingOffsets="latest").startswith("option 'endingOffsets' is for spark.read: ")
+
+
+def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None:
+    for good in ({}, {"endingTimestamp": "1"}, {"maxTriggerDelay": "1h"}, {"startingOffsets": "latest"}):
+        check_options({"topic": "t", **good})
+    for bad in ({"x": "1"}, {"endingTimestamp": "x"}, {"maxTriggerDelay": "x"}, {"minPartitions": "x"}):
+        with pytest.raises(MinimqSourceError):
+            check_options({"topic": "t", **bad})
+    with pytest.raises(MinimqSourceError, match="is for"):
+        check_options({"topic": "t", "endingOffsets": "latest", "maxTriggerDelay": "1h"})
 
 
 @pytest.mark.parametrize(
@@ -96,10 +172,30 @@ def test_an_unknown_option_is_refused_with_those_there_are() -> None:
         ({"minPartitions": "0"}, "minPartitions is '0': write a whole number above 0"),
         ({"maxRecordsPerPartition": "1e6"}, "maxRecordsPerPartition is '1e6'"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no': write true or false"),
+        ({"topic": "", "subscribePattern": "a("}, "subscribePattern is 'a(', which is no regular expression"),
+        ({"topic": "", "assign": "[0]"}, 'must look like {"topic": {"broker": [queue, queue]}}: [0] holds [0], not an'),
+        ({"topic": "", "assign": '{"t": {"a": 0}}'}, "t/a holds 0, not a list"),
+        ({"topic": "", "assign": '{"t": {"a": ["0"]}}'}, 'queue "0" of t/a is not a number'),
+        ({"topic": "", "assign": "{}"}, "it names no queue"),
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, str], reason: str) -> None:
     assert reason in refusal(**options)
+    if not any(name.startswith("ending") for name in options) and options != {"startingOffsets": "latest"}:
+        assert reason in stream_refusal(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is '0': write a whole number above 0"),
+        ({"maxBytesPerTrigger": "64q"}, "maxBytesPerTrigger is '64q': write a number of bytes"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon': write a time such as 30s"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger is 9, more than"),
+    ],
+)
+def test_what_is_wrong_in_a_stream_is_said(options: dict[str, str], reason: str) -> None:
+    assert reason in stream_refusal(**options)
 
 
 # ---- Columns ------------------------------------------------------------------------------------
@@ -153,8 +249,11 @@ def rows_of_table(heading: str) -> list[list[str]]:
     return [[cell.strip().strip("`") for cell in row] for row in rows]
 
 
-def test_the_documentation_has_every_option_with_its_default() -> None:
-    assert {row[0]: row[1] for row in rows_of_table("Options of a read")} == READ_OPTIONS
+def test_the_documentation_has_every_option_with_its_defaults() -> None:
+    documented = [tuple(row[:3]) for row in rows_of_table("Options of a read")]
+    defaults = [tuple(option.default(mode) for mode in Mode) for option in OPTIONS]
+    shown = [tuple("not there" if text is None else text for text in pair) for pair in defaults]
+    assert documented == [(option.name, *pair) for option, pair in zip(OPTIONS, shown, strict=True)]
 
 
 def test_the_documentation_has_every_column_with_its_type() -> None:

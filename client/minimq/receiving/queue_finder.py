@@ -1,0 +1,223 @@
+"""Which queues topics have and what is stored in them: for jobs that plan what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+import grpc
+
+from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq.receiving.offset_stores import BrokerOffsets, Commit
+from minimq.routes.nameserver_link import NameServerLinks
+from minimq.routes.read_places import ReadPlaces
+from minimq.routes.routing import RouteCache
+from minimq.transport.broker_link import BrokerLinks
+from minimq_common.errors import MiniMQError, TopicNotFound
+from minimq_common.model import MessageQueue, Permission
+from minimq_common.names import check_group
+from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1.broker_pb2_grpc import BrokerStub
+
+Key = TypeVar("Key")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+_Method = Callable[[BrokerStub], "grpc.UnaryUnaryMultiCallable[Request, Response]"]
+
+#: A topic at one broker, by both names.
+Carrier = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundQueue:
+    """A queue as its broker describes it.
+
+    Attributes:
+        first: first offset that is stored.
+        end: the offset that the next message will get.
+        topic_id: of its topic at its broker; a topic that was deleted and made again has another one.
+        is_shown: whether consumers see it.
+        is_readable: whether the topic may be read there.
+        from_slave: a slave said so, because its master does not answer: its end may be an earlier one.
+    """
+
+    first: int
+    end: int
+    topic_id: int
+    is_shown: bool
+    is_readable: bool
+    from_slave: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found.
+
+    Attributes:
+        queues: all that brokers have told of.
+        absent: brokers to which a route leads, and which say that they do not have the topic.
+        failures: brokers that gave no answer, with the reason.
+    """
+
+    queues: Mapping[MessageQueue, FoundQueue]
+    absent: frozenset[Carrier]
+    failures: Mapping[Carrier, MiniMQError]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[Response]):
+    value: Response
+    from_slave: bool
+
+
+class QueueFinder:
+    """Finds queues, their bounds and their offsets by time. Thread-safe; a process that forks makes it afterwards.
+
+    While a master does not answer, its slaves are asked.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses. Nothing is asked before the first question.
+        timeout_s: seconds that one broker may take.
+
+    Raises:
+        InvalidArgument: an address is not HOST:PORT.
+    """
+
+    def __init__(self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, *, timeout_s: float = 5.0) -> None:
+        addresses = nameserver_addresses(nameserver)
+        self._timeout_s = timeout_s
+        self._nameservers = NameServerLinks(addresses, timeout_s)
+        self._routes = RouteCache(addresses, timeout_s=timeout_s)
+        self._links = BrokerLinks()
+        self._places = ReadPlaces(self._routes, self._links)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
+        return self._nameservers.topic_names()
+
+    def find(self, topics: Iterable[str]) -> Findings:
+        """Describe all queues of topics. A topic that nobody carries has none.
+
+        Raises:
+            SystemBusy: the name servers have just started and their brokers are not back yet.
+            Unavailable: no name server answered.
+        """
+        requests: dict[Carrier, tuple[MessageQueue, broker_pb2.DescribeTopicRequest]] = {}
+        for topic in topics:
+            try:
+                route = self._routes.route(topic)
+            except TopicNotFound:
+                continue
+            for data in route.queues:
+                queue = MessageQueue(topic, data.broker_name, 0)
+                requests[topic, data.broker_name] = queue, broker_pb2.DescribeTopicRequest(topic=topic)
+        answers, failures = self._ask(requests, lambda stub: stub.DescribeTopic)
+        absent = {carrier for carrier, error in failures.items() if isinstance(error, TopicNotFound)}
+        for topic in {topic for topic, _ in absent}:
+            self._routes.forget(topic)  # it is asked for anew next time
+        queues = {queue: found for carrier, answer in answers.items() for queue, found in _queues_of(carrier, answer)}
+        return Findings(
+            dict(sorted(queues.items())),
+            frozenset(absent),
+            {carrier: error for carrier, error in failures.items() if carrier not in absent},
+        )
+
+    def offsets_at(self, queues: Iterable[MessageQueue], when: datetime) -> dict[MessageQueue, int]:
+        """Return for each queue the first offset stored at or after a moment, or its end when there is none.
+
+        Args:
+            queues: which ones.
+            when: with a time zone.
+
+        Raises:
+            MiniMQError: a broker did not answer, or does not have a queue; the text names the queue.
+        """
+        timestamp_ms = round(when.timestamp() * 1000)
+        requests = {
+            queue: (
+                queue,
+                broker_pb2.GetOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms),
+            )
+            for queue in queues
+        }
+        answers, failures = self._ask(requests, lambda stub: stub.GetOffset)
+        for queue, error in failures.items():
+            raise type(error)(f"the offset of queue {queue} at {when.isoformat()} is not known: {error.message}")
+        return {queue: answer.value.offset for queue, answer in answers.items()}
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
+        """Record how far a group is that has no members, for all who watch it; offsets may go back.
+
+        Returns:
+            What could not be recorded, with the reason.
+
+        Raises:
+            InvalidArgument: the group cannot be named so.
+        """
+        store = BrokerOffsets(
+            self._links, lambda queue: self._places.of(queue).address, check_group(group), "", self._timeout_s
+        )
+        return store.save([Commit(queue, offset, sought=True) for queue, offset in offsets.items()])
+
+    def close(self) -> None:
+        """End all connections. Idempotent."""
+        self._links.close()
+        self._routes.close()
+        self._nameservers.close()
+
+    def _ask(
+        self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: _Method[Request, Response]
+    ) -> tuple[dict[Key, _Answer[Response]], dict[Key, MiniMQError]]:
+        """Ask the brokers of queues, all at once; where one gives no answer, the next in its place.
+
+        Returns:
+            Answers and failures, by the keys of the requests.
+        """
+        answers: dict[Key, _Answer[Response]] = {}
+        failures: dict[Key, MiniMQError] = {}
+        tried: set[tuple[Key, str]] = set()
+        waiting = dict(requests)
+        while waiting:
+            begun = {}
+            for key, (queue, request) in waiting.items():
+                try:
+                    place = self._places.of(queue)
+                    if (key, place.address) in tried:
+                        continue
+                    tried.add((key, place.address))
+                    link = self._places.link(place)
+                    begun[key] = place, link.begin(method(link.stub), request, self._timeout_s)
+                except MiniMQError as error:
+                    failures.setdefault(key, error)
+            waiting = {}
+            for key, (place, answer) in begun.items():
+                try:
+                    answers[key] = _Answer(answer(), from_slave=not place.is_master)
+                    failures.pop(key, None)
+                except MiniMQError as error:
+                    self._places.failed(place.address, error)
+                    failures.setdefault(key, error)
+                    if error.retriable:
+                        waiting[key] = requests[key]
+        return answers, failures
+
+
+def _queues_of(
+    carrier: Carrier, answer: _Answer[broker_pb2.DescribeTopicResponse]
+) -> Iterable[tuple[MessageQueue, FoundQueue]]:
+    topic = answer.value.topic
+    for status in answer.value.queues:
+        yield (
+            MessageQueue(*carrier, status.queue_id),
+            FoundQueue(
+                first=status.min_offset,
+                end=status.max_offset,
+                topic_id=topic.topic_id,
+                is_shown=status.queue_id < topic.read_queues,
+                is_readable=bool(topic.permission & Permission.READ),
+                from_slave=answer.from_slave,
+            ),
+        )

@@ -1,0 +1,189 @@
+"""Follows the queues of a stream: asks brokers how far they are, and says how far the next micro-batch goes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import Any
+
+from minimq import MessageQueue, MiniMQError, errors
+from minimq.receiving.queue_finder import QueueFinder
+from pyspark_minimq.connections import range_reader
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.lookup import Lookup
+from pyspark_minimq.options import StreamOptions
+from pyspark_minimq.planning import QueueName, Sight
+from pyspark_minimq.stream_planning import (
+    Limits,
+    Outlook,
+    StreamOffset,
+    describe_losses,
+    first_offset,
+    is_too_little,
+    limit_ends,
+    look_ahead,
+    to_tree,
+)
+
+log = logging.getLogger(__name__)
+
+#: Time between two questions while there is nothing new, in seconds. Spark itself would ask a hundred times a second.
+IDLE_S = 0.5
+#: For how long it may be that no broker answers, in seconds.
+PATIENCE_S = 60.0
+#: For how long the size of the messages of a queue is taken to stay the same, in seconds.
+_SIZE_S = 10.0
+#: Taken as the size of a message that cannot be looked at.
+_GUESSED_BYTES = 1024.0
+
+
+class Follower:
+    """Plans the micro-batches of one query. Not thread-safe.
+
+    Args:
+        options: of the query.
+    """
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._subscription = options.read.subscription
+        self._finder = QueueFinder(options.read.nameserver)
+        self._lookup = Lookup(self._finder, self._subscription)
+        self._names: list[str] = []
+        self._initial: StreamOffset | None = None
+        self._frozen: Sight | None = None
+        self._committed: Mapping[QueueName, int] | None = None
+        self._commit_failure = ""
+        self._sizes: dict[QueueName, tuple[float, float]] = {}  # bytes of a message, and when that was found
+        self._ask_again_at = 0.0
+        self._answered_at: float | None = None
+        self._planned_at = time.monotonic()
+        #: Where the queues end, and how much of that is beyond the latest micro-batch; None before the first look.
+        self.report: dict[str, Any] | None = None
+
+    def initial(self) -> StreamOffset:
+        """Return where a new query begins: looked up once. Raises as `MinimqStreamReader.initialOffset` does."""
+        if self._initial is None:
+            read = self._options.read
+            bounds = self._lookup.whole() if self._frozen is None else self._subscription.chosen(self._frozen.bounds)
+            starting = self._lookup.offsets_at(read.starting, bounds)
+            self._initial = first_offset(bounds, starting, fail_on_data_loss=read.fail_on_data_loss)
+        return self._initial
+
+    def freeze(self) -> None:
+        """Take no notice of what comes after this moment. Raises `MiniMQError` when a broker does not answer."""
+        sight = self._look(())
+        for (topic, broker), reason in sight.silent.items():
+            raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")
+        self._frozen = sight
+
+    def advance(self, done: StreamOffset, limits: Limits) -> StreamOffset | None:
+        """Return how far the next micro-batch goes; None when there is none yet.
+
+        The first one is planned even if it is empty: it records in the checkpoint where the query has begun.
+
+        Args:
+            done: how far the micro-batches go that are done.
+            limits: how much the next one may hold.
+
+        Raises:
+            MinimqSourceError: messages were deleted unread, and that is to be an error.
+            MiniMQError: no server has answered for a while.
+        """
+        self._commit(done.end)
+        outlook = look_ahead(done, self._sight(done), self._subscription)
+        self._tell_losses(outlook)
+        is_idle = not outlook.available and not outlook.losses and outlook.ends.keys() == done.end.keys()
+        waited_s = time.monotonic() - self._planned_at
+        waits = is_idle or (self._frozen is None and is_too_little(outlook.available, limits, waited_s))
+        if waits and done.start is not None:
+            self._ask_again_at = time.monotonic() + IDLE_S
+            self._report(outlook, outlook.starts)
+            return None
+        ends = limit_ends(outlook, limits, lambda queue: self._message_bytes(queue, outlook.starts[queue]))
+        self._report(outlook, ends)
+        self._ask_again_at = 0.0
+        self._planned_at = time.monotonic()
+        return outlook.until(ends)
+
+    def close(self) -> None:
+        """End all connections. Idempotent."""
+        self._finder.close()
+
+    # ---- Looking --------------------------------------------------------------------------------
+
+    def _sight(self, done: StreamOffset) -> Sight:
+        """Return what brokers tell; a while after the last time if that brought nothing new."""
+        if self._frozen is not None:
+            return self._frozen
+        time.sleep(max(0.0, self._ask_again_at - time.monotonic()))
+        sight = self._look(queue.topic for queue in done.end)
+        now = time.monotonic()
+        if sight.bounds or sight.absent or not sight.silent:
+            self._answered_at = now
+        elif now - (self._answered_at or self._planned_at) > PATIENCE_S:
+            (topic, broker), reason = next(iter(sight.silent.items()))
+            raise errors.Unavailable(f"topic {topic} cannot be looked up, on {broker} and all others: {reason}")
+        return sight
+
+    def _look(self, read: Iterable[str]) -> Sight:
+        """Return what brokers tell of the topics that are wanted and of those that have been read."""
+        try:
+            self._names = self._lookup.names()
+        except errors.TransportError:
+            if not self._names:
+                raise
+        sight = self._lookup.look(sorted({*self._names, *read}))
+        if self._answered_at is None:  # a mistyped name is told when the query starts
+            known = {queue.topic for queue in sight.bounds} | {carrier.topic for carrier in sight.silent}
+            for topic in sorted(set(self._subscription.names()) - known):
+                raise errors.TopicNotFound(
+                    f"topic {topic} is on no broker: create it with `minimq topic create {topic}`"
+                )
+            if self._subscription.queues and not sight.silent:
+                self._subscription.check(sight.bounds)
+        return sight
+
+    def _message_bytes(self, queue: QueueName, offset: int) -> float:
+        """Return how large the messages of a queue are, from the batch that comes next."""
+        size, found_at = self._sizes.get(queue, (_GUESSED_BYTES, -_SIZE_S))
+        if time.monotonic() - found_at < _SIZE_S:
+            return size
+        reader = range_reader(self._options.read.nameserver)
+        try:
+            with closing(reader.read(MessageQueue(*queue), offset, offset + 1)) as batches:
+                records = next(batches).records
+                size = records.size / len(records)
+        except MiniMQError as error:
+            log.warning("the size of messages is not known: %s", error.message)
+        self._sizes[queue] = size, time.monotonic()
+        return size
+
+    # ---- Telling --------------------------------------------------------------------------------
+
+    def _tell_losses(self, outlook: Outlook) -> None:
+        if not outlook.losses:
+            return
+        what = describe_losses(outlook.losses)
+        if self._options.read.fail_on_data_loss:
+            raise MinimqSourceError(f"{what}; failOnDataLoss=false goes on with what is left")
+        log.warning("going on with what is left: %s", what)
+
+    def _report(self, outlook: Outlook, ends: Mapping[QueueName, int]) -> None:
+        behind = sum(outlook.ends.values()) - sum(ends.values())
+        self.report = {"behind": behind, "end": to_tree(outlook.ends)}
+
+    def _commit(self, offsets: Mapping[QueueName, int]) -> None:
+        """Record how far the query is for those who watch its group. A failure is no reason to end the query."""
+        group = self._options.consumer_group
+        if group is None or offsets == self._committed:
+            return
+        before = self._committed or {}
+        failures = self._lookup.commit(group, {q: at for q, at in offsets.items() if before.get(q) != at})
+        self._committed = {q: at for q, at in offsets.items() if MessageQueue(*q) not in failures}
+        reason = next((f"queue {queue}: {error.message}" for queue, error in failures.items()), "")
+        if reason and reason != self._commit_failure:
+            log.warning("progress of group %s is not recorded: %s", group, reason)
+        self._commit_failure = reason

@@ -1,0 +1,83 @@
+"""Asks the brokers for the queues of a subscription, for the plans of batch queries and of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from minimq import MessageQueue, MiniMQError, errors
+from minimq.receiving.queue_finder import QueueFinder
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.options import Position
+from pyspark_minimq.planning import Bounds, Carrier, Offsets, QueueName, Sight, Subscription
+
+
+class Lookup:
+    """Looks at the queues of a subscription. Not thread-safe.
+
+    Args:
+        finder: asks the brokers.
+        subscription: what is to be read.
+    """
+
+    def __init__(self, finder: QueueFinder, subscription: Subscription) -> None:
+        self._finder = finder
+        self._subscription = subscription
+
+    def names(self) -> list[str]:
+        """Return the topics that are to be read. Raises `Unavailable` when there is a pattern and nobody answers."""
+        return self._subscription.names(self._finder.topics() if self._subscription.pattern is not None else ())
+
+    def look(self, topics: Iterable[str]) -> Sight:
+        """Return what brokers tell of topics, as far as they answer.
+
+        Raises:
+            MinimqSourceError: a topic may not be read.
+            MiniMQError: no name server answers.
+        """
+        found = self._finder.find(topics)
+        for queue, about in found.queues.items():
+            if not about.is_readable:
+                raise MinimqSourceError(
+                    f"topic {queue.topic} is not readable on {queue.broker_name}: allow it with "
+                    f"`minimq topic update {queue.topic} --permission read-write`"
+                )
+        return Sight(
+            bounds={
+                QueueName(queue.topic, queue.broker_name, queue.queue_id): Bounds(
+                    about.first, about.end, about.topic_id, about.is_shown, about.from_slave
+                )
+                for queue, about in found.queues.items()
+            },
+            absent=frozenset(Carrier(*carrier) for carrier in found.absent),
+            silent={Carrier(*carrier): error.message for carrier, error in found.failures.items()},
+        )
+
+    def whole(self) -> dict[QueueName, Bounds]:
+        """Return the bounds of all queues that are to be read; nothing may be missing.
+
+        Raises:
+            MinimqSourceError: a topic may not be read, or a queue that was chosen does not exist.
+            TopicNotFound: a topic does not exist.
+            MiniMQError: a server does not answer.
+        """
+        topics = self.names()
+        sight = self.look(topics)
+        for (topic, broker), reason in sight.silent.items():
+            raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")
+        for topic in sorted(set(topics) - {queue.topic for queue in sight.bounds}):
+            raise errors.TopicNotFound(f"topic {topic} is on no broker: create it with `minimq topic create {topic}`")
+        self._subscription.check(sight.bounds)
+        return self._subscription.chosen(sight.bounds)
+
+    def offsets_at(self, position: Position, bounds: Mapping[QueueName, Bounds]) -> Offsets:
+        """Turn a moment into offsets; what is an offset already stays as it is. Raises `MiniMQError`."""
+        if not isinstance(position, datetime):
+            return position
+        found = self._finder.offsets_at((MessageQueue(*queue) for queue in bounds), position)
+        # Messages that came after the bounds were looked up are not part of the query, and those before are gone.
+        return {queue: min(max(found[MessageQueue(*queue)], at.first), at.end) for queue, at in bounds.items()}
+
+    def commit(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MiniMQError]:
+        """Record how far a group is. Returns what could not be recorded, with the reason. Raises `InvalidArgument`."""
+        return self._finder.commit(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})

@@ -1,0 +1,103 @@
+"""What a task does: it reads a part of one queue."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from minimq import MessageQueue, errors
+from minimq.receiving.range_reader import RangeReader, ReceivedBatch
+from pyspark_minimq.connections import range_reader
+from pyspark_minimq.options import ReadOptions
+from pyspark_minimq.planning import OffsetRange, split_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+
+class RangePartition(InputPartition):
+    """The part of a queue that one task reads."""
+
+    def __init__(self, part: OffsetRange) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+def cut(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[RangePartition]:
+    """Return the parts of ranges that tasks read."""
+    parts = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
+    return [RangePartition(part) for part in parts]
+
+
+def read(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a partition as Arrow batches.
+
+    Raises:
+        MiniMQError: messages are no longer stored or damaged, or their broker is gone.
+    """
+    # Spark reads a partition of its own making when there is none, that is, when there are no messages.
+    if isinstance(partition, RangePartition):
+        from pyspark_minimq.arrow import ArrowColumns
+
+        part = partition.part
+        columns = ArrowColumns(schema, options.tags)
+        reader = range_reader(options.nameserver)
+        queue = MessageQueue(*part.queue)
+        if columns.are_known:  # nothing has to be fetched
+            start, end = _stored(reader, queue, part, strict=options.fail_on_data_loss)
+            yield from columns.count(queue, start, end)
+            return
+        # Closed when Spark needs no more, which ends the pull at the broker.
+        with closing(_stored_batches(reader, queue, part, strict=options.fail_on_data_loss)) as batches:
+            yield from columns.convert(batches, part.start, part.end)
+
+
+def _stored_batches(
+    reader: RangeReader, queue: MessageQueue, part: OffsetRange, *, strict: bool
+) -> Generator[ReceivedBatch, None, None]:
+    """Yield the batches of a range. When messages are gone, that is an error if it is strict, or the others are read.
+
+    Raises:
+        OffsetOutOfRange: messages are no longer stored, and it is strict.
+        MiniMQError: a batch is damaged, or its broker is gone.
+    """
+    start, end = part.start, part.end
+    while start < end:
+        try:
+            with closing(reader.read(queue, start, end)) as batches:
+                for batch in batches:
+                    yield batch
+                    start = batch.end_offset
+        except errors.OffsetOutOfRange as error:
+            if strict:
+                raise _lost(error.message) from None
+            log.warning("reading what is left: %s", error.message)
+            first, last = reader.bounds(queue)
+            left = max(start, first), min(end, last)
+            if left == (start, end):  # the broker says that all is there: it would go on like this for ever
+                raise
+            start, end = left
+
+
+def _stored(reader: RangeReader, queue: MessageQueue, part: OffsetRange, *, strict: bool) -> tuple[int, int]:
+    """Return which offsets of a range are stored; all of them if it is strict. Raises as `_stored_batches` does."""
+    with suppress(errors.OffsetOutOfRange), closing(reader.read(queue, part.start, part.start + 1)) as batches:
+        next(batches)  # which waits for a broker that is just not there
+    first, end = reader.bounds(queue)
+    if strict and not first <= part.start <= part.end <= end:
+        stored = f"stored are {first} to {end - 1}" if first < end else "the queue is empty"
+        lacking = part.start if part.start < first else max(part.start, end)
+        raise _lost(f"offsets {lacking} to {part.end - 1} of queue {queue} cannot be read: {stored}")
+    return max(part.start, first), min(part.end, end)
+
+
+def _lost(what: str) -> errors.OffsetOutOfRange:
+    remedy = "they were deleted after the query was planned; failOnDataLoss=false reads what is left"
+    return errors.OffsetOutOfRange(f"{what}: {remedy}")

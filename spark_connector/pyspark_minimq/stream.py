@@ -1,0 +1,105 @@
+"""Streaming queries: plans micro-batches for as long as a query runs, and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_minimq import reading
+from pyspark_minimq.options import StreamOptions
+from pyspark_minimq.stream_planning import Limits, StreamOffset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_minimq.follower import Follower
+
+
+class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in one process, which lasts as long as the query, and reads in others.
+
+    Args:
+        options: of the query.
+        schema: the columns to read.
+    """
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        #: Made when the first plan is: an object that only reads, and is copied to where it does, never has one.
+        self._made: Follower | None = None
+
+    @property
+    def _follower(self) -> Follower:
+        from pyspark_minimq.follower import Follower
+
+        if self._made is None:
+            self._made = Follower(self._options)
+        return self._made
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins; Spark asks more than once.
+
+        Raises:
+            MinimqSourceError: an offset is not stored, or a topic is not readable.
+            MiniMQError: a topic does not exist, or a server does not answer.
+        """
+        return self._follower.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return what tells a trigger that keeps to limits from one that does not; all limits are in the options."""
+        limits = self._options.limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return how far the next micro-batch goes, or `start` itself when there is none.
+
+        Raises:
+            MinimqSourceError: messages were deleted unread, and `failOnDataLoss` is set.
+            MiniMQError: no server has answered for a while.
+        """
+        limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits
+        offset = self._follower.advance(StreamOffset.from_json(start), limits)
+        return start if offset is None else offset.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return where the queues end and how many messages that is after the micro-batch, for Spark's progress."""
+        return self._follower.report
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read no further than the queues reach now. Raises `MiniMQError` when that is not known."""
+        self._follower.freeze()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[reading.RangePartition]:
+        """Return what the tasks of a micro-batch read, which is for `end` alone to say: see `StreamOffset`."""
+        return reading.cut(StreamOffset.from_json(end).ranges(), self._options.read)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a partition as Arrow batches.
+
+        Raises:
+            MiniMQError: messages are no longer stored or damaged, or their broker is gone.
+        """
+        return reading.read(self._options.read, self._schema, partition)
+
+    def stop(self) -> None:
+        """End the connections."""
+        if self._made is not None:
+            self._made.close()

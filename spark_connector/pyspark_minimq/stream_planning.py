@@ -1,0 +1,274 @@
+"""How far a stream is, and how far its next micro-batch goes. Decides only, asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.planning import (
+    Bounds,
+    Carrier,
+    OffsetRange,
+    Offsets,
+    QueueName,
+    Sight,
+    Subscription,
+    resolve,
+)
+
+#: Of the JSON in the checkpoint.
+_VERSION = 1
+
+_ByQueue = Mapping[QueueName, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """How far a stream is: what Spark keeps in the checkpoint for each micro-batch.
+
+    It holds where its micro-batch begins as well, although Spark hands that on, too: when the very first micro-batch
+    has failed, Spark asks for the initial offset anew, and `latest` is somewhere else by then.
+
+    Attributes:
+        end: the first offset of each queue that is not part of the micro-batch.
+        start: the first offset of each queue that is part of it; None where a stream begins, before any micro-batch.
+        topic_ids: of the topics that are read.
+    """
+
+    end: _ByQueue
+    start: _ByQueue | None = None
+    topic_ids: Mapping[Carrier, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Return the offset that `to_json` wrote. Raises `MinimqSourceError` when another version has written it."""
+        if value.get("v") != _VERSION:
+            raise MinimqSourceError(
+                f"the checkpoint holds offsets of version {value.get('v')!r}, this is version {_VERSION}: go on with "
+                "the release of minimq that wrote it, or begin with another checkpointLocation"
+            )
+        return cls(
+            end=_from_tree(value["end"]),
+            start=_from_tree(value["from"]) if "from" in value else None,
+            topic_ids={
+                Carrier(topic, broker): topic_id
+                for topic, brokers in value["topic_ids"].items()
+                for broker, topic_id in brokers.items()
+            },
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what Spark can keep. Offsets have the form that the options for offsets have."""
+        ids: dict[str, dict[str, int]] = {}
+        for (topic, broker), topic_id in sorted(self.topic_ids.items()):
+            ids.setdefault(topic, {})[broker] = topic_id
+        begun = {} if self.start is None else {"from": to_tree(self.start)}
+        return {"v": _VERSION, **begun, "end": to_tree(self.end), "topic_ids": ids}
+
+    def ranges(self) -> list[OffsetRange]:
+        """Return what the micro-batch holds, sorted; queues of which it has nothing are left out."""
+        start = self.start or self.end
+        ranges = (OffsetRange(queue, start.get(queue, end), end) for queue, end in sorted(self.end.items()))
+        return [part for part in ranges if part.start < part.end]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a micro-batch holds.
+
+    Attributes:
+        max_offsets: most messages.
+        max_bytes: most bytes, about.
+        min_offsets: fewest messages, unless `max_delay_s` is over.
+        max_delay_s: seconds after the last micro-batch.
+    """
+
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_delay_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What there is to be read.
+
+    Attributes:
+        starts: where to go on in each queue.
+        ends: where each queue ends.
+        topic_ids: of the topics that are read.
+        losses: what will never be read because it is not stored any more, a sentence each.
+    """
+
+    starts: _ByQueue
+    ends: _ByQueue
+    topic_ids: Mapping[Carrier, int]
+    losses: tuple[str, ...] = ()
+
+    @property
+    def available(self) -> int:
+        """How many messages that are."""
+        return sum(self.ends.values()) - sum(self.starts.values())
+
+    def until(self, ends: _ByQueue) -> StreamOffset:
+        """Return the micro-batch that goes as far as that."""
+        return StreamOffset(ends, self.starts, self.topic_ids)
+
+
+def first_offset(bounds: Mapping[QueueName, Bounds], starting: Offsets, *, fail_on_data_loss: bool) -> StreamOffset:
+    """Return where a stream begins.
+
+    Args:
+        bounds: of every queue that is read.
+        starting: first offsets to read.
+        fail_on_data_loss: refuse offsets that are not stored, instead of taking the next one that is.
+
+    Raises:
+        MinimqSourceError: an offset is missing, belongs to no queue, or is not stored.
+    """
+    at = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
+    return StreamOffset(dict(sorted(at.items())), None, _ids(bounds))
+
+
+def look_ahead(done: StreamOffset, sight: Sight, subscription: Subscription) -> Outlook:
+    """Return what there is to be read after what has been read.
+
+    A queue whose broker does not answer stays where it is, and so does one of which a slave has less than was read.
+    A new queue begins with its first message. One that is hidden by now is read to its end.
+
+    Args:
+        done: how far the stream is.
+        sight: of the topics that are wanted and of those that have been read.
+        subscription: what is to be read.
+    """
+    starts: dict[QueueName, int] = {}
+    ends: dict[QueueName, int] = {}
+    losses: list[str] = []
+    answered = {Carrier(queue.topic, queue.broker_name) for queue in sight.bounds} | sight.absent
+    for queue, at in done.end.items():
+        carrier = Carrier(queue.topic, queue.broker_name)
+        bounds = sight.bounds.get(queue)
+        if bounds is not None:
+            starts[queue], ends[queue], loss = _go_on(queue, at, bounds, done.topic_ids.get(carrier, bounds.topic_id))
+            losses += loss
+        elif carrier in answered:
+            losses.append(f"queue {queue}, read up to offset {at}, was deleted")
+        else:
+            starts[queue] = ends[queue] = at
+    for queue, bounds in subscription.chosen(sight.bounds).items():
+        if queue not in done.end:
+            starts[queue], ends[queue] = bounds.first, bounds.end
+    carriers = {Carrier(queue.topic, queue.broker_name) for queue in starts}
+    ids = {carrier: at for carrier, at in {**done.topic_ids, **_ids(sight.bounds)}.items() if carrier in carriers}
+    return Outlook(dict(sorted(starts.items())), dict(sorted(ends.items())), ids, tuple(losses))
+
+
+def _go_on(queue: QueueName, at: int, bounds: Bounds, topic_id: int) -> tuple[int, int, list[str]]:
+    """Return where to go on in a queue, where it ends, and what was lost."""
+    first, end = bounds.first, bounds.end
+    if topic_id != bounds.topic_id:
+        return (
+            first,
+            end,
+            [f"queue {queue}, read up to offset {at}, was deleted and made anew: it has {first} to {end}"],
+        )
+    if bounds.from_slave:
+        return at, max(at, end), []
+    if at < first:
+        return (
+            first,
+            end,
+            [f"offsets {at} to {first - 1} of queue {queue} were deleted unread: it has {first} to {end}"],
+        )
+    if at > end:
+        return end, end, [f"queue {queue}, read up to offset {at}, has lost its end: it has {first} to {end}"]
+    return at, end, []
+
+
+def is_too_little(available: int, limits: Limits, waited_s: float) -> bool:
+    """Tell whether to wait for more before the next micro-batch.
+
+    Args:
+        available: messages that there are.
+        limits: how much a micro-batch holds.
+        waited_s: seconds since the last micro-batch.
+    """
+    return available < (limits.min_offsets or 0) and waited_s < limits.max_delay_s
+
+
+def limit_ends(outlook: Outlook, limits: Limits, message_bytes: Callable[[QueueName], float]) -> _ByQueue:
+    """Return where a micro-batch ends in each queue, so that it keeps to the limits.
+
+    Each queue gives its share of what it has, so that none runs ahead in time. A micro-batch holds at least one
+    message if there is any.
+
+    Args:
+        outlook: what there is.
+        limits: how much a micro-batch holds.
+        message_bytes: tells how large a message of a queue is on average; asked only when bytes are limited.
+    """
+    sizes = {queue: end - outlook.starts[queue] for queue, end in outlook.ends.items()}
+    if limits.max_bytes is not None:
+        weights = {queue: message_bytes(queue) for queue, size in sizes.items() if size}
+        total = sum(sizes[queue] * weight for queue, weight in weights.items())
+        if total > limits.max_bytes:
+            messages = int(sum(sizes.values()) * limits.max_bytes / total)
+            sizes = _shares(sizes, max(messages, 1), _turn(outlook))
+    if limits.max_offsets is not None:
+        sizes = _shares(sizes, limits.max_offsets, _turn(outlook))
+    return {queue: outlook.starts[queue] + size for queue, size in sizes.items()}
+
+
+def _turn(outlook: Outlook) -> int:
+    """Return a number that grows from one micro-batch to the next."""
+    return sum(outlook.starts.values())
+
+
+def _shares(sizes: _ByQueue, limit: int, turn: int) -> dict[QueueName, int]:
+    """Return sizes whose sum is at most the limit, in proportion; what is left by rounding goes first to the small.
+
+    When there are more queues than messages, the turn decides which of them have to wait.
+    """
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(sizes)
+    shares = {queue: size * limit // total for queue, size in sizes.items()}
+    left = limit - sum(shares.values())
+    cut = [queue for queue, size in sizes.items() if shares[queue] < size]
+    turn %= len(cut)
+    for queue in sorted(cut[turn:] + cut[:turn], key=lambda queue: shares[queue] > 0)[:left]:
+        shares[queue] += 1
+    return shares
+
+
+# ---- JSON ----------------------------------------------------------------------------------------
+
+
+def to_tree(offsets: _ByQueue) -> dict[str, dict[str, dict[str, int]]]:
+    """Return offsets by topic, broker and queue, as the options take them."""
+    tree: dict[str, dict[str, dict[str, int]]] = {}
+    for queue, offset in sorted(offsets.items()):
+        tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
+    return tree
+
+
+def _from_tree(tree: Mapping[str, Any]) -> dict[QueueName, int]:
+    return {
+        QueueName(topic, broker, int(queue)): offset
+        for topic, brokers in tree.items()
+        for broker, queues in brokers.items()
+        for queue, offset in queues.items()
+    }
+
+
+def _ids(bounds: Mapping[QueueName, Bounds]) -> dict[Carrier, int]:
+    return {Carrier(queue.topic, queue.broker_name): at.topic_id for queue, at in bounds.items()}
+
+
+def describe_losses(losses: Iterable[str]) -> str:
+    """Return what was lost in one line."""
+    told = list(losses)
+    more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
+    return "; ".join(told[:3]) + more
