@@ -15,7 +15,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.kept_offsets import FILE_NAME, KeptOffsets
-from minimq_broker.replication.roles import RoleKeeper, Self, new_run
+from minimq_broker.replication.roles import OwnReplica, RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
 from minimq_broker.route_lookup import RouteLookup
@@ -150,7 +150,7 @@ class Broker:
     # ---- roles ----------------------------------------------------------------------------------
 
     def _make_roles(self, engine: Engine, options: BrokerOptions) -> RoleKeeper:
-        own = Self(
+        own = OwnReplica(
             cluster=options.cluster,
             broker_name=options.name,
             replica_id=options.broker_id,

@@ -141,6 +141,7 @@ class Follower:
                 await self._copy(frame, stream)
                 self._anew = False
             else:
+                self._check_kin(frame.go_on)
                 await self._cut(frame.go_on.position)
             self._found(frame)
             await _Intake(self, self._engine, stream).run(frame)
@@ -174,6 +175,17 @@ class Follower:
         finally:
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
+
+    def _check_kin(self, go_on: replication_pb2.GoOn) -> None:
+        """Raise `StoreError` when the log is that of another broker, of which nothing may be taken away."""
+        store, position = self._engine.store, go_on.term.position
+        if not go_on.term_entry or position < store.log.start:
+            return
+        if store.entries(position, 1) != [go_on.term_entry]:
+            raise StoreError(
+                f"the log of this broker is not one of {self.whom.broker_name}: its term {go_on.term.term} began in "
+                "another way; give it the data directory of this replica, or an empty one"
+            )
 
     async def _cut(self, position: int) -> None:
         """Take away what the master does not have."""

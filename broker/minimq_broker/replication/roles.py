@@ -44,7 +44,7 @@ _TIMES = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
-class Self:
+class OwnReplica:
     """What a broker says of itself to its controller; see `Report`."""
 
     cluster: str
@@ -79,7 +79,7 @@ class RoleKeeper:
     def __init__(
         self,
         engine: Engine,
-        own: Self,
+        own: OwnReplica,
         controller: Controller,
         patience: Patience,
         kept: KeptOffsets,

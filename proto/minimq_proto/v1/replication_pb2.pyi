@@ -173,13 +173,25 @@ class GoOn(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     POSITION_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
+    TERM_ENTRY_FIELD_NUMBER: builtins.int
     position: builtins.int
+    term_entry: builtins.bytes
+    @property
+    def term(self) -> global___TermStart:
+        """The latest term before it that both know, and the entry with which it begins; not set when that is not stored any
+        more. A log that has another entry there is not one of this replica set.
+        """
+
     def __init__(
         self,
         *,
         position: builtins.int = ...,
+        term: global___TermStart | None = ...,
+        term_entry: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["position", b"position"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["term", b"term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["position", b"position", "term", b"term", "term_entry", b"term_entry"]) -> None: ...
 
 global___GoOn = GoOn
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minimq import Admin, Message, Producer
+from minimq import Admin, LocalCluster, Message, Producer
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.compare import compare_directories
 from support.reading import read_all
 from support.replicas import PATIENCE_S, check_same, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
@@ -149,3 +152,25 @@ def test_a_slave_that_hangs_costs_its_master_no_memory(tmp_path: Path) -> None:
         slave.resume()
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
+
+
+def test_the_log_of_another_broker_is_left_alone(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path / "other") as other:
+        with Admin(other.nameserver) as admin, Producer(other.nameserver) as producer:
+            admin.create_topic("t", queues=2)
+            for number in range(100):
+                producer.send(Message("t", b"of another broker %d" % number))
+        foreign = other.brokers[0]
+    with LocalCluster(brokers=1, slaves=1, data_dir=tmp_path / "cluster") as cluster:
+        master, slave = cluster.brokers
+        slave.stop()
+        wait_in_sync(cluster, master)
+        slave.data_dir.rename(tmp_path / "own")
+        shutil.copytree(foreign.data_dir, slave.data_dir)
+        slave.start()
+        wait_until(lambda: "is not one of broker-a" in slave.log_path.read_text(), PATIENCE_S, what="it is refused")
+        report = master.replication()
+        assert report is not None
+        assert report.in_sync == (0,)
+    assert compare_directories(foreign.data_dir, slave.data_dir).difference is None
+    assert check_directory(slave.data_dir).findings == []
