@@ -53,15 +53,15 @@ class Commits:
 
         Args:
             offsets: the next offset that the group will read, by queue.
-            patience_s: for how long it is tried again what may pass then: a broker gets another master, at which the
-                lease is renewed.
+            patience_s: for how long what has failed is tried again, if it may pass then: a broker gets another master,
+                at which the lease is renewed.
 
         Raises:
             Fenced: another member owns a queue.
             MiniMQError: a broker refused or did not answer; the first of several such errors.
         """
-        give_up = time.monotonic() + patience_s
         failures = self._try(offsets)
+        give_up = time.monotonic() + patience_s
         while failures and time.monotonic() + _RETRY_S < give_up:
             with self._lock:
                 again = [queue for queue, failure in failures.items() if self._may_pass(queue, failure)]

@@ -191,7 +191,8 @@ class PullConsumer(Consumer):
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk.
 
-        While a broker has no master, and until its leases are renewed, it waits for up to `request_timeout_s`.
+        While a broker does not answer, and until leases are renewed at its next master, it waits for up to
+        `request_timeout_s` more.
 
         Args:
             offsets: the next offset to read by queue; where `poll` is in all of them, unless given.

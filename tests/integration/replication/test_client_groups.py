@@ -19,7 +19,8 @@ from support.waiting import wait_until
 class Members:
     """Two members that read as much as they are told to, and commit what they have read at once."""
 
-    def __init__(self, nameserver: str) -> None:
+    def __init__(self, nameserver: str, request_timeout_s: float) -> None:
+        self._request_timeout_s = request_timeout_s
         self.log = Log()
         self.errors: list[MiniMQError] = []
         self._allowed = 0
@@ -49,7 +50,7 @@ class Members:
                 auto_commit=False,
                 start="earliest",
                 prefetch_messages=20,
-                request_timeout_s=PATIENCE_S,
+                request_timeout_s=self._request_timeout_s,
             ) as consumer:
                 consumer.subscribe("t")
                 while not self._ended.is_set():
@@ -66,9 +67,9 @@ class Members:
 
 
 @contextmanager
-def members(cluster: LocalCluster) -> Iterator[Members]:
+def members(cluster: LocalCluster, request_timeout_s: float = PATIENCE_S) -> Iterator[Members]:
     """Two members of the group "g" beside the block."""
-    group = Members(cluster.nameserver)
+    group = Members(cluster.nameserver, request_timeout_s)
     try:
         yield group
     finally:
@@ -127,5 +128,24 @@ def test_a_group_goes_on_at_the_new_master(tmp_path: Path) -> None:
             wait_until(lambda: members_at(successor, "g") == 2, PATIENCE_S, what="both members are at the new master")
             check_all_read_once(group, ends(cluster))
         master.start()
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_group_leaves_a_master_that_hangs_as_soon_as_there_is_another(tmp_path: Path) -> None:
+    with replicas(tmp_path, slaves=2, role="sync-master") as cluster:
+        master = wait_for_master(cluster)
+        send(cluster, 300)
+        with members(cluster, request_timeout_s=4.0) as group:
+            group.read(100)
+            master.pause()
+            successor = wait_for_master(cluster, master)
+            send(cluster, 50)
+            wait_until(lambda: members_at(successor, "g") == 2, PATIENCE_S / 2, what="both are at the new master")
+            group.read(350)
+            check_all_read_once(group, ends(cluster))
+        master.resume()
         wait_in_sync(cluster, *cluster.brokers)
         wait_caught_up(cluster)

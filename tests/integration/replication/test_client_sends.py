@@ -17,7 +17,7 @@ from support.replicas import PATIENCE_S, find_master, queues, replicas, wait_cau
 from support.waiting import wait_until
 
 #: So many messages in so many steps, each of which takes so long: 5,000 a second.
-STEPS, PER_STEP, STEP_S = 800, 25, 0.005
+STEPS, PER_STEP, STEP_S = 600, 25, 0.005
 
 
 @pytest.mark.fault
