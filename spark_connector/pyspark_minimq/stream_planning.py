@@ -227,18 +227,22 @@ def _turn(outlook: Outlook) -> int:
 
 
 def _shares(sizes: _ByQueue, limit: int, turn: int) -> dict[QueueName, int]:
-    """Return sizes whose sum is at most the limit, in proportion; what is left by rounding goes first to the small.
+    """Return sizes whose sum is at most the limit: one for each queue that has any, and the rest in proportion.
 
-    When there are more queues than messages, the turn decides which of them have to wait.
+    The turn decides who gets what is left by rounding, and who has to wait when there are more queues than messages.
     """
     total = sum(sizes.values())
     if total <= limit:
         return dict(sizes)
-    shares = {queue: size * limit // total for queue, size in sizes.items()}
+    waiting = [queue for queue, size in sizes.items() if size]
+    shares = dict.fromkeys(sizes, 0)
+    if limit >= len(waiting):
+        left, rest = limit - len(waiting), total - len(waiting)
+        shares |= {queue: 1 + (sizes[queue] - 1) * left // rest for queue in waiting}
     left = limit - sum(shares.values())
-    cut = [queue for queue, size in sizes.items() if shares[queue] < size]
+    cut = [queue for queue in waiting if shares[queue] < sizes[queue]]
     turn %= len(cut)
-    for queue in sorted(cut[turn:] + cut[:turn], key=lambda queue: shares[queue] > 0)[:left]:
+    for queue in (cut[turn:] + cut[:turn])[:left]:
         shares[queue] += 1
     return shares
 

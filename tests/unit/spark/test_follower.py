@@ -1,0 +1,209 @@
+"""When brokers are asked, and what comes of their answers: with a script instead of brokers, and a clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from minimq import MessageQueue, MiniMQError, errors
+from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
+from pyspark_minimq import follower
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.follower import IDLE_S, PATIENCE_S, Follower
+from pyspark_minimq.options import parse_stream_options
+from pyspark_minimq.planning import QueueName
+from pyspark_minimq.stream_planning import Limits, StreamOffset
+
+T0, T1 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
+
+
+@dataclass
+class World:
+    """What brokers would answer, and what they were asked."""
+
+    ends: dict[MessageQueue, int] = field(default_factory=lambda: {T0: 10})
+    silent: dict[Carrier, MiniMQError] = field(default_factory=dict)
+    asked: list[float] = field(default_factory=list)
+    committed: list[Mapping[MessageQueue, int]] = field(default_factory=list)
+    commit_failures: dict[MessageQueue, MiniMQError] = field(default_factory=dict)
+    now: float = 1000.0
+    first: int = 0
+
+    # ---- As a finder ---------------------------------------------------------------------------------
+
+    def find(self, topics: Iterable[str]) -> Findings:
+        self.asked.append(self.now)
+        names = set(topics)
+        queues = {
+            queue: FoundQueue(self.first, end, 1, is_shown=True, is_readable=True, from_slave=False)
+            for queue, end in self.ends.items()
+            if queue.topic in names and ("t", queue.broker_name) not in self.silent
+        }
+        return Findings(queues, frozenset(), self.silent)
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
+        self.committed.append(dict(offsets))
+        return self.commit_failures
+
+    # ---- As a clock ----------------------------------------------------------------------------------
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(follower, "QueueFinder", lambda _: made)
+    monkeypatch.setattr(follower, "time", made)
+    return made
+
+
+class Query:
+    """Asks as Spark does."""
+
+    def __init__(self, **options: str) -> None:
+        parsed = parse_stream_options({"topic": "t", **options})
+        self.follower, self._limits = Follower(parsed), parsed.limits
+        self.done = self.follower.initial()
+
+    def advance(self, limits: Limits | None = None) -> dict[int, tuple[int, int]] | None:
+        """Return what the next micro-batch holds of each queue of topic t on broker a."""
+        offset = self.follower.advance(self.done, limits or self._limits)
+        if offset is None:
+            return None
+        self.done = StreamOffset.from_json(offset.to_json())
+        return {part.queue.queue_id: (part.start, part.end) for part in offset.ranges()}
+
+
+def test_an_idle_stream_asks_twice_a_second(world: World) -> None:
+    query = Query()
+    assert query.advance() == {}  # records where it begins
+    began, before = world.now, len(world.asked)
+    for _ in range(20):
+        assert query.advance() is None
+        world.now += 0.01  # as long as Spark waits
+    assert len(world.asked) - before == 20
+    assert world.now - began >= 19 * IDLE_S
+
+
+def test_a_busy_stream_does_not_wait(world: World) -> None:
+    query = Query(startingOffsets="earliest")
+    began = world.now
+    for number in range(5):
+        assert query.advance() == {0: (10 * number, 10 * number + 10)}
+        world.ends[T0] += 10
+    assert world.now == began
+
+
+def test_what_came_while_it_was_idle_is_seen_at_the_next_question(world: World) -> None:
+    query = Query()
+    query.advance()
+    assert query.advance() is None
+    world.ends[T0] = 12
+    assert query.advance() == {0: (10, 12)}
+
+
+def test_it_waits_for_enough_messages(world: World) -> None:
+    query = Query(minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+    query.advance()
+    world.ends[T0] = 19
+    assert query.advance() is None
+    assert query.follower.report == {"behind": 9, "end": {"t": {"a": {"0": 19}}}}
+    world.ends[T0] = 20
+    assert query.advance() == {0: (10, 20)}
+    world.ends[T0] = 21
+    assert query.advance() is None
+    world.now += 60
+    assert query.advance() == {0: (20, 21)}
+
+
+def test_the_report_tells_what_is_left(world: World) -> None:
+    query = Query(startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    assert query.advance() == {0: (0, 4)}
+    assert query.follower.report == {"behind": 6, "end": {"t": {"a": {"0": 10}}}}
+    assert query.advance(Limits()) == {0: (4, 10)}
+    assert query.follower.report == {"behind": 0, "end": {"t": {"a": {"0": 10}}}}
+
+
+def test_what_is_frozen_takes_no_notice_of_what_comes(world: World) -> None:
+    query = Query(startingOffsets="earliest", maxOffsetsPerTrigger="6", minOffsetsPerTrigger="6")
+    query.follower.freeze()
+    world.ends = {T0: 100, T1: 5}
+    assert query.advance() == {0: (0, 6)}
+    assert query.advance() == {0: (6, 10)}  # fewer than the least, as nothing more will come
+    assert query.advance() is None
+
+
+def test_a_stream_that_is_frozen_first_begins_there(world: World) -> None:
+    parsed = parse_stream_options({"topic": "t"})
+    frozen = Follower(parsed)
+    frozen.freeze()
+    world.ends[T0] = 50
+    assert frozen.initial().end == {QueueName("t", "a", 0): 10}
+
+
+def test_where_it_begins_is_looked_up_once(world: World) -> None:
+    query = Query()
+    world.ends[T0] = 50
+    assert query.follower.initial() == query.done
+
+
+def test_a_silent_broker_is_waited_for(world: World) -> None:
+    query = Query(startingOffsets="earliest")
+    assert query.advance() == {0: (0, 10)}
+    world.silent = {("t", "a"): errors.Unavailable("not reached")}
+    world.ends = {T0: 20, MessageQueue("t", "b", 0): 5}
+    assert query.advance() == {0: (0, 5)}  # that of the other broker
+    del world.ends[MessageQueue("t", "b", 0)]
+    began = world.now
+    while world.now - began < PATIENCE_S - 1:
+        assert query.advance() is None
+    world.now += 2
+    with pytest.raises(errors.Unavailable, match="topic t cannot be looked up, on a and all others: not reached"):
+        query.advance()
+
+
+def test_what_was_deleted_unread_ends_the_query_unless_told_otherwise(world: World) -> None:
+    strict = Query(startingOffsets="earliest")
+    lenient = Query(startingOffsets="earliest", failOnDataLoss="false")
+    assert strict.advance() == lenient.advance() == {0: (0, 10)}
+    world.first, world.ends[T0] = 15, 20
+    with pytest.raises(MinimqSourceError, match="offsets 10 to 14 of queue t/a/0 were deleted unread: it has 15 to 20"):
+        strict.advance()
+    assert lenient.advance() == {0: (15, 20)}
+
+
+def test_a_topic_that_is_not_there_when_the_query_starts_is_an_error(world: World) -> None:
+    query = Query()
+    world.ends = {}
+    query.follower._answered_at = None  # as in another process
+    with pytest.raises(errors.TopicNotFound, match="topic t is on no broker: create it"):
+        query.advance()
+
+
+def test_progress_is_committed_when_it_has_changed(world: World) -> None:
+    query = Query(startingOffsets="earliest", consumerGroup="g")
+    query.advance()
+    assert world.committed == [{T0: 0}]
+    query.advance()
+    query.advance()
+    assert world.committed == [{T0: 0}, {T0: 10}]
+
+
+def test_a_commit_that_failed_is_made_again_and_harms_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    query = Query(startingOffsets="earliest", consumerGroup="g")
+    query.advance()
+    world.commit_failures = {T0: errors.Unavailable("not reached")}
+    query.advance()
+    query.advance()
+    world.commit_failures = {}
+    query.advance()
+    query.advance()
+    assert world.committed == [{T0: 0}, {T0: 10}, {T0: 10}, {T0: 10}]
+    assert caplog.text.count("progress of group g is not recorded: queue t/a/0: not reached") == 1

@@ -1,0 +1,189 @@
+"""How far a stream is, and how far its next micro-batch goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.planning import EARLIEST, LATEST, Bounds, Carrier, OffsetRange, QueueName, Sight, Subscription
+from pyspark_minimq.stream_planning import (
+    Limits,
+    Outlook,
+    StreamOffset,
+    describe_losses,
+    first_offset,
+    is_too_little,
+    limit_ends,
+    look_ahead,
+)
+
+A0, A1, B0 = QueueName("t", "a", 0), QueueName("t", "a", 1), QueueName("t", "b", 0)
+AT_A, AT_B = Carrier("t", "a"), Carrier("t", "b")
+T = Subscription(("t",))
+DONE = StreamOffset({A0: 15, A1: 3}, {A0: 10, A1: 0}, {AT_A: 7})
+
+
+def ahead(bounds: Mapping[QueueName, Bounds], done: StreamOffset = DONE, **told: object) -> Outlook:
+    return look_ahead(done, Sight(bounds, **told), T)  # type: ignore[arg-type]
+
+
+# ---- Where a stream is ----------------------------------------------------------------------------
+
+
+def test_what_is_in_the_checkpoint_comes_back_as_it_was() -> None:
+    text = json.dumps(DONE.to_json())
+    assert StreamOffset.from_json(json.loads(text)) == DONE
+    assert json.dumps(StreamOffset.from_json(json.loads(text)).to_json()) == text
+    assert json.loads(text)["end"] == {"t": {"a": {"0": 15, "1": 3}}}
+
+
+def test_a_beginning_differs_from_a_micro_batch_that_is_empty() -> None:
+    begin = first_offset({A0: Bounds(5, 9, 7)}, LATEST, fail_on_data_loss=True)
+    outlook = ahead({A0: Bounds(5, 9, 7)}, begin)
+    assert outlook.available == 0
+    assert outlook.until(outlook.ends).to_json() != begin.to_json()
+
+
+def test_a_checkpoint_of_another_version_is_refused() -> None:
+    with pytest.raises(MinimqSourceError, match="offsets of version 2, this is version 1: go on with the release"):
+        StreamOffset.from_json({"v": 2})
+
+
+def test_a_micro_batch_says_itself_what_it_holds() -> None:
+    assert DONE.ranges() == [OffsetRange(A0, 10, 15), OffsetRange(A1, 0, 3)]
+    assert StreamOffset({A0: 15}).ranges() == []
+    assert StreamOffset({A0: 15, B0: 2}, {A0: 20, B0: 2}).ranges() == []
+
+
+def test_where_a_stream_begins() -> None:
+    bounds = {A0: Bounds(5, 9, 7), B0: Bounds(0, 4, 8)}
+    assert first_offset(bounds, EARLIEST, fail_on_data_loss=True).end == {A0: 5, B0: 0}
+    assert first_offset(bounds, {A0: 6, B0: LATEST}, fail_on_data_loss=True).end == {A0: 6, B0: 4}
+    with pytest.raises(MinimqSourceError, match="startingOffsets has offset 3 for queue t/a/0, which has 5 to 9"):
+        first_offset(bounds, {A0: 3, B0: 0}, fail_on_data_loss=True)
+
+
+# ---- What comes next ------------------------------------------------------------------------------
+
+
+def test_it_goes_on_after_what_was_read() -> None:
+    outlook = ahead({A0: Bounds(0, 20, 7), A1: Bounds(0, 3, 7)})
+    assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 20, A1: 3}, ())
+    assert (outlook.available, outlook.topic_ids) == (5, {AT_A: 7})
+
+
+def test_a_new_queue_begins_with_its_first_message() -> None:
+    outlook = ahead({A0: Bounds(0, 15, 7), A1: Bounds(0, 3, 7), B0: Bounds(2, 6, 9)})
+    assert (outlook.starts[B0], outlook.ends[B0], outlook.topic_ids) == (2, 6, {AT_A: 7, AT_B: 9})
+
+
+def test_a_new_queue_that_consumers_do_not_see_is_left_out_and_a_known_one_is_read_on() -> None:
+    outlook = ahead({A0: Bounds(0, 15, 7), A1: Bounds(0, 5, 7, is_shown=False), B0: Bounds(0, 6, 9, is_shown=False)})
+    assert outlook.ends == {A0: 15, A1: 5}
+
+
+def test_a_queue_whose_broker_is_silent_or_unknown_stays_where_it_is() -> None:
+    for told in ({}, {"silent": {AT_A: "no answer"}}):
+        outlook = ahead({B0: Bounds(0, 6, 9)}, **told)
+        assert (outlook.starts, outlook.ends) == ({A0: 15, A1: 3, B0: 0}, {A0: 15, A1: 3, B0: 6})
+        assert outlook.losses == ()
+        assert outlook.topic_ids == {AT_A: 7, AT_B: 9}
+
+
+def test_a_slave_may_have_less_than_was_read() -> None:
+    bounds = {A0: Bounds(0, 12, 7, from_slave=True), A1: Bounds(1, 8, 7, from_slave=True)}
+    outlook = ahead(bounds)
+    assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 15, A1: 8}, ())
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected", "loss"),
+    [
+        (Bounds(17, 20, 7), (17, 20), "offsets 15 to 16 of queue t/a/0 were deleted unread: it has 17 to 20"),
+        (Bounds(0, 12, 7), (12, 12), "queue t/a/0, read up to offset 15, has lost its end: it has 0 to 12"),
+        (Bounds(0, 40, 8), (0, 40), "queue t/a/0, read up to offset 15, was deleted and made anew: it has 0 to 40"),
+    ],
+)
+def test_what_will_never_be_read_is_told(bounds: Bounds, expected: tuple[int, int], loss: str) -> None:
+    outlook = ahead({A0: bounds}, StreamOffset({A0: 15}, {}, {AT_A: 7}))
+    assert (outlook.starts[A0], outlook.ends[A0]) == expected
+    assert outlook.losses == (loss,)
+
+
+def test_a_queue_that_was_deleted_is_told_and_forgotten() -> None:
+    told = ahead({B0: Bounds(0, 6, 9)}, absent=frozenset({AT_A}))
+    assert (told.ends, told.topic_ids) == ({B0: 6}, {AT_B: 9})
+    assert told.losses[0] == "queue t/a/0, read up to offset 15, was deleted"
+    assert len(told.losses) == 2
+
+
+def test_many_losses_are_told_in_one_line() -> None:
+    assert describe_losses("abcde") == "a; b; c; and 2 more"
+
+
+# ---- How far --------------------------------------------------------------------------------------
+
+
+def test_without_limits_all_is_taken() -> None:
+    assert limited({A0: 1000, A1: 1}, Limits()) == {A0: 1000, A1: 1}
+
+
+def test_each_queue_gives_its_share() -> None:
+    taken = limited({A0: 600, A1: 300, B0: 100}, Limits(max_offsets=100))
+    assert sum(taken.values()) == 100
+    assert all(abs(taken[queue] - share) <= 1 for queue, share in {A0: 60, A1: 30, B0: 10}.items())
+
+
+def test_a_small_queue_is_not_left_waiting() -> None:
+    taken = limited({A0: 1_000_000, A1: 1, B0: 3}, Limits(max_offsets=10))
+    assert (taken[A1], taken[B0], sum(taken.values())) == (1, 1, 10)
+
+
+def test_when_there_are_more_queues_than_messages_each_has_its_turn() -> None:
+    sizes = {A0: 100, A1: 100, B0: 100}
+    starts = dict.fromkeys(sizes, 0)
+    for _ in range(9):
+        outlook = Outlook(starts, dict.fromkeys(starts, 100), {})
+        starts = dict(limit_ends(outlook, Limits(max_offsets=1), lambda _: 1.0))
+    assert set(starts.values()) == {3}
+
+
+def test_bytes_are_limited_by_the_size_of_messages() -> None:
+    taken = limited({A0: 1000, A1: 1000}, Limits(max_bytes=110_000), {A0: 100.0, A1: 1000.0})
+    assert taken == {A0: 100, A1: 100}
+    assert sum(limited({A0: 1000}, Limits(max_bytes=1), {A0: 100.0}).values()) == 1
+    assert limited({A0: 1000}, Limits(max_bytes=50_000, max_offsets=70), {A0: 100.0}) == {A0: 70}
+
+
+def limited(
+    sizes: dict[QueueName, int], limits: Limits, weights: Mapping[QueueName, float] | None = None
+) -> dict[QueueName, int]:
+    starts = dict.fromkeys(sizes, 50)
+    outlook = Outlook(starts, {queue: 50 + size for queue, size in sizes.items()}, {})
+    ends = limit_ends(outlook, limits, lambda queue: (weights or {})[queue])
+    return {queue: end - 50 for queue, end in ends.items()}
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 10**9), min_size=1, max_size=12),
+    limit=st.integers(1, 10**6),
+)
+def test_a_limit_is_kept_and_used(sizes: list[int], limit: int) -> None:
+    by_queue = {QueueName("t", "a", number): size for number, size in enumerate(sizes)}
+    taken = limited(by_queue, Limits(max_offsets=limit))
+    assert sum(taken.values()) == min(limit, sum(sizes))
+    assert all(0 <= taken[queue] <= size for queue, size in by_queue.items())
+
+
+def test_it_waits_for_enough_but_not_for_ever() -> None:
+    limits = Limits(min_offsets=10, max_delay_s=60.0)
+    assert is_too_little(9, limits, 59.0)
+    assert not is_too_little(9, limits, 60.0)
+    assert not is_too_little(10, limits, 0.0)
+    assert not is_too_little(0, Limits(), 0.0)
