@@ -162,8 +162,9 @@ def test_the_build_is_given_all_it_needs() -> None:
 def test_the_images_are_stages_with_the_extras_that_they_need() -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)
     assert {service["build"]["target"] for service in SERVICES.values()} == {"server", "spark"} <= set(stages)
-    extras = dict(re.findall(r"AS (\w+)-installed.*?\.whl\)\[(\w+)\]", DOCKERFILE, re.DOTALL))
-    assert extras == {"server": "etcd", "spark": "spark"}
+    extras = dict(re.findall(r"AS (installed|spark)$.*?\.whl\)\[(\w+)\]", DOCKERFILE, re.DOTALL | re.MULTILINE))
+    assert extras == {"installed": "etcd", "spark": "spark"}
+    assert "COPY --from=installed /opt/minimq /opt/minimq" in DOCKERFILE.partition(" AS server\n")[2]
     assert set(extras.values()) <= set(PYPROJECT["project"]["optional-dependencies"])
     assert f'"/opt/minimq/{JOB}"' in DOCKERFILE
 
