@@ -7,7 +7,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.errors import Fenced, InvalidArgument
+from minimq_common.errors import Fenced, InvalidArgument, NotMaster
 from minimq_common.names import check_group
 from minimq_proto.v1 import broker_pb2
 
@@ -41,6 +41,7 @@ class OffsetService:
         Raises:
             Fenced: the member does not own one of the queues.
             InvalidArgument: an offset is negative or beyond the end of its queue.
+            NotMaster: it is beyond the end that a slave knows, or this broker does not serve groups.
             TopicNotFound, QueueNotFound: one of the queues is not here.
         """
         group = check_group(request.group)
@@ -58,6 +59,11 @@ class OffsetService:
                     "who assigns queues by hand needs a group of its own"
                 )
             end = self._engine.store.queue_end(queue).offset
+            if item.offset > end and self._engine.slot.is_slave:
+                raise NotMaster(
+                    f"offset {item.offset} of queue {item.topic}/{item.queue_id} is beyond what this slave has, up to "
+                    f"{end}: it can be committed when there is a master again"
+                )
             if not 0 <= item.offset <= end:
                 raise InvalidArgument(
                     f"offset {item.offset} for queue {item.topic}/{item.queue_id} cannot be committed: "

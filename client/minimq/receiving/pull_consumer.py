@@ -259,8 +259,9 @@ class PullConsumer(Consumer):
             try:
                 self._core.commits.record_all({})
             except MiniMQError as error:
-                # The broker may be about to come back, or the queue another member's: the next commit will tell.
-                if not error.retriable and not isinstance(error, Fenced):
+                # The broker may be about to come back, the queue another member's, or shorter at its new master, as the
+                # next pull tells then: the next commit will tell.
+                if not error.retriable and not isinstance(error, Fenced | InvalidArgument):
                     raise
                 log.warning("consumer: not all is committed group=%s reason=%s", self.group, error)
 

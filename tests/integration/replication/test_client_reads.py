@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from minimq import Admin, MessageQueue, OffsetReset, PullConsumer, ReceivedMessage
 from minimq.receiving.range_reader import RangeReader
-from minimq_common.errors import Unavailable
+from minimq_common.errors import NotMaster, Unavailable
 from support.client_replicas import bring_back, committed, ends, leave_slaves_alone, messages_out, send
 from support.command import Minimq
 from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
@@ -208,4 +208,38 @@ def test_a_group_that_has_read_what_is_lost_goes_on_at_the_end(tmp_path: Path) -
             assert all(reset.is_back for reset in resets), resets
         master.start()
         wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_reader_waits_at_a_slave_for_what_that_does_not_have(tmp_path: Path) -> None:
+    with replicas(tmp_path, nameservers=2, replica_lag_s=60.0) as cluster:
+        _, slave = cluster.brokers
+        send(cluster, 20)
+        wait_caught_up(cluster)
+        wanted = queues(cluster)
+        resets: list[OffsetReset] = []
+        with (
+            suppress(NotMaster),  # of the last commit
+            lone_reader(
+                cluster.nameserver,
+                wanted,
+                on_offset_reset=resets.append,
+                commit_interval_s=0.2,
+                request_timeout_s=1.0,
+            ) as reader,
+        ):
+            slave.pause()
+            send(cluster, 400, size=40_000)  # more than fits into what lies between the two
+            reader.read(420)
+            leave_slaves_alone(cluster)
+            slave.resume()
+            for _ in range(20):
+                reader.poll()
+            assert resets == []
+            assert len(reader.messages) == 420
+            with pytest.raises(NotMaster, match="beyond what this slave has"):
+                reader.consumer.commit()
+        bring_back(cluster)
         wait_caught_up(cluster)
