@@ -14,7 +14,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd demo test test-fault docs lint format proto proto-check lock clean
-.PHONY: bench bench-faults bench-rebalances bench-routes compose-up compose-down compose-test
+.PHONY: bench bench-faults bench-rebalances bench-replication bench-routes compose-up compose-down compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ bench-faults: setup ## Measure sends while a broker is killed or hangs; takes ab
 
 bench-rebalances: setup ## Count what a group loses or reads twice while members come, leave, die and hang
 	$(VENV)/bin/python bench/rebalances.py $(ARGS)
+
+bench-replication: setup ## Kill replicas and cut them off (as root), time fail-overs, measure what a slave costs; half an hour
+	$(VENV)/bin/python bench/replication_faults.py $(ARGS)
 
 bench-routes: setup ## Measure a name server with 10,000 topics on 100 brokers
 	$(VENV)/bin/python bench/routes.py $(ARGS)

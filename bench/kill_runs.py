@@ -35,6 +35,7 @@ class Plan:
         chance: all that is random comes from it.
         network: that of the replicas; None when there is none.
         tell: takes the share that is done, and what comes next.
+        fault: the only one that is done; all kinds when it is empty.
     """
 
     rounds: int
@@ -42,6 +43,7 @@ class Plan:
     chance: random.Random
     network: Network | None
     tell: Callable[[float, str], None]
+    fault: str = ""
 
 
 @dataclass
@@ -101,7 +103,7 @@ def kill_run(name: str, plan: Plan, folder: Path, count: int, options: Mapping[s
                 path.touch()
             members = [started(read, cluster.nameserver, path.stem, path) for path in journals]
             processes += [producer, *members]
-            faults = Faults(cluster, plan.chance, plan.tell)
+            faults = Faults(cluster, plan.chance, plan.tell, plan.fault)
             with OffsetWatch(cluster.nameserver, GROUP, TOPIC) as watch:
                 wait_until(lambda: len(Journals(journals).reached()) == QUEUES, "the group does not read all queues")
                 faults.carry_out(plan.rounds)
@@ -117,6 +119,7 @@ def kill_run(name: str, plan: Plan, folder: Path, count: int, options: Mapping[s
     finally:
         for process in processes:
             process.kill()
+    verdict.examples += watch.examples
     judge_log(verdict, told, log)
     judge_group(verdict, Journals(journals), log)
     times = faults.failovers

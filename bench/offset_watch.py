@@ -17,11 +17,13 @@ class OffsetWatch:
     Attributes:
         looks: how often they have answered.
         went_back: how often an offset was lower than before.
+        examples: some of them as text.
     """
 
     def __init__(self, nameserver: str, group: str, topic: str) -> None:
         self.looks = 0
         self.went_back = 0
+        self.examples: list[str] = []
         self._asked = nameserver, group, topic
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="offset-watch", daemon=True)
@@ -44,5 +46,10 @@ class OffsetWatch:
                 except MiniMQError:
                     continue  # a broker is being restarted
                 self.looks += 1
-                self.went_back += sum(offset < seen.get(queue, 0) for queue, offset in found.items())
+                for queue, offset in found.items():
+                    if offset < seen.get(queue, 0):
+                        self.went_back += 1
+                        self.examples = [*self.examples, f"{queue} was committed up to {seen[queue]}, then {offset}"][
+                            :8
+                        ]
                 seen.update(found)

@@ -12,7 +12,8 @@ from replica_cluster import CONTROLLER, ReplicaCluster
 
 from minimq.local.broker_process import BrokerProcess
 
-#: Faults by name, with how often each comes; those that need a network are replaced by a pause without one.
+#: Faults by name, with how often each comes. Every second one is a kill; the others are cuts, or pauses where there is
+#: no network that can be cut.
 KILLS = {"kill master": 5, "kill slave": 2}
 CUTS = {
     "cut master off": 3,
@@ -40,6 +41,7 @@ class Faults:
         cluster: whose replicas are disturbed.
         chance: decides all that is random.
         tell: takes the share of the faults that is done, and what comes next.
+        fault: the only one that is done; all kinds when it is empty.
         done: how often each was done.
         failovers: seconds from each fault of a master until another one led; only where one did.
     """
@@ -47,15 +49,18 @@ class Faults:
     cluster: ReplicaCluster
     chance: random.Random
     tell: Callable[[float, str], None]
+    fault: str = ""
     done: Counter[str] = field(default_factory=Counter)
     failovers: list[float] = field(default_factory=list)
 
     def carry_out(self, rounds: int) -> None:
         """Carry out so many, and return when all replicas are in sync again."""
-        kinds = {**KILLS, **(CUTS if self.cluster.network else PAUSES)}
+        in_turn = KILLS, CUTS if self.cluster.network else PAUSES
         for number in range(rounds):
+            kinds = in_turn[number % 2]
             time.sleep(self.chance.uniform(0.0, _QUIET_S))
             [kind] = self.chance.choices(list(kinds), list(kinds.values()))
+            kind = self.fault or kind
             one = self.chance.random()
             self.tell(number / rounds, kind)
             self._carry_out(kind, one, self.chance.uniform(0.0, _LONGER_S))

@@ -20,6 +20,8 @@ from failover_times import FailoverLine, failover, failover_etcd
 from kill_runs import KillLine, Plan, kill_run
 from network import Network, NoNamespaces
 from replica_cluster import network_for
+from replica_faults import CUTS, PAUSES
+from replica_faults import KILLS as KILL_FAULTS
 from replication_cost import CostLine, cost
 from rich.console import Console
 from rich.progress import Progress
@@ -49,11 +51,17 @@ ROUNDS = {"kills": 100, "kills-of-three": 100, "kills-async": 20, "failover": 20
 @click.argument("names", nargs=-1, type=click.Choice([*KILLS, *OTHERS]))
 @click.option("--rounds", type=int, help="How many faults, or measurements; each scenario has a number of its own.")
 @click.option("--rate", default=5_000, show_default=True, help="Messages per second, where there are faults.")
+@click.option(
+    "--fault",
+    type=click.Choice(["", *KILL_FAULTS, *CUTS, *PAUSES]),
+    default="",
+    help="Only this one, to look at it closely.",
+)
 @click.option("--seed", type=int, help="Repeats the choices of an earlier run, which printed it.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep data and logs in this directory.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(
-    names: tuple[str, ...], rounds: int | None, rate: int, seed: int | None, keep: Path | None, output: str
+    names: tuple[str, ...], rounds: int | None, rate: int, fault: str, seed: int | None, keep: Path | None, output: str
 ) -> None:
     """Run the scenarios NAMES, or all of them. Exit status 1 when a synchronous master broke a promise."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
@@ -71,6 +79,7 @@ def main(
                 chance=random.Random(f"{seed} {name}"),
                 network=network,
                 tell=teller(progress, name),
+                fault=fault,
             )
             folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=keep))
             try:

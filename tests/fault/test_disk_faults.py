@@ -1,0 +1,276 @@
+"""Disks that fail, lie or are full, at a master and at a slave."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer
+from minimq.local.broker_process import BrokerProcess
+from minimq_broker.replication.backup import take_snapshot
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.compare import compare_directories
+from minimq_common.errors import CorruptBatch, SendFailed
+from support.disks import FailingDisk, failing_syncs, small_disk
+from support.reading import read_all
+from support.replicas import (
+    LEASE_S,
+    PATIENCE_S,
+    check_same,
+    find_master,
+    replicas,
+    wait_caught_up,
+    wait_for_master,
+    wait_in_sync,
+)
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.fault
+
+BODY = bytes(100_000)
+MESSAGES = 40
+
+
+class Sending:
+    """Numbered messages, sent beside the block; after it all that were acknowledged are stored, once."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged: list[bytes] = []
+
+    def __enter__(self) -> Sending:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        stored = [message.body for message in read_all(self._cluster.nameserver, "t")]
+        assert len(stored) == len(set(stored))
+        assert set(self.acknowledged) <= set(stored)
+
+    def go_on(self) -> None:
+        """Return when more is acknowledged than was handed in until now."""
+        enough = len(self.acknowledged) + 10
+        wait_until(lambda: len(self.acknowledged) >= enough, PATIENCE_S, what="acknowledged messages")
+
+    def _run(self) -> None:
+        with Producer(self._cluster.nameserver, send_timeout_s=2 * PATIENCE_S) as producer:
+            number = 0
+            while not self._end.is_set():
+                body = b"number %d" % number
+                producer.send(Message("t", body))
+                self.acknowledged.append(body)
+                number += 1
+
+
+# ---- a disk that fails ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that are started have syncs that can be made to fail."""
+    for name, value in failing_syncs(tmp_path).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_master_whose_sync_fails_does_not_try_again_and_its_slave_takes_over(tmp_path: Path) -> None:
+    with replicas(tmp_path / "data", role="sync-master", min_in_sync=1) as cluster:
+        master, slave = cluster.brokers
+        disk = FailingDisk(master.data_dir)
+        with Sending(cluster) as sending:
+            sending.go_on()
+            disk.fail()
+            assert wait_for_master(cluster, master) is slave
+            sending.go_on()
+            assert disk.failures == 1  # a second one might say that all is well, though the first has lost something
+            assert "stopped after an error" in master.log_path.read_text()
+            disk.work()
+            master.restart()
+            wait_in_sync(cluster, master, slave)
+            sending.go_on()
+        wait_caught_up(cluster)
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_slave_whose_sync_fails_is_left_out(tmp_path: Path) -> None:
+    with replicas(tmp_path / "data", role="sync-master", min_in_sync=1) as cluster:
+        master, slave = cluster.brokers
+        disk = FailingDisk(slave.data_dir)
+        with Sending(cluster) as sending:
+            sending.go_on()
+            disk.fail()
+            wait_in_sync(cluster, master)
+            sending.go_on()
+            assert disk.failures == 1
+            disk.work()
+            slave.restart()
+            wait_in_sync(cluster, master, slave)
+            sending.go_on()
+        assert find_master(cluster) is master
+        wait_caught_up(cluster)
+
+
+# ---- a disk that lies -------------------------------------------------------------------------------
+
+
+def flip_byte(broker: BrokerProcess, body: bytes) -> None:
+    """Change one byte of a message in the log of a broker that is stopped, in a segment that is sealed."""
+    *sealed, _ = sorted((broker.data_dir / "commitlog").glob("*.mdb"))
+    for file in sealed:
+        data = bytearray(file.read_bytes())
+        if (at := data.find(body)) >= 0:
+            data[at] ^= 1
+            file.write_bytes(data)
+            return
+    raise AssertionError(f"{body!r} is in none of {sealed}")
+
+
+@contextmanager
+def one_damaged(path: Path) -> Iterator[tuple[LocalCluster, BrokerProcess, BrokerProcess]]:
+    """A master and a slave that is stopped, in whose log a byte of message 7 is another one."""
+    options = {"role": "sync-master", "min_in_sync": 1, "segment_bytes": 1 << 16, "checkpoint_interval_s": 0.05}
+    with LocalCluster(
+        brokers=1, slaves=1, data_dir=path, broker_options=options, nameserver_options={"term_lease_s": LEASE_S}
+    ) as cluster:
+        master, slave = cluster.brokers
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        with Producer(cluster.nameserver) as producer:
+            for number in range(MESSAGES):
+                producer.send(Message("t", b"message %d: " % number + bytes(20_000)))
+        wait_caught_up(cluster)
+        slave.stop()
+        flip_byte(slave, b"message 7: ")
+        yield cluster, master, slave
+
+
+def wipe(broker: BrokerProcess) -> None:
+    """Delete all that a broker has, which is stopped: it copies everything from its master then."""
+    shutil.rmtree(broker.data_dir)
+
+
+def test_a_flipped_byte_of_a_slave_is_found_and_mended_by_a_copy(tmp_path: Path) -> None:
+    with one_damaged(tmp_path / "data") as (cluster, master, slave):
+        assert "CRC-32C" in check_directory(slave.data_dir).findings[0]
+        backup = tmp_path / "backup"
+        asyncio.run(take_snapshot(master.address, backup, 1 << 16))
+        assert "the entries differ" in str(compare_directories(backup, slave.data_dir).difference)
+
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        master.stop()
+        assert wait_for_master(cluster, master) is slave  # the damaged one
+        with pytest.raises(CorruptBatch):
+            read_all(cluster.nameserver, "t")
+        master.start()
+        wait_in_sync(cluster, master, slave)
+
+        slave.stop()
+        wait_for_master(cluster, slave)
+        wipe(slave)
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        assert len(read_all(cluster.nameserver, "t")) == MESSAGES
+    check_same(cluster)
+
+
+def test_what_is_damaged_is_not_copied(tmp_path: Path) -> None:
+    with one_damaged(tmp_path / "data") as (cluster, master, slave):
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        master.stop()
+        assert wait_for_master(cluster, master) is slave
+        wipe(master)  # of two replicas the wrong one is copied anew
+        master.start()
+        wait_until(lambda: "does not match its CRC-32C" in master.log_path.read_text(), PATIENCE_S)
+        wait_in_sync(cluster, slave)
+
+
+# ---- a full disk ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def with_small_disk(
+    path: Path,
+    *,
+    of: str,
+    **options: Any,  # noqa: ANN401 - of any type
+) -> Iterator[tuple[LocalCluster, Path]]:
+    """A master and a slave, one of them with a disk of 24 MiB. Yields also a file on it whose removal frees 8 MiB."""
+    with small_disk(path / "disk", "24m") as disk:
+        (path / "data").mkdir()
+        (path / "data" / of).symlink_to(disk, target_is_directory=True)
+        reserve = disk / "reserve"
+        reserve.write_bytes(bytes(8 << 20))
+        with replicas(path / "data", role="sync-master", checkpoint_interval_s=0.05, **options) as cluster:
+            yield cluster, reserve
+
+
+def send_until(producer: Producer, failure: str) -> int:
+    """Send until that fails in this way. Returns how many messages were acknowledged."""
+    acknowledged = 0
+
+    def send_on() -> None:
+        nonlocal acknowledged
+        for _ in range(1000):
+            producer.send(Message("t", BODY))
+            acknowledged += 1
+
+    with pytest.raises(SendFailed, match=failure):
+        send_on()
+    return acknowledged
+
+
+def test_a_slave_whose_disk_is_full_is_left_out_until_there_is_space(tmp_path: Path) -> None:
+    with with_small_disk(tmp_path, of="broker-a-1", min_in_sync=1) as (cluster, reserve):
+        master, slave = cluster.brokers
+        with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
+            for _ in range(200):  # 20 MB
+                producer.send(Message("t", BODY))
+            wait_in_sync(cluster, master)
+            producer.send(Message("t", BODY))
+            reserve.unlink()
+            wait_in_sync(cluster, master, slave)
+            producer.send(Message("t", BODY))
+        assert find_master(cluster) is master
+        wait_caught_up(cluster)
+        assert len(read_all(cluster.nameserver, "t")) == 202
+
+
+def test_a_full_disk_of_a_slave_that_is_needed_ends_sending(tmp_path: Path) -> None:
+    with with_small_disk(tmp_path, of="broker-a-1", min_in_sync=2, replica_lag_s=1.0) as (cluster, reserve):
+        master, slave = cluster.brokers
+        with Producer(cluster.nameserver, send_timeout_s=8.0) as producer:
+            acknowledged = send_until(producer, "1 replicas of broker-a are in sync, and it takes 2")
+            reserve.unlink()
+            wait_in_sync(cluster, master, slave)
+            producer.send(Message("t", BODY))
+        wait_caught_up(cluster)
+        assert len(read_all(cluster.nameserver, "t")) >= acknowledged + 1
+
+
+def test_a_master_whose_disk_is_full_refuses_messages_and_stays_the_master(tmp_path: Path) -> None:
+    """It can be read, groups go on, and somebody has to make space: another master would soon be as full."""
+    with with_small_disk(tmp_path, of="broker-a", min_in_sync=1) as (cluster, reserve):
+        master, slave = cluster.brokers
+        with Producer(cluster.nameserver, send_timeout_s=1.0) as producer:
+            acknowledged = send_until(producer, "the disk of the broker is full")
+            assert len(read_all(cluster.nameserver, "t")) == acknowledged
+            reserve.unlink()
+            producer.send(Message("t", BODY))
+        assert find_master(cluster) is master
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        assert len(read_all(cluster.nameserver, "t")) == acknowledged + 1

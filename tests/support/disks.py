@@ -1,0 +1,60 @@
+"""Disks for tests: one that is full, and one that fails."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_SOURCE = Path(__file__).with_name("failing_disk.c")
+
+
+@contextmanager
+def small_disk(path: Path, size: str) -> Iterator[Path]:
+    """Mount a file system of a size at a new directory; skips the test where that is not allowed."""
+    path.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"may not mount a file system: {mounted.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def failing_syncs(folder: Path) -> dict[str, str]:
+    """Return the environment for brokers whose syncs can be made to fail; see `FailingDisk`."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("a disk that fails takes a C compiler")
+    library = folder / "failing_disk.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE)], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
+class FailingDisk:
+    """Decides whether the syncs of a CommitLog fail.
+
+    Args:
+        data_dir: of a broker that was started with `failing_syncs`.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._signal = data_dir / "fail-sync"
+
+    @property
+    def failures(self) -> int:
+        """How many syncs have failed since `fail`."""
+        return self._signal.stat().st_size
+
+    def fail(self) -> None:
+        self._signal.touch()
+
+    def work(self) -> None:
+        self._signal.unlink()
