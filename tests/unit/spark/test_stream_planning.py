@@ -28,8 +28,8 @@ T = Subscription(("t",))
 DONE = StreamOffset({A0: 15, A1: 3}, {A0: 10, A1: 0}, {AT_A: 7})
 
 
-def ahead(bounds: Mapping[QueueName, Bounds], done: StreamOffset = DONE, **told: object) -> Outlook:
-    return look_ahead(done, Sight(bounds, **told), T)  # type: ignore[arg-type]
+def ahead(bounds: Mapping[QueueName, Bounds], done: StreamOffset = DONE) -> Outlook:
+    return look_ahead(done, Sight(bounds), T)
 
 
 # ---- Where a stream is ----------------------------------------------------------------------------
@@ -88,8 +88,9 @@ def test_a_new_queue_that_consumers_do_not_see_is_left_out_and_a_known_one_is_re
 
 
 def test_a_queue_whose_broker_is_silent_or_unknown_stays_where_it_is() -> None:
-    for told in ({}, {"silent": {AT_A: "no answer"}}):
-        outlook = ahead({B0: Bounds(0, 6, 9)}, **told)
+    bounds = {B0: Bounds(0, 6, 9)}
+    for sight in (Sight(bounds), Sight(bounds, silent={AT_A: "no answer"})):
+        outlook = look_ahead(DONE, sight, T)
         assert (outlook.starts, outlook.ends) == ({A0: 15, A1: 3, B0: 0}, {A0: 15, A1: 3, B0: 6})
         assert outlook.losses == ()
         assert outlook.topic_ids == {AT_A: 7, AT_B: 9}
@@ -116,7 +117,7 @@ def test_what_will_never_be_read_is_told(bounds: Bounds, expected: tuple[int, in
 
 
 def test_a_queue_that_was_deleted_is_told_and_forgotten() -> None:
-    told = ahead({B0: Bounds(0, 6, 9)}, absent=frozenset({AT_A}))
+    told = look_ahead(DONE, Sight({B0: Bounds(0, 6, 9)}, absent=frozenset({AT_A})), T)
     assert (told.ends, told.topic_ids) == ({B0: 6}, {AT_B: 9})
     assert told.losses[0] == "queue t/a/0, read up to offset 15, was deleted"
     assert len(told.losses) == 2

@@ -1,0 +1,161 @@
+"""Departures by airport and day, counted as they come: a streaming aggregation with late data and a restart.
+
+    python examples/flights_windows.py
+
+The flights of two weeks go through a queue for each airport. Some are sent a day late, which is in time for a watermark
+of two days; some are sent when their day has long been over, and these are not counted. The query is stopped in
+the middle and goes on from its checkpoint. In the end its counts are compared with those of the data.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+from flights_data import as_messages, departures
+from flights_spark import quiet_spark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import count, from_json, window
+from pyspark.sql.streaming.query import StreamingQuery
+
+from minimq import Admin, LocalCluster, MessageQueue, Producer
+
+TOPIC = "departures"
+AIRPORTS = ("EWR", "JFK", "LGA")
+BROKER = "broker-a"
+WATERMARK = "2 days"
+#: How many flights one micro-batch takes: about three days.
+PER_TRIGGER = 2500
+
+#: Flights by day and airport.
+Counts = dict[tuple[str, str], int]
+
+
+@dataclass
+class Table:
+    """What a real query would write to a database: the latest count for each day and airport."""
+
+    counts: Counts = field(default_factory=dict)
+    updates: int = 0
+    changed: threading.Event = field(default_factory=threading.Event)
+
+    def update(self, changed: DataFrame, _: int) -> None:
+        """Replace what a micro-batch has changed. It may come twice after a restart, which changes nothing more."""
+        for row in changed.collect():
+            self.counts[row.day, row.origin] = row.flights
+            self.updates += 1
+        self.changed.set()
+
+
+@dataclass(frozen=True)
+class Flights:
+    """Two weeks of flights in the order in which they are sent.
+
+    Attributes:
+        before: until the query is stopped.
+        after: the others, those that are a day late, and those that are too late.
+        expected: what is counted of them.
+    """
+
+    before: pd.DataFrame
+    after: pd.DataFrame
+    expected: Counts
+
+
+def two_weeks() -> Flights:
+    """Return the flights from 1 to 14 January 2013, of which the query sees one week before it is stopped."""
+    table = departures()
+    times = pd.to_datetime(table["time_hour"])
+    table = table[times < pd.Timestamp("2013-01-15", tz="UTC")]
+    times = times[table.index]
+    rank = table.groupby("origin").cumcount()
+    week = times < pd.Timestamp("2013-01-08", tz="UTC")
+    late = (times >= pd.Timestamp("2013-01-07", tz="UTC")) & week & (rank % 10 == 0)
+    too_late = (times < pd.Timestamp("2013-01-03", tz="UTC")) & (rank % 20 == 0)
+    counted = table[~too_late]
+    counts = counted.groupby([counted["time_hour"].str[:10], "origin"]).size()
+    return Flights(
+        before=table[week & ~late & ~too_late],
+        after=pd.concat([table[late], table[too_late], table[~week]]),
+        expected={(str(day), str(origin)): int(flights) for (day, origin), flights in counts.items()},
+    )
+
+
+def send(nameserver: str, table: pd.DataFrame) -> None:
+    """Send flights, each to the queue of its airport."""
+    with Producer(nameserver) as producer:
+        for number, airport in enumerate(AIRPORTS):
+            flights = as_messages(TOPIC, table[table["origin"] == airport])
+            producer.send_many(flights, queue=MessageQueue(TOPIC, BROKER, number))
+
+
+def flights_by_day(messages: DataFrame) -> DataFrame:
+    """Count flights by airport and day; a day is closed two days after it is over."""
+    flights = messages.select(
+        from_json(messages.body.cast("string"), "origin STRING, time_hour TIMESTAMP").alias("flight")
+    ).select("flight.*")
+    days = flights.withWatermark("time_hour", WATERMARK).groupBy(window("time_hour", "1 day"), "origin")
+    return days.agg(count("*").alias("flights")).selectExpr(
+        "date_format(window.start, 'yyyy-MM-dd') AS day", "origin", "flights"
+    )
+
+
+def start(spark: SparkSession, nameserver: str, checkpoint: Path, table: Table) -> StreamingQuery:
+    """Start the query, or go on with it where its checkpoint is, until all there is has been read."""
+    messages = (
+        spark.readStream.format("minimq")
+        .option("nameserver", nameserver)
+        .option("topic", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", PER_TRIGGER)
+        .option("consumerGroup", "flights-by-day")  # `minimq group describe flights-by-day` shows how far it is
+        .schema("body binary")
+        .load()
+    )
+    writer = flights_by_day(messages).writeStream.outputMode("update").foreachBatch(table.update)
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+
+def run(spark: SparkSession, nameserver: str, checkpoint: Path, flights: Flights) -> Table:
+    """Send the flights and count them. Returns what was counted."""
+    table = Table()
+    send(nameserver, flights.before)
+    query = start(spark, nameserver, checkpoint, table)
+    while query.isActive and not table.changed.wait(0.1):
+        pass  # one micro-batch of three is enough
+    query.stop()
+    start(spark, nameserver, checkpoint, table).awaitTermination()
+
+    send(nameserver, flights.after)
+    start(spark, nameserver, checkpoint, table).awaitTermination()
+    return table
+
+
+def differences(counted: Counts, expected: Counts) -> Iterable[str]:
+    """Yield what was counted wrongly."""
+    for key in sorted(counted.keys() | expected.keys()):
+        if counted.get(key) != expected.get(key):
+            yield f"{key}: counted {counted.get(key)} flights, expected {expected.get(key)}"
+
+
+def main() -> None:
+    """Run it on this machine and print the counts."""
+    flights = two_weeks()
+    with LocalCluster(brokers=1) as cluster, quiet_spark() as spark, tempfile.TemporaryDirectory() as folder:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic(TOPIC, queues=len(AIRPORTS))
+        table = run(spark, cluster.nameserver, Path(folder), flights)
+    for (day, airport), number in sorted(table.counts.items()):
+        print(day, airport, number)
+    wrong = list(differences(table.counts, flights.expected))
+    print("\n".join(wrong) or f"all {sum(table.counts.values())} flights were counted as expected")
+    raise SystemExit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
