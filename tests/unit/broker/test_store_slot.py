@@ -1,0 +1,143 @@
+"""The store of a broker while it is changed from the ground up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minimq_broker.core.state import State
+from minimq_broker.services.store_slot import StoreSlot
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
+from minimq_common.errors import StoreError, SystemBusy
+
+WHY = "it is copied"
+
+
+class Opened:
+    """A slot of one of several replicas, which has led and written one entry."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.replaced: list[State] = []
+        self.slot = StoreSlot(
+            path, StoreOptions(), alone=False, notify=lambda *_: None, grown=lambda: None, clock_ms=lambda: 1
+        )
+        self.slot.replaced = self.replaced.append
+        self.slot.store.lead(1)
+        self.slot.store.follow()
+        assert self.slot.log_end > 0
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        async def running() -> None:
+            await work
+
+        asyncio.run(running())
+
+    def close(self) -> None:
+        self.slot.any_store.close()
+        assert check_directory(self.path).findings == []
+
+
+def test_nobody_looks_while_the_store_is_changed(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    seen: list[object] = []
+
+    def work(store: MessageStore) -> None:
+        with pytest.raises(SystemBusy, match=WHY):
+            _ = opened.slot.store
+        seen.append((opened.slot.is_closed, opened.slot.log_end, opened.slot.last_term))
+        store.truncate(0)
+
+    opened.run(opened.slot.change(work, WHY))
+
+    assert seen == [(True, 0, 0)]
+    assert not opened.slot.is_closed
+    assert opened.slot.store.end == 0
+    assert len(opened.replaced) == 1
+    opened.close()
+
+
+def test_a_copy_takes_the_place_of_all_that_there_was(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    entries = opened.slot.store.entries(0, 1)
+
+    async def copy(path: Path, segment_bytes: int) -> None:
+        made = StoreCopy(path, Snapshot(0, []), 0, segment_bytes, replace=True)
+        made.put(entries)
+        made.finish()
+
+    opened.run(opened.slot.replace(copy, WHY))
+
+    assert opened.slot.store.entries(0, 1 << 20) == entries
+    assert opened.slot.last_term == 1
+    opened.close()
+
+
+def test_a_copy_that_fails_leaves_an_empty_store(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+
+    async def copy(path: Path, segment_bytes: int) -> None:
+        StoreCopy(path, Snapshot(0, []), 0, segment_bytes, replace=True).close()
+        raise StoreError("the master is gone")
+
+    with pytest.raises(StoreError, match="the master is gone"):
+        opened.run(opened.slot.replace(copy, WHY))
+
+    assert opened.slot.store.end == 0
+    assert len(opened.replaced) == 1
+    opened.close()
+
+
+def test_a_copy_that_is_cancelled_leaves_a_store_that_can_be_used(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+
+    async def cancel_it() -> None:
+        begun = asyncio.Event()
+
+        async def copy(path: Path, segment_bytes: int) -> None:
+            StoreCopy(path, Snapshot(0, []), 0, segment_bytes, replace=True).close()
+            begun.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(opened.slot.replace(copy, WHY))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    opened.run(cancel_it())
+
+    assert not opened.slot.is_closed
+    opened.slot.store.lead(2)
+    assert opened.slot.last_term == 2
+    opened.close()
+
+
+def test_a_store_that_cannot_be_opened_again_is_opened_later(tmp_path: Path) -> None:
+    opened = Opened(tmp_path / "data")
+    away = tmp_path / "away"
+
+    def break_it() -> None:
+        opened.path.rename(away)
+        opened.path.write_text("not a directory")
+
+    async def copy(path: Path, segment_bytes: int) -> None:
+        await asyncio.to_thread(break_it)
+
+    with pytest.raises(StoreError):
+        opened.run(opened.slot.replace(copy, WHY))
+    assert opened.slot.is_closed
+    with pytest.raises(StoreError):
+        opened.run(opened.slot.ensure_open())
+    opened.path.unlink()
+    away.rename(opened.path)
+    opened.run(opened.slot.ensure_open())
+
+    assert opened.slot.last_term == 1
+    opened.close()
