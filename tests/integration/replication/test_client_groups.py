@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq import LocalCluster, MessageQueue, MiniMQError, PullConsumer
+from minimq import LocalCluster, MessageQueue, MiniMQError, PullConsumer, PushConsumer, ReceivedMessage
 from support.client_replicas import bring_back, committed, ends, leave_slaves_alone, members_at, send
+from support.listening import Answer, Listener
 from support.members import Log
 from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
@@ -148,4 +149,33 @@ def test_a_group_leaves_a_master_that_hangs_as_soon_as_there_is_another(tmp_path
             check_all_read_once(group, ends(cluster))
         master.resume()
         wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_listener_gets_everything_once_at_a_slave_and_at_the_master(tmp_path: Path) -> None:
+    with replicas(tmp_path, nameservers=2) as cluster:
+        send(cluster, 200)
+        wait_caught_up(cluster)
+        listener = Listener()
+        half = threading.Event()
+
+        def hold_after_half(messages: list[ReceivedMessage]) -> Answer:
+            answer = listener(messages)
+            if len(listener.calls) >= 100:
+                half.wait(PATIENCE_S)
+            return answer
+
+        with PushConsumer(cluster.nameserver, group="g", start="earliest", prefetch_messages=20, threads=2) as consumer:
+            consumer.subscribe("t")
+            consumer.start(hold_after_half)
+            wait_until(lambda: len(listener.calls) >= 100, PATIENCE_S)
+            leave_slaves_alone(cluster)
+            half.set()
+            wait_until(lambda: len(listener.calls) == 200, PATIENCE_S, what=f"all of them; {len(listener.calls)}")
+            bring_back(cluster)
+            send(cluster, 10)
+            wait_until(lambda: sum(listener.calls.values()) >= 210, PATIENCE_S, what="those that came later")
+        assert sum(listener.calls.values()) == 210
         wait_caught_up(cluster)
