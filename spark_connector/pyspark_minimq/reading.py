@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Brokers look for so many tags; for more, all messages are fetched.
+MOST_TAGS = 1000
+
 
 class RangePartition(InputPartition):
     """The part of a queue that one task reads."""
@@ -49,34 +52,36 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
         part = partition.part
         columns = ArrowColumns(schema, options.tags)
         reader = range_reader(options.nameserver)
-        queue = MessageQueue(*part.queue)
         if columns.are_known:  # nothing has to be fetched
-            start, end = _stored(reader, queue, part, strict=options.fail_on_data_loss)
-            yield from columns.count(queue, start, end)
+            start, end = _stored(reader, part, strict=options.fail_on_data_loss)
+            yield from columns.count(MessageQueue(*part.queue), start, end)
             return
         # Closed when Spark needs no more, which ends the pull at the broker.
-        with closing(_stored_batches(reader, queue, part, strict=options.fail_on_data_loss)) as batches:
+        with closing(_stored_batches(reader, part, options)) as batches:
             yield from columns.convert(batches, part.start, part.end)
 
 
 def _stored_batches(
-    reader: RangeReader, queue: MessageQueue, part: OffsetRange, *, strict: bool
+    reader: RangeReader, part: OffsetRange, options: ReadOptions
 ) -> Generator[ReceivedBatch, None, None]:
-    """Yield the batches of a range. When messages are gone, that is an error if it is strict, or the others are read.
+    """Yield the batches of a range that may hold what is wanted.
 
     Raises:
-        OffsetOutOfRange: messages are no longer stored, and it is strict.
+        OffsetOutOfRange: messages are no longer stored, and that is to be an error; otherwise the others are read.
         MiniMQError: a batch is damaged, or its broker is gone.
     """
+    queue = MessageQueue(*part.queue)
+    tags = options.tags if options.tags is not None and len(options.tags) <= MOST_TAGS else ()
     start, end = part.start, part.end
     while start < end:
         try:
-            with closing(reader.read(queue, start, end)) as batches:
+            with closing(reader.read(queue, start, end, tags)) as batches:
                 for batch in batches:
                     yield batch
                     start = batch.end_offset
+            return
         except errors.OffsetOutOfRange as error:
-            if strict:
+            if options.fail_on_data_loss:
                 raise _lost(error.message) from None
             log.warning("reading what is left: %s", error.message)
             first, last = reader.bounds(queue)
@@ -86,8 +91,9 @@ def _stored_batches(
             start, end = left
 
 
-def _stored(reader: RangeReader, queue: MessageQueue, part: OffsetRange, *, strict: bool) -> tuple[int, int]:
+def _stored(reader: RangeReader, part: OffsetRange, *, strict: bool) -> tuple[int, int]:
     """Return which offsets of a range are stored; all of them if it is strict. Raises as `_stored_batches` does."""
+    queue = MessageQueue(*part.queue)
     with suppress(errors.OffsetOutOfRange), closing(reader.read(queue, part.start, part.start + 1)) as batches:
         next(batches)  # which waits for a broker that is just not there
     first, end = reader.bounds(queue)

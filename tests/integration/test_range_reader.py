@@ -45,6 +45,26 @@ def test_the_batches_that_hold_a_range(cluster: LocalCluster, reader: RangeReade
     assert reader.bounds(queue) == (0, 1000)
 
 
+def test_batches_without_a_wanted_tag_are_passed_over(cluster: LocalCluster, reader: RangeReader, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-b", 2)
+    with Producer(cluster.nameserver) as producer:
+        for first in range(0, 1000, BATCH):
+            tag = {300: "rare", 800: "rare", 500: "other"}.get(first, "common")
+            producer.send_many([Message(topic, b"%d" % (first + n), tag=tag) for n in range(BATCH)], queue=queue)
+    rare = [*range(300, 400), *range(800, 900)]
+    assert numbers(reader.read(queue, 0, 1000, ["rare"])) == rare
+    assert numbers(reader.read(queue, 350, 1000, ["rare", "other"])) == [
+        *range(300, 400),
+        *range(500, 600),
+        *rare[100:],
+    ]
+    assert numbers(reader.read(queue, 0, 700, ["rare"])) == rare[:100]
+    assert numbers(reader.read(queue, 400, 800, ["rare"])) == []
+    assert numbers(reader.read(queue, 0, 1000, ["nowhere"])) == []
+    with pytest.raises(OffsetOutOfRange, match="stored are 0 to 999"):
+        list(reader.read(queue, 0, 1001, ["rare"]))
+
+
 def test_what_is_not_stored_is_an_error_that_says_what_is(
     cluster: LocalCluster, reader: RangeReader, topic: str
 ) -> None:

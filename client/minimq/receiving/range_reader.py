@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue as queues
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from minimq.receiving.received import ReceivedBatch, StoredBatch
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.batch import RecordBatch, Section
+from minimq_common.batch import RecordBatch, Section, tag_hash
 from minimq_common.errors import (
     DeadlineExceeded,
     MiniMQError,
@@ -74,14 +74,19 @@ class RangeReader:
     def __init__(
         self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, options: RangeOptions | None = None
     ) -> None:
-        self._options = options or RangeOptions()
+        #: How ranges are read.
+        self.options = options or RangeOptions()
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()
         #: Where the queues of a broker are read.
-        self.places = ReadPlaces(self._routes, self._links, slaves=self._options.read_from_slaves)
+        self.places = ReadPlaces(self._routes, self._links, slaves=self.options.read_from_slaves)
 
-    def read(self, queue: MessageQueue, start: int, end: int) -> Generator[ReceivedBatch, None, None]:
+    def read(
+        self, queue: MessageQueue, start: int, end: int, tags: Collection[str] = ()
+    ) -> Generator[ReceivedBatch, None, None]:
         """Yield the batches that hold the offsets from `start` up to but not including `end`, in order.
+
+        With tags, batches are left out that are known to hold none of them; the others may hold further messages.
 
         Batches are not cut: the first may begin before `start` and the last may go beyond `end`. When a connection
         breaks, reading goes on at the next offset. Closing the generator ends the pull at the broker.
@@ -92,7 +97,7 @@ class RangeReader:
             TopicNotFound, QueueNotFound: there is no such queue.
             MiniMQError: nothing came for `patience_s` seconds; the class is that of the last failure.
         """
-        reading = _Reading(self, queue, start, end, self._options)
+        reading = _Reading(self, queue, start, end, tags)
         try:
             yield from reading.batches()
         finally:
@@ -106,7 +111,7 @@ class RangeReader:
             MiniMQError: its broker is not known or did not answer.
         """
         request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
-        answer = self.places.call(queue, lambda stub: stub.DescribeTopic, request, self._options.answer_timeout_s)
+        answer = self.places.call(queue, lambda stub: stub.DescribeTopic, request, self.options.answer_timeout_s)
         for status in answer.queues:
             if status.queue_id == queue.queue_id:
                 return status.min_offset, status.max_offset
@@ -132,11 +137,12 @@ class RangeReader:
 class _Reading:
     """One range on its way. Belongs to one thread; only the inbox is filled by another, that of the pull stream."""
 
-    def __init__(self, reader: RangeReader, queue: MessageQueue, start: int, end: int, options: RangeOptions) -> None:
+    def __init__(self, reader: RangeReader, queue: MessageQueue, start: int, end: int, tags: Collection[str]) -> None:
         self._reader = reader
         self._queue = queue
         self._end = end
-        self._options = options
+        self._tag_hashes = sorted(set(map(tag_hash, tags)))
+        self._options = reader.options
         self._next = start  # offset that is handed out next
         self._fetched = start  # offset after everything that has arrived
         self._stream: PullStream | None = None
@@ -150,8 +156,11 @@ class _Reading:
     def batches(self) -> Iterator[ReceivedBatch]:
         """Yield the batches."""
         while self._next < self._end:
-            batch = ReceivedBatch(self._queue, self._patiently())
-            if not batch.base_offset <= self._next < batch.end_offset:
+            stored = self._patiently()
+            if stored is None:
+                return
+            batch = ReceivedBatch(self._queue, stored)
+            if not self._tag_hashes and not batch.base_offset <= self._next < batch.end_offset:
                 raise self._not_stored(f"the broker went on at {batch.base_offset}")
             self._next = batch.end_offset
             yield batch
@@ -164,8 +173,8 @@ class _Reading:
         self._pulling = False
         self._inbox = queues.SimpleQueue()
 
-    def _patiently(self) -> StoredBatch:
-        """Return the next batch as it was stored; what may help is tried until the patience is over."""
+    def _patiently(self) -> StoredBatch | None:
+        """Return the next batch as it was stored, None after the last; what may help is tried for a while."""
         give_up = time.monotonic() + self._options.patience_s
         pause_s = _FIRST_RETRY_S
         while True:
@@ -184,8 +193,8 @@ class _Reading:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
 
-    def _take(self) -> StoredBatch:
-        """Return the next batch, and see to it that those after it are on their way."""
+    def _take(self) -> StoredBatch | None:
+        """Return the next batch, None after the last, and see to it that those after it are on their way."""
         with suppress(queues.Empty):
             while True:
                 self._accept(*self._inbox.get_nowait())
@@ -193,6 +202,8 @@ class _Reading:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
+            if self._fetched >= self._end:  # the rest was passed over
+                return None
             self._pull()
             try:
                 self._accept(*self._inbox.get(timeout=self._options.answer_timeout_s))
@@ -226,6 +237,7 @@ class _Reading:
             offset=self._fetched,
             max_messages=self._end - self._fetched,
             max_bytes=room,
+            tag_hashes=self._tag_hashes,
         )
         self._stream.pull(request, lambda frame, error: inbox.put((frame, error)))
         self._pulling = True
@@ -241,10 +253,12 @@ class _Reading:
                 self._failure = Unavailable(f"its slave does not have it: {self._failure.message}")
         else:
             for stored in map(StoredBatch.from_wire, frame.batches):
-                self._ready.append(stored)
-                self._ready_bytes += len(stored.data)
+                if stored.base_offset < self._end:  # one with a wanted tag may be beyond
+                    self._ready.append(stored)
+                    self._ready_bytes += len(stored.data)
                 self._fetched = stored.base_offset + stored.count
-            if not frame.batches and self._fetched < self._end:
+            self._fetched = max(self._fetched, frame.next_offset)
+            if frame.end and not frame.batches and self._fetched < self._end:
                 kind = Unavailable if frame.from_slave else OffsetOutOfRange
                 self._failure = kind(f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}")
         if self._failure is not None:
