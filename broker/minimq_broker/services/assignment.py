@@ -30,7 +30,7 @@ class AssignmentService:
     async def query(self, request: broker_pb2.QueryAssignmentRequest) -> broker_pb2.QueryAssignmentResponse:
         """Tell a member its share of a topic, on all brokers, from the member list as it is now.
 
-        Only the deciding broker answers: the first by name of those masters that carry a topic of the group. Others
+        Only the deciding broker answers: the first by name of those that carry a topic of the group. Others
         refuse and name it, since a member list of theirs may be another one; whoever asked them looks at the routes
         again and asks anew.
 
@@ -69,9 +69,7 @@ class AssignmentService:
         )
 
     def _check_decider(self, group: str, routes: list[TopicRoute]) -> None:
-        carriers = {
-            queue.broker_name for route in routes for queue in route.read_queues() if route.master_of(queue.broker_name)
-        }
+        carriers = {queue.broker_name for route in routes for queue in route.read_queues()}
         decider = min(carriers, default=self._broker_name)
         if decider != self._broker_name:
             raise GroupConflict(f"broker {decider} decides for group {group!r}, not {self._broker_name}: ask there")

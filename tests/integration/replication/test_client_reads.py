@@ -16,6 +16,8 @@ from minimq.receiving.range_reader import RangeReader
 from minimq_common.errors import NotMaster, Unavailable
 from support.client_replicas import bring_back, committed, ends, leave_slaves_alone, messages_out, send
 from support.command import Minimq
+from support.detour import lead
+from support.relay import Relay
 from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
@@ -137,6 +139,37 @@ def test_readers_go_on_though_no_name_server_says_that_the_master_is_gone(tmp_pa
             assert len(faithful.messages) < 200  # what it had fetched before
             bring_back(cluster)
             faithful.read(300)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_reader_that_is_cut_off_from_the_master_reads_a_slave_until_the_line_is_mended(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster:
+        master, slave = cluster.brokers
+        wanted = queues(cluster)
+        with (
+            Relay(master.address) as relay,
+            PullConsumer(cluster.nameserver, group="lone", start="earliest") as consumer,
+        ):
+            lead(consumer, {master.address: relay.address})
+            consumer.assign(wanted)
+            reader = Reader(consumer)
+            send(cluster, 10)
+            reader.read(10)
+            relay.cut(for_good=True)
+            send(cluster, 10)
+            reader.read(20)
+            assert messages_out(slave) == 10
+            relay.mend()
+
+            def is_back() -> bool:
+                before = messages_out(slave)
+                send(cluster, 10)
+                reader.read(len(reader.messages) + 10)
+                return messages_out(slave) == before
+
+            wait_until(is_back, PATIENCE_S, what="the master is read again")
         wait_caught_up(cluster)
 
 
