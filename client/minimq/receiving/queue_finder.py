@@ -12,7 +12,7 @@ import grpc
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq.receiving.offset_stores import BrokerOffsets, Commit
 from minimq.routes.nameserver_link import NameServerLinks
-from minimq.routes.read_places import ReadPlaces
+from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import MiniMQError, TopicNotFound
@@ -158,7 +158,7 @@ class QueueFinder:
             InvalidArgument: the group cannot be named so.
         """
         store = BrokerOffsets(
-            self._links, lambda queue: self._places.of(queue).address, check_group(group), "", self._timeout_s
+            self._links, lambda queue: self._place(queue).address, check_group(group), "", self._timeout_s
         )
         return store.save([Commit(queue, offset, sought=True) for queue, offset in offsets.items()])
 
@@ -167,6 +167,10 @@ class QueueFinder:
         self._links.close()
         self._routes.close()
         self._nameservers.close()
+
+    def _place(self, queue: MessageQueue) -> ReadPlace:
+        self._routes.route(queue.topic)  # without which places are not known
+        return self._places.of(queue)
 
     def _ask(
         self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: _Method[Request, Response]
@@ -184,7 +188,7 @@ class QueueFinder:
             begun = {}
             for key, (queue, request) in waiting.items():
                 try:
-                    place = self._places.of(queue)
+                    place = self._place(queue)
                     if (key, place.address) in tried:
                         continue
                     tried.add((key, place.address))

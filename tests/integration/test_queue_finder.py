@@ -1,0 +1,113 @@
+"""`QueueFinder` on real servers: what topics have, also while a broker or its master is away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Permission, Producer
+from minimq.receiving.queue_finder import QueueFinder
+from minimq_common.errors import InvalidArgument, QueueNotFound, Unavailable
+from support.client_replicas import bring_back, leave_slaves_alone, send
+from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def finder(cluster: LocalCluster) -> Iterator[QueueFinder]:
+    with closing(QueueFinder(cluster.nameserver)) as made:
+        yield made
+
+
+def test_queues_with_their_bounds(cluster: LocalCluster, finder: QueueFinder, admin: Admin, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-b", 3)
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 5, queue=queue)
+    admin.update_topic(topic, read_queues=2, permission=Permission.READ, brokers=["broker-a"], force=True)
+    found = finder.find([topic, "nowhere"])
+
+    assert list(found.queues) == [
+        MessageQueue(topic, broker, n) for broker in ("broker-a", "broker-b") for n in range(4)
+    ]
+    assert (found.absent, found.failures) == (frozenset(), {})
+    five = found.queues[queue]
+    assert (five.first, five.end, five.is_shown, five.is_readable, five.from_slave) == (0, 5, True, True, False)
+    assert [found.queues[MessageQueue(topic, "broker-a", n)].is_shown for n in range(4)] == [True, True, False, False]
+    assert topic in finder.topics()
+
+
+def test_a_topic_that_was_deleted_or_made_anew_is_told(finder: QueueFinder, admin: Admin, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    before = finder.find([topic]).queues[queue].topic_id
+    admin.delete_topic(topic)
+    wait_until(lambda: not finder.find([topic]).queues)
+    admin.create_topic(topic, queues=1)
+    wait_until(lambda: queue in finder.find([topic]).queues)
+    assert finder.find([topic]).queues[queue].topic_id != before
+
+
+def test_offsets_by_time(cluster: LocalCluster, finder: QueueFinder, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-a", 1)
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 5, queue=queue)
+    empty, now = MessageQueue(topic, "broker-b", 1), datetime.now(UTC)
+    assert finder.offsets_at([queue, empty], now - timedelta(hours=1)) == {queue: 0, empty: 0}
+    assert finder.offsets_at([queue, empty], now + timedelta(hours=1)) == {queue: 5, empty: 0}
+    with pytest.raises(QueueNotFound, match=f"the offset of queue {topic}/broker-a/9 at .* is not known"):
+        finder.offsets_at([MessageQueue(topic, "broker-a", 9)], now)
+
+
+def test_progress_of_a_group_without_members(
+    cluster: LocalCluster, finder: QueueFinder, admin: Admin, topic: str
+) -> None:
+    queue, other = MessageQueue(topic, "broker-a", 1), MessageQueue(topic, "broker-b", 2)
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 5, queue=queue)
+    assert finder.commit(topic, {queue: 4, other: 0}) == {}
+    assert admin.committed_offsets(topic) == {queue: 4, other: 0}
+    assert admin.describe_group(topic).lag == 1
+    failures = finder.commit(topic, {queue: 2, other: 7})  # one goes back, the other is beyond the end
+    assert list(failures) == [other]
+    assert admin.committed_offsets(topic)[queue] == 2
+    with pytest.raises(InvalidArgument):
+        finder.commit("a group", {queue: 1})
+
+
+def test_a_broker_that_is_away_is_named_and_the_others_answer() -> None:
+    with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin, closing(QueueFinder(own.nameserver)) as finder:
+        admin.create_topic("t", queues=1)
+        assert len(finder.find(["t"]).queues) == 2
+        own.brokers[0].kill()
+        found = finder.find(["t"])
+        assert list(found.queues) == [MessageQueue("t", "broker-b", 0)]
+        assert list(found.failures) == [("t", "broker-a")]
+        with pytest.raises(Unavailable, match="the offset of queue t/broker-a/0"):
+            finder.offsets_at([MessageQueue("t", "broker-a", 0)], datetime.now(UTC))
+        own.brokers[0].start()
+        wait_until(lambda: len(finder.find(["t"]).queues) == 2, PATIENCE_S)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_slaves_are_asked_while_the_master_is_away(tmp_path: Path) -> None:
+    with replicas(tmp_path, nameservers=2) as cluster, closing(QueueFinder(cluster.nameserver)) as finder:
+        send(cluster, 100)
+        wait_caught_up(cluster)
+        before = finder.find(["t"]).queues
+        assert sum(found.end for found in before.values()) == 100
+        assert not any(found.from_slave for found in before.values())
+
+        leave_slaves_alone(cluster)
+        meanwhile = finder.find(["t"])
+        assert meanwhile.failures == {}
+        assert {queue: found.end for queue, found in meanwhile.queues.items()} == {
+            queue: found.end for queue, found in before.items()
+        }
+        assert all(found.from_slave for found in meanwhile.queues.values())
+        assert finder.offsets_at(queues(cluster), datetime.fromtimestamp(1, UTC)) == dict.fromkeys(queues(cluster), 0)
+        bring_back(cluster)
+        wait_until(lambda: not any(f.from_slave for f in finder.find(["t"]).queues.values()), PATIENCE_S)
