@@ -1,6 +1,9 @@
 """How fast Spark reads a topic, and what that costs: rows a second, and CPU seconds of Spark and of the brokers.
 
-    python bench/spark_scan.py [--messages 2000000] [--body-bytes 100] [--runs 3]
+    python bench/spark_scan.py [small large skewed] [--runs 3] [--cores 2] [--check]
+
+`small` has bodies of 100 bytes, `large` of 1 KiB; in `skewed` one queue of eight has everything, and all cores should
+have work all the same: that is `cores_busy`, which counts those of Spark. `--check` only sees that everything runs.
 
 Everything runs on this machine, so the brokers share its cores with Spark, and what is read is in its page cache.
 """
@@ -21,14 +24,14 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from minimq import Admin, LocalCluster, Message, Producer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 
 TOPIC = "scan"
-#: Every column but the properties.
-WIDE = (
-    "topic string, broker_name string, queue_id int, offset bigint, body binary, tag string, keys array<string>, "
-    "born_timestamp timestamp, store_timestamp timestamp, message_id string"
-)
+#: Also with properties.
+RICH = "scan-rich"
+QUEUES = 8
+#: Messages that are sent by one call.
+SLICE = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +43,47 @@ class ScanResult:
         rows: messages read.
         seconds: from the call to the end, planning included.
         rows_per_s: rows a second.
+        megabytes_per_s: megabytes of bodies a second.
         spark_cpu_s: CPU seconds of the driver, Java and the Python workers.
         broker_cpu_s: CPU seconds of all brokers and name servers.
+        tasks: partitions.
     """
 
     query: str
     rows: int
     seconds: float
     rows_per_s: float
+    megabytes_per_s: float
     spark_cpu_s: float
     broker_cpu_s: float
+    tasks: int
+
+    @property
+    def cores_busy(self) -> float:
+        """How many cores Spark has used on average."""
+        return self.spark_cpu_s / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is stored.
+
+    Attributes:
+        messages: how many; of those with properties there are half as many.
+        body_bytes: length of each body.
+        queues: how many of the eight have them.
+    """
+
+    messages: int
+    body_bytes: int
+    queues: int = QUEUES
+
+
+SCENARIOS = {
+    "small": Scenario(2_000_000, 100),
+    "large": Scenario(600_000, 1024),
+    "skewed": Scenario(10_000_000, 100, queues=1),
+}
 
 
 def discard(frame: DataFrame) -> None:
@@ -57,36 +91,67 @@ def discard(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-#: Name, columns, and what is done with them.
-QUERIES: tuple[tuple[str, str, Callable[[DataFrame], object]], ...] = (
-    ("all columns but properties", WIDE, discard),
-    ("offset and body", "offset bigint, body binary", discard),
-    ("sum over body", "body binary", lambda frame: frame.selectExpr("sum(length(body))").collect()),
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is read, and what is done with it; all columns when none are named."""
+
+    name: str
+    columns: str | None
+    action: Callable[[DataFrame], object] = discard
+    topic: str = TOPIC
+
+
+QUERIES = (
+    Query("offset and body", "offset bigint, body binary"),
+    Query("four columns", "offset bigint, body binary, tag string, store_timestamp timestamp"),
+    Query("all columns, two properties", None, topic=RICH),
+    Query("sum over body", "body binary", lambda frame: frame.selectExpr("sum(length(body))").collect()),
+    Query("count", "offset bigint", lambda frame: frame.count()),
 )
 
 
-def spark_scan(messages: int = 2_000_000, body_bytes: int = 100, runs: int = 3, cores: int = 2) -> list[ScanResult]:
+def spark_scan(
+    messages: int | None = None, body_bytes: int | None = None, runs: int = 3, cores: int = 2, scenario: str = "small"
+) -> list[ScanResult]:
     """Fill a topic and read it with each query: once to warm up, then `runs` times.
 
     Args:
-        messages: how many, each with a tag and a key.
-        body_bytes: length of each body.
+        messages: how many, each with a tag and a key, if not as in the scenario.
+        body_bytes: length of each body, if not as in the scenario.
         runs: of which the median counts.
         cores: that Spark may use.
+        scenario: one of `SCENARIOS`.
     """
+    chosen = SCENARIOS[scenario]
+    count, size = messages or chosen.messages, body_bytes or chosen.body_bytes
+    queries = [query for query in QUERIES if scenario == "small" or query.topic == TOPIC]
     with LocalCluster(brokers=1) as cluster, spark_on(cores) as spark:
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic(TOPIC, queues=2 * cores)
-        with Producer(cluster.nameserver) as producer:
-            producer.send_many(tagged(messages, body_bytes))
-        return [_measure(spark, cluster, messages, runs, *query) for query in QUERIES]
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            for topic, rows in ((TOPIC, count), (RICH, count // 2)):
+                admin.create_topic(topic, queues=QUEUES)
+                if topic in {query.topic for query in queries}:
+                    fill(producer, topic, rows, size, chosen.queues)
+        return [
+            _measure(spark, cluster, count if query.topic == TOPIC else count // 2, size, runs, query)
+            for query in queries
+        ]
 
 
-def tagged(count: int, body_bytes: int) -> Iterator[Message]:
-    """Yield messages with a tag and a key."""
+def fill(producer: Producer, topic: str, count: int, size: int, queues: int) -> None:
+    """Send messages, evenly to some of the queues."""
+    for queue in range(queues):
+        share = count * (queue + 1) // queues - count * queue // queues
+        for first in range(0, share, SLICE):  # so that not all receipts are held
+            sent = tagged(topic, min(SLICE, share - first), size)
+            producer.send_many(sent, queue=MessageQueue(topic, "broker-a", queue))
+
+
+def tagged(topic: str, count: int, size: int) -> Iterator[Message]:
+    """Yield messages with a tag and a key, and with two properties if they are to be rich."""
     tags = [f"tag-{number}" for number in range(10)]
     for number in range(count):
-        yield Message(TOPIC, b"%0*d" % (body_bytes, number), tag=tags[number % 10], keys=(f"key-{number}",))
+        properties = {"region": "eu", "number": str(number)} if topic == RICH else {}
+        yield Message(topic, b"%0*d" % (size, number), tags[number % 10], (f"key-{number}",), properties)
 
 
 @contextmanager
@@ -102,27 +167,23 @@ def spark_on(cores: int) -> Iterator[SparkSession]:
 
 
 def _measure(
-    spark: SparkSession,
-    cluster: LocalCluster,
-    rows: int,
-    runs: int,
-    query: str,
-    schema: str,
-    action: Callable[[DataFrame], object],
+    spark: SparkSession, cluster: LocalCluster, rows: int, body_bytes: int, runs: int, query: Query
 ) -> ScanResult:
     results = []
     for _ in range(runs + 1):
-        source = spark.read.format("minimq").option("nameserver", cluster.nameserver).option("topic", TOPIC)
-        before, started = _cpu_seconds(cluster), time.monotonic()
-        action(source.schema(schema).load())
-        seconds, after = time.monotonic() - started, _cpu_seconds(cluster)
+        source = spark.read.format("minimq").option("nameserver", cluster.nameserver).option("topic", query.topic)
+        before, started = cpu_seconds(cluster), time.monotonic()
+        frame = (source.schema(query.columns) if query.columns else source).load()
+        query.action(frame)
+        seconds, after = time.monotonic() - started, cpu_seconds(cluster)
         spark_s, broker_s = (end - start for start, end in zip(before, after, strict=True))
-        results.append(ScanResult(query, rows, seconds, rows / seconds, spark_s, broker_s))
+        speed, tasks = rows / seconds, frame.rdd.getNumPartitions()
+        results.append(ScanResult(query.name, rows, seconds, speed, speed * body_bytes / 1e6, spark_s, broker_s, tasks))
     middle = statistics.median_low(result.seconds for result in results[1:])
     return next(result for result in results[1:] if result.seconds == middle)
 
 
-def _cpu_seconds(cluster: LocalCluster) -> tuple[float, float]:
+def cpu_seconds(cluster: LocalCluster) -> tuple[float, float]:
     """Return the CPU seconds so far of this process and all it has started but the cluster, and of the cluster."""
     children: dict[int, list[int]] = defaultdict(list)
     spent: dict[int, float] = {}
@@ -146,13 +207,24 @@ def _cpu_seconds(cluster: LocalCluster) -> tuple[float, float]:
 def main() -> None:
     """Print the results as a line of JSON each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=2_000_000)
-    parser.add_argument("--body-bytes", type=int, default=100)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; all by default")
+    parser.add_argument("--messages", type=int, help="how many, if not as many as the scenario has")
+    parser.add_argument("--body-bytes", type=int, help="length of each, if not as in the scenario")
     parser.add_argument("--runs", type=int, default=3)
-    arguments = parser.parse_args()
-    for result in spark_scan(arguments.messages, arguments.body_bytes, arguments.runs):
-        rounded = {key: round(value, 2) if isinstance(value, float) else value for key, value in asdict(result).items()}
-        print(json.dumps(rounded))
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--check", action="store_true", help="few messages, one run: sees that it works")
+    given = parser.parse_args()
+    for scenario in given.scenarios or SCENARIOS:
+        messages, runs = (20_000, 1) if given.check else (given.messages, given.runs)
+        for result in spark_scan(messages, given.body_bytes, runs, given.cores, scenario):
+            print(
+                json.dumps({"scenario": scenario, **rounded(asdict(result)), "cores_busy": round(result.cores_busy, 2)})
+            )
+
+
+def rounded(values: dict[str, object]) -> dict[str, object]:
+    """Return values with two digits after the point."""
+    return {key: round(value, 2) if isinstance(value, float) else value for key, value in values.items()}
 
 
 if __name__ == "__main__":

@@ -125,6 +125,53 @@ def test_several_topics_are_read_together(
     assert {row.topic: row["count"] for row in rows} == {topic: 10, other: 5}
 
 
+def test_topics_by_pattern_and_chosen_queues(
+    load: Load, send: Send, admin: Admin, new_name: Callable[[], str], cluster: LocalCluster, spark: SparkSession
+) -> None:
+    names = [new_name() for _ in range(2)]
+    for name in names:
+        admin.create_topic(name, queues=2)
+        for queue in range(2):
+            send(numbered(name, range(10)), MessageQueue(name, "broker-b", queue))
+    source = spark.read.format("minimq").option("nameserver", cluster.nameserver)
+    pattern = source.option("subscribepattern", names[0].rpartition("-")[0] + "-[0-9]+").load()
+    assert {row.topic: row["count"] for row in pattern.groupBy("topic").count().collect()} == dict.fromkeys(names, 20)
+    chosen = spark.read.format("minimq").option("nameserver", cluster.nameserver)
+    frame = chosen.option("assign", json.dumps({names[0]: {"broker-b": [1]}})).load()
+    assert offsets_of(frame) == {("broker-b", 1): list(range(10))}
+
+
+def test_tags_are_chosen_wherever_they_are(load: Load, send: Send, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    tags = ("paid", "open", None, "void")
+    wanted = []
+    for size in (5, 400, 3, 100, 1000):  # few are decoded one by one, many as columns
+        sent = [Message(topic, b"%d" % n, tag=tags[n % 4]) for n in range(size)]
+        wanted += [m for m in sent if m.tag in ("paid", "void")]
+        send(sent, queue)
+    send([Message(topic, b"x", tag="open") for _ in range(100)], queue)
+    rows = load("body binary, tag string", tag="void || paid").collect()
+    assert [(bytes(row.body), row.tag) for row in rows] == [(m.body, m.tag) for m in wanted]
+    assert load("offset bigint", tag="paid", minPartitions="7").count() == sum(m.tag == "paid" for m in wanted)
+    assert load("offset bigint", tag="nobody").count() == 0
+
+
+def test_messages_are_counted_without_fetching_them(load: Load, send: Send, topic: str, admin: Admin) -> None:
+    queue = MessageQueue(topic, "broker-b", 1)
+    for _ in range(5):
+        send(numbered(topic, range(1000)), queue)
+
+    def delivered() -> int:
+        return sum(status.report.messages_out for status in admin.broker_status() if status.report)
+
+    before = delivered()
+    frame = load("topic string, broker_name string, queue_id int, offset bigint", minPartitions="3")
+    rows = frame.collect()
+    assert [row.offset for row in rows] == list(range(5000))
+    assert {row[:3] for row in rows} == {(topic, "broker-b", 1)}
+    assert delivered() - before <= 3 * 1000  # a batch to see that a broker is there
+
+
 def test_sql_reads_through_a_view(spark: SparkSession, cluster: LocalCluster, send: Send, topic: str) -> None:
     send(numbered(topic, range(100)))
     spark.sql(

@@ -23,6 +23,7 @@ class ScriptedFinder:
     """One broker with three queues, of which consumers see two; meanwhile messages arrive."""
 
     is_readable = True
+    ends = (10, 10, 10)
 
     def __init__(self, nameserver: str) -> None:
         pass
@@ -35,7 +36,9 @@ class ScriptedFinder:
 
     def find(self, topics: Iterable[str]) -> Findings:
         queues = {
-            MessageQueue(name, "a", queue): FoundQueue(5, 10, 1, queue < 2, self.is_readable, from_slave=False)
+            MessageQueue(name, "a", queue): FoundQueue(
+                5, self.ends[queue], 1, queue < 2, self.is_readable, from_slave=False
+            )
             for name in topics
             for queue in range(3)
         }
@@ -72,6 +75,11 @@ def test_chosen_queues_are_read_also_when_they_are_hidden() -> None:
         MinimqSourceError, match="assign names queue t/a/3, which does not exist: there are queue t/a/0"
     ):
         planned(assign='{"t": {"a": [1, 3]}}')
+
+
+def test_one_large_queue_is_work_for_many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScriptedFinder, "ends", (10_000_005, 5, 5))
+    assert [len(part) for part in planned()] == [1_000_000] * 10
 
 
 def test_messages_that_arrive_during_planning_are_not_part_of_the_query() -> None:

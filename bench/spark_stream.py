@@ -1,0 +1,137 @@
+"""How fast Spark follows a topic, and what a micro-batch costs that has next to nothing in it.
+
+    python bench/spark_stream.py [--messages 8000000] [--batches 30] [--cores 2] [--check]
+
+`throughput` reads a topic in four large micro-batches, of which the first one is not counted. `floor` is the median
+time of micro-batches with one message each, and the same for a source that comes with Spark: the difference is ours.
+`latency` is the time from a receipt to the sink while the stream is idle otherwise. `--check` only sees that all runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from spark_scan import QUEUES, TOPIC, cpu_seconds, fill, rounded, spark_on
+
+from minimq import Admin, LocalCluster, Message, Producer
+
+_GIVE_UP_S = 300.0
+
+
+def follow(spark: SparkSession, cluster: LocalCluster, **options: object) -> DataFrame:
+    """Return the stream of the topic."""
+    source = spark.readStream.format("minimq").option("nameserver", cluster.nameserver).option("topic", TOPIC)
+    for name, value in options.items():
+        source = source.option(name, str(value))
+    return source.schema("offset bigint, body binary").load()
+
+
+def discard(frame: DataFrame, folder: Path, trigger: dict[str, Any] | None = None) -> StreamingQuery:
+    """Start a query that computes all rows and keeps none."""
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder))
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def throughput(spark: SparkSession, cluster: LocalCluster, folder: Path, messages: int) -> dict[str, object]:
+    """Read everything in four micro-batches."""
+    frame = follow(spark, cluster, startingOffsets="earliest", maxOffsetsPerTrigger=messages // 4)
+    before = cpu_seconds(cluster)
+    query = discard(frame, folder, {"availableNow": True})
+    query.awaitTermination()
+    after = cpu_seconds(cluster)
+    full = [progress for progress in query.recentProgress if progress.numInputRows][1:]
+    rows = sum(progress.numInputRows for progress in full)
+    seconds = sum(progress.durationMs["triggerExecution"] for progress in full) / 1000
+    return {
+        "scenario": "throughput",
+        "rows": rows,
+        "rows_per_s": rows / seconds,
+        "spark_cpu_s_per_million": (after[0] - before[0]) / messages * 1e6,
+        "broker_cpu_s_per_million": (after[1] - before[1]) / messages * 1e6,
+    }
+
+
+def floor(spark: SparkSession, cluster: LocalCluster, folder: Path, batches: int) -> dict[str, object]:
+    """Measure micro-batches of one message."""
+    own = discard(
+        spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1).load(),
+        folder / "own",
+    )
+    own_ms = median_ms(own, batches)
+    frame = follow(spark, cluster, startingOffsets="earliest", maxOffsetsPerTrigger=1)
+    ours_ms = median_ms(discard(frame, folder / "ours"), batches)
+    return {"scenario": "floor", "ms": ours_ms, "spark_alone_ms": own_ms, "difference_ms": ours_ms - own_ms}
+
+
+def median_ms(query: StreamingQuery, batches: int) -> float:
+    """Return the median time of micro-batches once the query is warm, and end it."""
+    give_up = time.monotonic() + _GIVE_UP_S
+    last = batches + batches // 2
+    while (query.lastProgress is None or query.lastProgress.batchId < last) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    taken = [progress.durationMs["triggerExecution"] for progress in query.recentProgress if progress.numInputRows]
+    query.stop()
+    return statistics.median(taken[-batches:])
+
+
+def latency(spark: SparkSession, cluster: LocalCluster, folder: Path, messages: int) -> dict[str, object]:
+    """Send single messages to an idle stream and measure when they are in the sink."""
+    arrived: dict[bytes, float] = {}
+
+    def take(frame: DataFrame, _: int) -> None:
+        now = time.monotonic()
+        arrived.update((bytes(row.body), now) for row in frame.collect())
+
+    writer = follow(spark, cluster).writeStream.foreachBatch(take)
+    query = writer.option("checkpointLocation", str(folder)).start()
+    waits = []
+    try:
+        with Producer(cluster.nameserver) as producer:
+            for number in range(messages + 1):
+                body = b"latency-%d" % number
+                producer.send(Message(TOPIC, body))
+                sent = time.monotonic()
+                wait_for(lambda wanted=body: wanted in arrived or not query.isActive)  # type: ignore[misc]
+                waits.append(1000 * (arrived[body] - sent))
+    finally:
+        query.stop()
+    return {"scenario": "latency", "p50_ms": statistics.median(waits[1:]), "max_ms": max(waits[1:])}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return when it is true, or when it has taken too long."""
+    give_up = time.monotonic() + _GIVE_UP_S
+    while not condition() and time.monotonic() < give_up:
+        time.sleep(0.002)
+
+
+def main() -> None:
+    """Print the results as a line of JSON each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=8_000_000)
+    parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--check", action="store_true", help="few messages: sees that it works")
+    given = parser.parse_args()
+    messages, batches = (20_000, 4) if given.check else (given.messages, given.batches)
+    with LocalCluster(brokers=1) as cluster, spark_on(given.cores) as spark, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic(TOPIC, queues=QUEUES)
+            fill(producer, TOPIC, messages, 100, QUEUES)
+        print(json.dumps(rounded(throughput(spark, cluster, folder / "throughput", messages))))
+        print(json.dumps(rounded(floor(spark, cluster, folder, batches))))
+        print(json.dumps(rounded(latency(spark, cluster, folder / "latency", 2 if given.check else 20))))
+
+
+if __name__ == "__main__":
+    main()
