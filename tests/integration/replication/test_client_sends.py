@@ -12,6 +12,7 @@ import pytest
 from minimq import Admin, Message, MessageQueue, Producer, SendReceipt, by_hash
 from minimq_common.errors import SendFailed
 from support.client_replicas import leave_slaves_alone, send
+from support.command import Minimq
 from support.reading import read_all
 from support.replicas import PATIENCE_S, find_master, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
@@ -84,6 +85,13 @@ def test_with_too_few_replicas_messages_go_to_another_broker_or_wait(tmp_path: P
             assert {producer.send(Message("t", b"x")).queue.broker_name for _ in range(10)} == {"broker-b"}
             with pytest.raises(SendFailed, match="are in sync, and it takes 2"):
                 producer.send(Message("t", b"x"), queue=queue)
+        rows = {(row["broker"], row["replica"]): row for row in Minimq(cluster.nameserver).json("cluster", "status")}
+        problem = rows["broker-a", 0]["problem"]
+        assert problem == "takes no messages: 1 in sync, 2 needed; replica 1 does not follow"
+        assert problem in Minimq(cluster.nameserver)("cluster", "status")
+        [follower] = rows["broker-b", 0]["replicas"]
+        assert (follower["replica"], follower["in_sync"], follower["behind_bytes"]) == (1, True, 0)
+        assert rows["broker-b", 1]["problem"] is None
         slave_of_a.start()
         with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
             producer.send(Message("t", b"x"), queue=queue)
