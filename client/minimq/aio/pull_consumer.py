@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from minimq.options import DEFAULT_NAMESERVER
+from minimq.receiving.portion import Portion
 from minimq.receiving.pull_consumer import PullConsumer as PlainPullConsumer
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import Closed, MiniMQError
@@ -25,7 +27,8 @@ class PullConsumer:
     """Reads queues when asked to; what it does and promises is the same as of `minimq.PullConsumer`.
 
     The work is done by one thread, so that nothing blocks the event loop; calls wait for the one before them. A `poll`
-    that is cancelled loses nothing: what it would have returned, the next one returns. One loop uses it.
+    that is cancelled ends soon and loses nothing: what it would have returned, the next one returns. `close` ends a
+    `poll` that runs with `Closed`. One loop uses it.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
@@ -38,8 +41,6 @@ class PullConsumer:
     def __init__(self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, **arguments: Any) -> None:  # noqa: ANN401
         self._consumer = PlainPullConsumer(nameserver, **arguments)
         self._thread = ThreadPoolExecutor(1, "minimq-aio-consumer")
-        #: A poll that nobody has taken the messages of: it is under way, or its caller was cancelled.
-        self._polling: asyncio.Future[list[ReceivedMessage]] | None = None
         self._turn = asyncio.Lock()
         self._closing: asyncio.Future[None] | None = None
 
@@ -93,26 +94,34 @@ class PullConsumer:
     async def poll(self, timeout: float = 1.0, max_messages: int = 4096) -> list[ReceivedMessage]:
         """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
         async with self._turn:
-            if self._polling is None:
-                self._polling = asyncio.ensure_future(self._run(partial(self._consumer.poll, timeout, max_messages)))
-            # When the caller is cancelled here, what comes waits for the next one.
-            await asyncio.wait((self._polling,))
-            polled, self._polling = self._polling, None
-            return polled.result()
+            return (await self._ask(timeout, max_messages)).take_all()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Yield messages for ever. What a poll brought counts as done when its last message was taken."""
+        """Yield messages for ever. A message counts as done when the next one is asked for, here or by a `poll`."""
         while True:
-            for message in await self.poll():
+            async with self._turn:
+                messages = iter(await self._ask(timeout=1.0))
+                message = next(messages, None)
+            while message is not None:
                 yield message
+                message = next(messages, None)
+
+    async def _ask(self, timeout: float, max_messages: int = 4096) -> Portion:
+        """Poll. What comes when the caller was cancelled is given to nobody, and comes again with the next poll."""
+        given_up = threading.Event()
+        try:
+            portion = await self._run(partial(self._consumer.ask, timeout, max_messages, given_up.is_set))
+        except asyncio.CancelledError:
+            given_up.set()
+            self._consumer.wake()
+            raise
+        if portion.over:  # by a `close` meanwhile, which has not committed it
+            raise Closed("the consumer is closed")
+        return portion
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk; see `minimq.PullConsumer.commit`."""
-        if offsets is None:
-            untaken = {message.queue: message.queue_offset for message in (await self._untaken())[:1]}
-            await self._run(partial(self._consumer.commit_polled, untaken))
-        else:
-            await self._run(partial(self._consumer.commit, offsets))
+        await self._run(partial(self._consumer.commit, offsets))
 
     async def close(self) -> None:
         """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.
@@ -120,25 +129,15 @@ class PullConsumer:
         When it is cancelled, it goes on all the same; another call waits for its end.
         """
         if self._closing is None:
+            self._consumer.halt()  # a poll that is under way would hold the thread
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         try:
-            for message in (await self._untaken())[:1]:
-                # Nobody has seen these messages: they must not be committed as done.
-                if message.queue in self._consumer.assignment:
-                    await self._run(partial(self._consumer.seek, message.queue, message.queue_offset))
-        except MiniMQError:
-            pass  # of the poll, which nobody waits for any more
-        try:
             await self._run(self._consumer.close)
         finally:
             self._thread.shutdown(wait=False)
-
-    async def _untaken(self) -> list[ReceivedMessage]:
-        """Return what a cancelled poll brought."""
-        return await asyncio.shield(self._polling) if self._polling is not None else []
 
     async def _run(self, call: Callable[[], T]) -> T:
         try:

@@ -107,14 +107,17 @@ class Commits:
         return {queue: _Failure(error, epochs.get(queue, 0)) for queue, error in failures.items()}
 
     def record_all(self, instead: Mapping[MessageQueue, int], *, patience_s: float = 0.0) -> None:
-        """Record where the reader is in all queues, but for some with offsets of their own. Raises as `record`.
+        """Record where the reader is in all queues, but for some with offsets of their own if they are still read.
 
         Raises:
+            MiniMQError: as `record`.
             Fenced: queues have left before what was handed out of them was recorded; said once.
         """
         with self._lock:
             positions = {queue: fetcher.position for queue, fetcher in self._fetchers.items()}
-        self.record({**positions, **instead}, patience_s=patience_s)
+        self.record(
+            {queue: instead.get(queue, position) for queue, position in positions.items()}, patience_s=patience_s
+        )
         with self._lock:
             lost, self._left_behind = self._left_behind, {}
         if lost:

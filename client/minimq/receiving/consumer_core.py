@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 
 from minimq.receiving.commits import Commits
@@ -91,6 +91,8 @@ class ConsumerCore:
         self._trusted_until: dict[str, float] = {}
         self._failure: MiniMQError | None = None
         self._refusal: MiniMQError | None = None
+        #: Of which queue messages were handed out last, and how often its reader had moved by then.
+        self._taken: tuple[Fetcher, int] | None = None
         self._woken = False
         self._halted = False
 
@@ -259,6 +261,18 @@ class ConsumerCore:
                         return []
                     self.changed.wait(left)
 
+    def goes_on(self, queue: MessageQueue) -> bool:
+        """Tell whether the latest `take` was of this queue, and nobody has sought or begun it anew since."""
+        with self.changed:
+            fetcher = self._fetchers.get(queue)
+            return fetcher is not None and self._taken == (fetcher, fetcher.moves)
+
+    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Hand out again what the latest `take` has returned last, unless the queue is read elsewhere by now."""
+        with self.changed:
+            if self.goes_on(messages[0].queue):
+                self._fetchers[messages[0].queue].give_back(messages)
+
     def wake(self) -> None:
         """End the wait of a `take`, or of the next one, that finds nothing."""
         with self.changed:
@@ -278,6 +292,7 @@ class ConsumerCore:
         # To the back, so that every queue gets its turn, also when this one is damaged.
         self._fetchers[fetcher.queue] = self._fetchers.pop(fetcher.queue)
         messages = fetcher.take(max_messages)
+        self._taken = fetcher, fetcher.moves
         fetcher.unsaved = True
         self._puller.pull(fetcher)
         return messages

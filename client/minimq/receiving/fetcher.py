@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.pull_stream import PullStream
@@ -41,6 +42,7 @@ class Fetcher:
             machine.
         announced: whether the user was told that the queue is this consumer's.
         generation: grows with each seek, so that frames of an earlier pull are told apart.
+        moves: grows when the reader goes on elsewhere than behind what it was handed.
     """
 
     def __init__(self, queue: MessageQueue, offset: int, epoch: int, topic_id: int) -> None:
@@ -65,6 +67,7 @@ class Fetcher:
         self.delay_ms = 0
         self.announced = False
         self.generation = 0
+        self.moves = 0
         #: The queue's end as last heard of, None before the first frame.
         self.end_offset: int | None = None
         self._fetch_offset = offset
@@ -136,6 +139,12 @@ class Fetcher:
         self._pass_over()
         return taken
 
+    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Hand the last messages that `take` has returned out again; only while the reader was not moved since."""
+        self._opened = [*messages, *self._opened[self._handed_out :]]
+        self._handed_out = 0
+        self.position = messages[0].queue_offset
+
     def _open(self) -> None:
         stored = self._batches[0]
         self._opened = ReceivedBatch(self.queue, stored).messages(self.position)
@@ -182,3 +191,4 @@ class Fetcher:
         self.retry_at = 0.0
         self.end_offset = None
         self.generation += 1
+        self.moves += 1

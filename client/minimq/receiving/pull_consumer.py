@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Start
 from minimq.receiving.consumer_options import ConsumerOptions, check_count
 from minimq.receiving.member_state import Grant
+from minimq.receiving.portion import Portion
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
@@ -69,6 +70,8 @@ class PullConsumer(Consumer):
         self._commit_at = time.monotonic() + self._options.commit_interval_s
         #: Held while messages are handed out, and while closing: by then it is known what was.
         self._turn = threading.RLock()
+        #: What the latest poll brought, if it is taken bit by bit.
+        self._portion: Portion | None = None
         self._ticking: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -127,6 +130,8 @@ class PullConsumer(Consumer):
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset; the next commit of the queue may then go back. Raises `InvalidArgument`."""
         self._core.seek(queue, offset)
+        if self._portion is not None and not self._undone():
+            self._portion.over = True  # a loop goes on there, and not with what it has of before
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
@@ -141,7 +146,8 @@ class PullConsumer(Consumer):
         positions = self._core.positions()
         if queue not in positions:
             raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
-        return positions[queue]
+        waiting = self._waiting()
+        return waiting[0].queue_offset if waiting and waiting[0].queue == queue else positions[queue]
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -164,29 +170,54 @@ class PullConsumer(Consumer):
         with self._turn:
             return self._poll(timeout, max_messages)
 
-    def _poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
+    def ask(self, timeout: float, max_messages: int = 4096, given_up: Callable[[], bool] = lambda: False) -> Portion:
+        """Poll for a caller that takes messages bit by bit, or may be gone when they come; see `poll`.
+
+        Args:
+            timeout: seconds to wait for the first message.
+            max_messages: most messages.
+            given_up: says that nobody waits any more; `wake` has it asked.
+        """
+        check_count("max_messages", max_messages)
+        with self._turn:
+            portion = Portion(self._poll(timeout, max_messages, given_up))
+            self._portion = portion
+            return portion
+
+    def wake(self) -> None:
+        """Let a poll that waits look whether anybody waits for it."""
+        self._core.wake()
+
+    def halt(self) -> None:
+        """Let polls raise `Closed` from now on, also one that runs: the beginning of `close`."""
+        self._core.halt()
+
+    def _poll(
+        self, timeout: float, max_messages: int, given_up: Callable[[], bool] = lambda: False
+    ) -> list[ReceivedMessage]:
         if self._member is None and not self._closed:
             if self._filters:
                 self._join()
             elif self._ticking is None:
                 raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
         deadline = time.monotonic() + timeout
+        self._put_back()
         while True:
             self._between_polls()
             messages = self._core.take(max_messages, max(deadline - time.monotonic(), 0.0))
             if messages and self._filters:
                 messages = self._filters[messages[0].topic].apply(messages)
-            if messages or time.monotonic() >= deadline:
+            if messages or time.monotonic() >= deadline or given_up():
                 return messages
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Yield messages for ever. What a poll brought counts as done when its last message was taken."""
+        """Yield messages for ever. A message counts as done when the next one is asked for, here or by a `poll`."""
         while True:
-            yield from self.poll(timeout=1.0)
+            yield from self.ask(timeout=1.0)
 
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
-        return bool(self._core.queues) and self._core.at_end()
+        return bool(self._core.queues) and self._core.at_end() and not self._waiting()
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk.
@@ -195,7 +226,8 @@ class PullConsumer(Consumer):
         `request_timeout_s` more.
 
         Args:
-            offsets: the next offset to read by queue; where `poll` is in all of them, unless given.
+            offsets: the next offset to read by queue; where `poll` is in all of them, or a loop in the one that it is
+                at, unless given.
 
         Raises:
             Fenced: a queue has left, so that what was returned of it, or its offset here, is not recorded; its owner
@@ -203,21 +235,11 @@ class PullConsumer(Consumer):
                 once.
             MiniMQError: a broker refused or did not answer; what others have is recorded.
         """
+        patience_s = self._options.request_timeout_s
         if offsets is None:
-            self.commit_polled({})
+            self._core.commits.record_all(self._undone(), patience_s=patience_s)
         else:
-            self._core.commits.record(offsets, patience_s=self._options.request_timeout_s)
-
-    def commit_polled(self, untaken: Mapping[MessageQueue, int]) -> None:
-        """Commit where `poll` is, for a caller that has not taken all of that in.
-
-        Args:
-            untaken: by queue, the offset of the first message that counts as not returned yet.
-
-        Raises:
-            MiniMQError: as `commit`.
-        """
-        self._core.commits.record_all(untaken, patience_s=self._options.request_timeout_s)
+            self._core.commits.record(offsets, patience_s=patience_s)
 
     def close(self) -> None:
         """Commit what was in hand unless the user commits alone, leave the group, end. Idempotent.
@@ -236,6 +258,8 @@ class PullConsumer(Consumer):
                 return
             self._closed = True
             self._stop.set()
+            if self._portion is not None:
+                self._portion.over = True
             try:
                 self._revoke_all()
                 if self._auto_commit:
@@ -244,6 +268,31 @@ class PullConsumer(Consumer):
                 if self._ticking is not None:
                     self._ticking.join()
                 self._shut_down()
+
+    # ---- bit by bit -----------------------------------------------------------------------------
+
+    def _put_back(self) -> None:
+        """What a loop that was left, or a caller that is gone, has not got comes next."""
+        if self._portion is not None:
+            self._portion.over = True  # first: what is given from now on comes twice, but nothing gets lost
+            waiting = self._waiting()
+            self._portion = None
+            if waiting:
+                self._core.give_back(waiting)
+
+    def _waiting(self) -> Sequence[ReceivedMessage]:
+        """Return what was read and given to nobody yet."""
+        return self._of_portion(lambda portion: portion.not_given)
+
+    def _undone(self) -> dict[MessageQueue, int]:
+        """Return from where on a queue must not be committed."""
+        return {
+            message.queue: message.queue_offset for message in self._of_portion(lambda portion: portion.not_done)[:1]
+        }
+
+    def _of_portion(self, part: Callable[[Portion], Sequence[ReceivedMessage]]) -> Sequence[ReceivedMessage]:
+        messages = part(self._portion) if self._portion is not None else ()
+        return messages if messages and self._core.goes_on(messages[0].queue) else ()
 
     # ---- between polls --------------------------------------------------------------------------
 
