@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import google_crc32c
 import lmdb
@@ -21,6 +22,26 @@ _POSITION_KEY = b"\0position"
 #: Address space for the map; a row takes about 60 bytes.
 _MAP_BYTES = 16 << 30
 _CRC_BYTES = 4
+
+
+class ChangedRows(NamedTuple):
+    """What a checkpoint lacks: the rows of a state that were changed, as they are stored, and its log position.
+
+    None stands for a row that is gone.
+    """
+
+    position: int
+    rows: list[tuple[bytes, bytes | None]]
+
+
+def take_changes(state: State) -> ChangedRows:
+    """Return what has changed in a state since the last call; it has to be saved, or the state made anew."""
+    rows = []
+    for row, value in state.changes():
+        key = msgspec.msgpack.encode(row)
+        rows.append((key, None if value is None else _seal(key, msgspec.msgpack.encode(value))))
+    state.saved()
+    return ChangedRows(state.position, rows)
 
 
 class Checkpoint:
@@ -61,19 +82,16 @@ class Checkpoint:
         self.position = state.position
         return state
 
-    def save(self, state: State) -> None:
-        """Save the rows that changed since the last save, and sync. On failure they stay marked as changed."""
-        rows = state.changes()
+    def save(self, changes: ChangedRows) -> None:
+        """Save what has changed since the last save, and sync. On failure it can be saved again."""
         with self._env.begin(write=True) as txn:
-            for row, value in rows:
-                key = msgspec.msgpack.encode(row)
-                if value is None:
+            for key, stored in changes.rows:
+                if stored is None:
                     txn.delete(key)
                 else:
-                    txn.put(key, _seal(key, msgspec.msgpack.encode(value)))
-            txn.put(_POSITION_KEY, _seal(_POSITION_KEY, msgspec.msgpack.encode(state.position)))
-        state.saved()
-        self.position = state.position
+                    txn.put(key, stored)
+            txn.put(_POSITION_KEY, _seal(_POSITION_KEY, msgspec.msgpack.encode(changes.position)))
+        self.position = changes.position
 
     def clear(self) -> None:
         """Forget what was saved, and sync: the state follows from the log alone."""

@@ -19,7 +19,7 @@ import lmdb
 
 from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
@@ -41,10 +41,10 @@ log = logging.getLogger(__name__)
 
 #: A group is committed when it has this much, so that one transaction stays small next to a segment.
 _MAX_GROUP_BYTES = 32 << 20
-#: How long the writer stands still until what it wrote is confirmed, so that the state can be saved, in seconds.
-_SAVE_PATIENCE_S = 0.05
-#: When it tries again if that was not enough, in seconds.
-_SAVE_AGAIN_S = 1.0
+#: When the writer looks again whether the state that is to be saved is confirmed, in seconds.
+_SAVE_AGAIN_S = 0.25
+#: How long it waits for that at the end, in seconds.
+_LAST_PATIENCE_S = 0.05
 #: How often one who waits for a call looks whether the writer is still there, in seconds.
 _LOOK_S = 1.0
 
@@ -87,6 +87,8 @@ class Writer:
         self._jobs: queue.SimpleQueue[AnyJob | Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MiniMQError | None = None
+        #: What is saved once it is confirmed: a slave could not go back behind a checkpoint.
+        self._to_save: ChangedRows | None = None
         #: Whether the latest batches were written; those who append are told early only then.
         self._succeeded = True
         self._stopping = False
@@ -143,7 +145,7 @@ class Writer:
             if time.monotonic() >= save_at:
                 wait_s = self._interval_s if self._save() else min(self._interval_s, _SAVE_AGAIN_S)
                 save_at = time.monotonic() + wait_s
-        self._save()
+        self._save_all()
         self._confirmation.refuse(lambda: NotMaster("the broker stops before the other replicas had what was sent"))
 
     def _take(self, wait_s: float) -> list[AnyJob | Call]:
@@ -208,12 +210,15 @@ class Writer:
         """Delete all entries from a position on. By the writer's thread."""
         if self.leads:
             raise InvalidArgument("the log of a master cannot be cut")
+        before = self.state
         try:
-            self.state = truncate(self._log, self._checkpoint, self._confirmation, self.state, position)
+            self.state = truncate(self._log, self._checkpoint, self._confirmation, before, position)
         except CopyNeeded:
             raise
         except Exception as error:  # the state may be of a log that is not there any more
             raise self._fail(error) from error
+        if self.state is not before:  # it follows from the checkpoint that there is
+            self._to_save = None
 
     # ---- writing --------------------------------------------------------------------------------------
 
@@ -327,20 +332,33 @@ class Writer:
         failed = isinstance(error, lmdb.Error | StoreError) and not isinstance(error, lmdb.MapFullError)
         return failed and self._log.free_bytes < _MAX_GROUP_BYTES
 
-    def _save(self) -> bool:
-        """Save the state, and tell whether that was possible: a slave could not go back behind a checkpoint."""
+    def _save(self, patience_s: float = 0.0) -> bool:
+        """Save the state as it was at the first try, once that is confirmed, and tell whether it was.
+
+        What is written in between is saved the next time: under steady load there is always something that is not
+        confirmed.
+        """
         if self._failure:
             return True  # the state may be half changed; recovery goes on from the checkpoint before
-        if not self._confirmation.wait(self.state.position, _SAVE_PATIENCE_S):
-            return False
         try:
-            self._checkpoint.save(self.state)
+            if self._to_save is None:
+                self._to_save = take_changes(self.state)
+            if not self._confirmation.wait(self._to_save.position, patience_s):
+                return False
+            self._checkpoint.save(self._to_save)
+            self._to_save = None
             self.figures.saved_at = time.monotonic()
         except lmdb.Error as error:
             log.error("store: checkpoint not saved, recovery will take longer error=%s", error)
         except Exception as error:  # noqa: BLE001 - never the end of the thread
             self._fail(error)
         return True
+
+    def _save_all(self) -> None:
+        """Save the state as it is at the end, or at least what waits for that."""
+        self._save(_LAST_PATIENCE_S)
+        if self._checkpoint.position != self.state.position:
+            self._save(_LAST_PATIENCE_S)
 
 
 def _not_master() -> NotMaster:

@@ -238,6 +238,48 @@ def test_the_state_is_saved_as_soon_as_it_is_confirmed(stores: Stores) -> None:
     wait_until(lambda: store.store.saved_position == store.store.end)
 
 
+def test_the_state_is_saved_though_there_is_always_something_that_is_not_confirmed(stores: Stores) -> None:
+    """As under steady load, with slaves that are a moment behind; a start takes the rest from the log."""
+    store = stores.open(alone=False, checkpoint_interval_s=0.01)
+    store.store.lead(1, waits_for_replicas=True)
+    store.submit_fact(lambda state: TopicSet(Topic("t", state.position, 1, 1, 6)))
+    settle(store)
+    for _ in range(3):
+        saved = store.store.saved_position
+
+        def is_saved(saved: int = saved) -> bool:
+            before = store.store.end
+            store.submit("t", 0, body(7))
+            settle(store)
+            store.store.confirm(before)
+            return store.store.saved_position > saved
+
+        wait_until(is_saved)
+        assert store.store.saved_position < store.store.end
+    expected = rows(store.state)
+    shutil.copytree(store.path, stores.folder / "copy")
+    assert rows(stores.open("copy", alone=False).state) == expected
+
+
+def test_what_was_about_to_be_saved_is_forgotten_with_the_entries_that_are_cut_off(stores: Stores) -> None:
+    store = stores.open(alone=False, checkpoint_interval_s=0.01)
+    store.store.lead(1)
+    store.create_topic("t")
+    store.append("t", 0, b"1")
+    wait_until(lambda: store.store.saved_position == store.store.end)
+    position, expected = store.store.end, rows(store.state)
+    store.store.lead(2, waits_for_replicas=True)
+    store.submit("t", 0, body(2))
+    wait_until(lambda: not store.state.changed)  # what is to be saved was taken
+    store.store.follow()
+    store.store.truncate(position)
+    store.store.confirm(1 << 40)
+    wait_until(lambda: not store.state.changed)
+    settle(store)
+    store.close()
+    assert rows(stores.open(alone=False).state) == expected
+
+
 def test_however_much_a_start_finds_nothing_is_seen_too_early(
     stores: Stores, master: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted
 from minimq_broker.core.state import State
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.checkpoint import Checkpoint, take_changes
 from minimq_broker.store.inspect import inspect_directory
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import (
@@ -140,7 +140,7 @@ def test_a_checkpoint_of_a_newer_release_is_a_named_error(stores: Stores, filled
             return [(("calendar", "orders", 7), {"days": 3})]
 
     with closing(Checkpoint(filled / "state.mdb")) as checkpoint:
-        checkpoint.save(StateOfTomorrow())
+        checkpoint.save(take_changes(StateOfTomorrow()))
     with pytest.raises(StoreError, match=r"state\.mdb: a row of kind 'calendar'.*newer release"):
         stores.open()
 
