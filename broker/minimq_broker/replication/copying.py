@@ -81,8 +81,14 @@ async def fill(
         frame = await next_frame()
         rows += ((row.key, row.value) for row in frame.rows)
     snapshot, start = Snapshot(first.copy.applied, rows), first.copy.start
-    copy = await asyncio.to_thread(StoreCopy, path, snapshot, start, segment_bytes, replace=replace)
+    made: list[StoreCopy] = []  # whatever becomes of this task: a copy that stays open keeps the directory locked
+
+    def make() -> None:
+        made.append(StoreCopy(path, snapshot, start, segment_bytes, replace=replace))
+
     try:
+        await to_the_end(asyncio.to_thread(make))
+        [copy] = made
         while copy.position < until:
             frame = await next_frame()
             if frame.entries and frame.position != copy.position:
@@ -91,6 +97,7 @@ async def fill(
                 await to_the_end(asyncio.to_thread(copy.put, frame.entries))
         await to_the_end(asyncio.to_thread(copy.finish))
         log.info("replication: copied from=%d to=%d rows=%d", start, copy.position, len(rows))
+        return copy.position
     finally:
-        copy.close()
-    return copy.position
+        for copy in made:
+            copy.close()
