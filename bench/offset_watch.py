@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import closing
 from types import TracebackType
 from typing import Self
 
 from minimq import Admin, MessageQueue, MiniMQError
+from minimq.transport.broker_link import BrokerLinks
+from minimq_proto.v1 import broker_pb2
 
 _LOOK_AGAIN_S = 0.02
+_ANSWER_S = 5.0
 
 
 class OffsetWatch:
-    """Asks the brokers all the time while the block runs.
+    """Asks the masters all the time while the block runs.
 
     Attributes:
         looks: how often they have answered.
@@ -39,17 +44,27 @@ class OffsetWatch:
     def _run(self) -> None:
         nameserver, group, topic = self._asked
         seen: dict[MessageQueue, int] = {}
-        with Admin(nameserver) as admin:
+        with Admin(nameserver) as admin, closing(BrokerLinks()) as links:
             while not self._end.wait(_LOOK_AGAIN_S):
                 try:
-                    found = admin.committed_offsets(group, topic)
+                    found = dict(_committed(admin, links, group, topic))
                 except MiniMQError:
                     continue  # a broker is being restarted
                 self.looks += 1
                 for queue, offset in found.items():
                     if offset < seen.get(queue, 0):
                         self.went_back += 1
-                        self.examples = [*self.examples, f"{queue} was committed up to {seen[queue]}, then {offset}"][
-                            :8
-                        ]
+                        went = f"{queue.broker_name}/{queue.queue_id} was committed up to {seen[queue]}, then {offset}"
+                        self.examples = [*self.examples, went][:8]
                 seen.update(found)
+
+
+def _committed(admin: Admin, links: BrokerLinks, group: str, topic: str) -> Iterator[tuple[MessageQueue, int]]:
+    """Yield what masters say. `Admin.committed_offsets` asks a slave while there is none, which may lack the latest."""
+    route = admin.route(topic)
+    request = broker_pb2.GetCommittedRequest(group=group, topic=topic)
+    for name in {queue.broker_name for queue in route.read_queues()}:
+        if address := route.master_of(name):
+            link = links.to(address)
+            for item in link.call(link.stub.GetCommitted, request, _ANSWER_S).offsets:
+                yield MessageQueue(topic, name, item.queue_id), item.offset

@@ -76,7 +76,11 @@ class OffsetService:
         return broker_pb2.CommitOffsetsResponse()
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
-        """Tell the committed offsets of a group, of one topic or of all."""
+        """Tell the committed offsets of a group, of one topic or of all. A slave may not have the latest ones yet.
+
+        Raises:
+            NotMaster: it cannot be sure any more that it is the master: others may have been committed elsewhere.
+        """
         names = {topic.topic_id: name for name, topic in self._engine.state.topics.copy().items()}
         found = {
             QueueKey(topic_id, queue_id): offset
@@ -91,4 +95,6 @@ class OffsetService:
             for (topic_id, queue_id), offset in found.items()
             if topic_id in names and request.topic in ("", names[topic_id])
         ]
+        if not self._engine.slot.is_slave:
+            await self._engine.offsets.settle()  # what is not confirmed could be seen to go back after a fail-over
         return broker_pb2.GetCommittedResponse(offsets=offsets)

@@ -1,0 +1,76 @@
+"""Which committed offsets a master tells: only those that the next master has as well."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from minimq.local.broker_process import BrokerProcess
+from minimq.transport.broker_link import BrokerLink
+from minimq_common.errors import DeadlineExceeded, NotMaster
+from minimq_proto.v1 import broker_pb2
+from support.raw_sender import RawSender
+from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_in_sync
+from support.stores import make_batch
+from support.waiting import wait_until
+
+
+def send(broker: BrokerProcess, count: int) -> None:
+    with RawSender(broker.address) as sender:
+        assert not any(result.failure.code for result in sender.send("t", [(0, make_batch([b"x"] * count))]))
+
+
+def committed(link: BrokerLink, timeout_s: float = PATIENCE_S) -> list[int]:
+    answer = link.call(link.stub.GetCommitted, broker_pb2.GetCommittedRequest(group="g", topic="t"), timeout_s)
+    return [item.offset for item in answer.offsets]
+
+
+def commit(offset: int) -> broker_pb2.CommitOffsetsRequest:
+    item = broker_pb2.QueueOffset(topic="t", queue_id=0, offset=offset)
+    return broker_pb2.CommitOffsetsRequest(group="g", offsets=[item])
+
+
+def test_an_offset_is_told_once_all_replicas_in_sync_have_it(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master", min_in_sync=1) as cluster:
+        master, slave = cluster.brokers
+        with closing(BrokerLink(master.address)) as link:
+            send(master, 10)
+            link.call(link.stub.CommitOffsets, commit(3), PATIENCE_S)
+            assert committed(link) == [3]
+            slave.pause()
+            committing = link.begin(link.stub.CommitOffsets, commit(7), PATIENCE_S)
+
+            def is_held_back() -> bool:
+                try:
+                    assert committed(link, 0.5) == [3]
+                except DeadlineExceeded:  # the slave counts for longer than this
+                    return True
+                return False
+
+            wait_until(is_held_back, PATIENCE_S)
+            slave.resume()
+            committing()
+            assert committed(link) == [7]
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+def test_a_master_without_a_lease_tells_none(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster:
+        master, slave = cluster.brokers
+        with closing(BrokerLink(master.address)) as link:
+            send(master, 10)
+            link.call(link.stub.CommitOffsets, commit(3), PATIENCE_S)
+            cluster.nameservers[0].pause()
+
+            def is_refused() -> bool:
+                try:
+                    return committed(link) != [3]
+                except NotMaster:
+                    return True
+
+            wait_until(is_refused, PATIENCE_S, what="the lease is over")
+            cluster.nameservers[0].resume()
+            wait_until(lambda: not is_refused(), PATIENCE_S, what="the lease is renewed")
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
