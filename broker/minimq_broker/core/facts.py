@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from minimq_broker.core.groups import Agreement
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 
@@ -64,6 +65,13 @@ class GroupStarted(msgspec.Struct, frozen=True, tag="group-started"):
     offsets: tuple[CommittedOffset, ...]
 
 
+class GroupAgreed(msgspec.Struct, frozen=True, tag="group-agreed"):
+    """The members of a group agree on something else than before; on nothing when there are no members any more."""
+
+    group: str
+    agreement: Agreement | None
+
+
 class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
     """What may be done with all topics of the broker has changed."""
 
@@ -79,7 +87,7 @@ class TermBegun(msgspec.Struct, frozen=True, tag="term"):
 #: Facts that change what name servers are told.
 Told = TopicSet | TopicDeleted | PermissionSet
 
-Fact = TopicSet | TopicDeleted | OffsetsCommitted | GroupStarted | PermissionSet | TermBegun
+Fact = TopicSet | TopicDeleted | OffsetsCommitted | GroupStarted | GroupAgreed | PermissionSet | TermBegun
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)

@@ -1,8 +1,14 @@
-"""Who is in which consumer group. The member list has a version, so that members know which one is newer."""
+"""Who is in which consumer group. The member list has a version, so that members know which one is newer.
+
+What the members agree on outlives a start of the broker for a while: otherwise a member that the others contradict
+could be the first to come back, and they would be the ones that are refused.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from minimq_common.errors import GroupConflict
@@ -30,6 +36,18 @@ class Agreement(NamedTuple):
     def topics(self) -> list[str]:
         """The topics that the group subscribes to, sorted."""
         return [topic for topic, _ in self.filters]
+
+
+class Remembered(NamedTuple):
+    """What groups agreed on before a start.
+
+    Attributes:
+        until: when it does not count any more unless a member has come that agrees.
+        agreements: by group.
+    """
+
+    until: float = -math.inf
+    agreements: Mapping[str, Agreement] = MappingProxyType({})
 
 
 class Members(NamedTuple):
@@ -63,26 +81,33 @@ class GroupTable:
 
     Args:
         first_version: larger than any version of a run before.
+        remembered: what counts for groups though they have no members yet.
     """
 
-    def __init__(self, first_version: int) -> None:
+    def __init__(self, first_version: int, remembered: Remembered = Remembered()) -> None:  # noqa: B008 - a value
+        self._remembered_until = remembered.until
+        self._remembered = dict(remembered.agreements)
         self._groups: dict[str, _Group] = {}
         self._version = first_version
 
     def join(
-        self, group: str, client_id: str, agreement: Agreement, held: Iterable[MessageQueue] = ()
+        self, group: str, client_id: str, agreement: Agreement, held: Iterable[MessageQueue] = (), *, now: float = 0.0
     ) -> Members | None:
         """Add a member, or change what it subscribes to: a lone member may. Returns the list if it changed.
 
         What the member holds is remembered in any case; alone it makes no new version.
 
         Raises:
-            GroupConflict: the other members say something else than this one. Nothing has changed then.
+            GroupConflict: the other members say something else than this one, or did until a moment ago. Nothing has
+                changed then.
         """
         entry = self._groups.get(group)
         if entry is not None and entry.holding.keys() - {client_id}:
             _check_agreement(group, entry.agreement, agreement)
         if entry is None:
+            if group in self._remembered and now < self._remembered_until:
+                _check_agreement(group, self._remembered[group], agreement)
+            self._remembered.pop(group, None)
             entry = self._groups[group] = _Group(agreement)
         is_same = client_id in entry.holding and entry.agreement == agreement
         entry.agreement = agreement

@@ -17,6 +17,7 @@ import msgspec
 from minimq_broker.core.facts import (
     CommittedOffset,
     Fact,
+    GroupAgreed,
     GroupStarted,
     OffsetsCommitted,
     PermissionSet,
@@ -26,6 +27,7 @@ from minimq_broker.core.facts import (
     TopicDeleted,
     TopicSet,
 )
+from minimq_broker.core.groups import Agreement
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.term_history import MAX_TERMS, TermStart
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
@@ -82,6 +84,7 @@ class State:
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
         self.started: dict[tuple[str, int], bool] = {}
+        self.agreements: dict[str, Agreement] = {}
         self.producers = ProducerTable()
         self.begun = self.made = 0
         self.changed: set[tuple[Any, ...]] = set()
@@ -142,6 +145,8 @@ class State:
             case GroupStarted(group, topic_id, offsets):
                 self._set(("started", group, topic_id), self.started, (group, topic_id), True)
                 self._move(group, offsets, forced=True)
+            case GroupAgreed(group, agreement):
+                self._agree(group, agreement)
             case TopicSet(topic):
                 self._set(("topic", topic.name), self.topics, topic.name, topic)
             case TopicDeleted(name):
@@ -161,6 +166,13 @@ class State:
             key = (group, item.topic_id, item.queue_id)
             if forced or item.offset > self.committed.get(key, -1):
                 self._set(("offset", *key), self.committed, key, item.offset)
+
+    def _agree(self, group: str, agreement: Agreement | None) -> None:
+        self.changed.add(("agreement", group))
+        if agreement is None:
+            self.agreements.pop(group, None)
+        else:
+            self.agreements[group] = agreement
 
     def _remember(self, batch: BatchApplied, position: int) -> None:
         self.changed.add(("producer", batch.producer_id))
@@ -241,6 +253,7 @@ _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
     "offset": _row_of(lambda state: state.committed, lambda group, topic_id, queue_id: (group, topic_id, queue_id)),
     "started": _row_of(lambda state: state.started, lambda group, topic_id: (group, topic_id)),
+    "agreement": _row_of(lambda state: state.agreements, lambda group: group, Agreement),
     "topic": _row_of(lambda state: state.topics, lambda name: name, Topic),
     "producer": _Row(
         lambda state, producer_id: state.producers.row(producer_id),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from minimq_broker.core.facts import Fact, Told, TopicDeleted
-from minimq_broker.core.groups import GroupTable
+from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
@@ -227,8 +227,9 @@ class Engine:
 
     def _set_tables(self, first: int = 0) -> None:
         state = self._store.state
-        self.groups = GroupTable((self._term << 32) + first)
-        recovery = Recovery(self._loop.time() + self._recovery_s, frozenset(state.started.copy()))
+        until = self._loop.time() + self._recovery_s
+        self.groups = GroupTable((self._term << 32) + first, Remembered(until, state.agreements.copy()))
+        recovery = Recovery(until, frozenset(state.started.copy()))
         self.leases = LeaseTable(self._term, recovery, first=first)
 
     def _store_closes(self) -> None:
@@ -273,9 +274,11 @@ class Engine:
             SystemBusy: there was no room for too long.
             NotMaster, NotEnoughReplicas: this broker may not take it now.
         """
-        self.check(to_sender=True)
         came_at = self._loop.time()
-        while not self._has_room(job):
+        while True:
+            self.check(to_sender=True)  # after a wait, too: a store that was closed would never answer
+            if self._has_room(job):
+                break
             self._room.clear()
             self._stuck_since = min(self._stuck_since, self._loop.time())
             try:
@@ -283,13 +286,12 @@ class Engine:
                 async with asyncio.timeout_at(min(came_at, self._stuck_since) + self.limits.busy_after_s):
                     await self._room.wait()
             except TimeoutError:
-                if self._has_room(job):
-                    break
-                raise SystemBusy(
-                    f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker and leave no room "
-                    f"since {self.limits.busy_after_s} s: send again later, or to another broker",
-                    retry_after_s=_COME_BACK_S,
-                ) from None
+                if not self._has_room(job):
+                    raise SystemBusy(
+                        f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker and leave no room "
+                        f"since {self.limits.busy_after_s} s: send again later, or to another broker",
+                        retry_after_s=_COME_BACK_S,
+                    ) from None
         self._pending_bytes += job.size
         self._store.submit(job)
 

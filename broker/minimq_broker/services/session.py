@@ -17,6 +17,7 @@ import grpc.aio
 from minimq_broker.core.facts import CommittedOffset, GroupStarted
 from minimq_broker.core.groups import Agreement, Members
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import start_offset
@@ -89,6 +90,7 @@ class SessionService:
         #: Groups whose members will be told of a new list in a moment.
         self._changed_groups: set[str] = set()
         self._is_retired = False
+        self._agreements = Agreements(engine)
         self.leases = LeaseKeeper(engine, broker_name, self._tell)
 
     def retire(self) -> None:
@@ -197,7 +199,10 @@ class SessionService:
 
     async def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
-        changed = self._engine.groups.join(group, session.client_id, _agreement(join), map(_queue, join.held))
+        agreement, now = _agreement(join), asyncio.get_running_loop().time()
+        changed = self._engine.groups.join(group, session.client_id, agreement, map(_queue, join.held), now=now)
+        if changed is not None:
+            self._agreements.keep(group)
         for name in join.topics:
             topic = self._engine.state.topics.get(name)
             if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
@@ -223,6 +228,7 @@ class SessionService:
     def _leave(self, group: str, client_id: str) -> None:
         self.leases.drop(group, client_id)
         if self._engine.groups.leave(group, client_id) is not None:
+            self._agreements.keep(group)
             self._broadcast_soon(group)
 
     # ---- telling --------------------------------------------------------------------------------

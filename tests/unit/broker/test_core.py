@@ -8,6 +8,7 @@ import pytest
 from minimq_broker.core.facts import (
     CommittedOffset,
     Fact,
+    GroupAgreed,
     GroupStarted,
     OffsetsCommitted,
     PermissionSet,
@@ -15,6 +16,7 @@ from minimq_broker.core.facts import (
     Topic,
     TopicSet,
 )
+from minimq_broker.core.groups import Agreement
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.producers import Place
@@ -36,6 +38,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         TopicSet(Topic("t", 1, 4, 4)),
         GroupStarted("g", 1, (CommittedOffset(1, 0, 3),)),
         OffsetsCommitted("g", (CommittedOffset(1, 1, 5),)),
+        GroupAgreed("g", Agreement((("t", "red"),), "averagely", 5, by_server=True)),
         PermissionSet(4),
         TermBegun(9),
     ]
@@ -43,14 +46,24 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
     for position, fact in enumerate(facts, 101):
         state.apply(fact, position)
     kinds = {row[0] for row, _ in state.changes()}
-    assert kinds == {"topic", "end", "offset", "started", "producer", "permission", "term", "terms"}
+    assert kinds == {"topic", "end", "offset", "started", "agreement", "producer", "permission", "term", "terms"}
     again = State()
     for row, value in state.changes():
         again.load(*(msgspec.msgpack.decode(msgspec.msgpack.encode(part)) for part in (row, value)))
     assert (again.topics, again.ends, again.committed) == (state.topics, state.ends, state.committed)
     assert (again.started, again.permission, again.term) == (state.started, 4, 9)
-    assert again.terms == state.terms == [TermStart(9, 104)]
+    assert again.agreements == state.agreements == {"g": Agreement((("t", "red"),), "averagely", 5, by_server=True)}
+    assert again.terms == state.terms == [TermStart(9, 105)]
     assert again.producers.find(77, 5) == Place(1, 0, 0, 17)
+
+
+def test_a_group_without_members_agrees_on_nothing() -> None:
+    state, agreement = State(), Agreement((("t", ""),), "averagely")
+    state.apply(GroupAgreed("g", agreement), 1)
+    state.saved()
+    state.apply(GroupAgreed("g", None), 2)
+    assert state.agreements == {}
+    assert state.changes() == [(("agreement", "g"), None)]
 
 
 def test_a_row_of_an_unknown_kind_is_refused_and_changes_nothing() -> None:

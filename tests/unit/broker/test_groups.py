@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core.groups import Agreement, GroupTable, Members
+from minimq_broker.core.groups import Agreement, GroupTable, Members, Remembered
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
 
@@ -54,6 +54,27 @@ def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(oth
 
     assert table.members("g") == before
     assert table.agreement("g") == T
+
+
+def test_what_was_agreed_on_before_a_start_refuses_others_for_a_while() -> None:
+    table = GroupTable(0, Remembered(10.0, {"g": T}))
+    with pytest.raises(GroupConflict, match="all members of a group need the same subscriptions"):
+        table.join("g", "b", WITH_U, now=9.9)
+    assert table.names() == []
+    assert table.agreement("g") is None
+    assert table.join("other", "b", WITH_U, now=0.0)
+    assert table.join("g", "a", T, now=9.9)
+    with pytest.raises(GroupConflict):
+        table.join("g", "b", WITH_U, now=10.0)
+
+
+def test_what_was_agreed_on_before_a_start_is_over_when_nobody_has_come_or_all_have_left() -> None:
+    late = GroupTable(0, Remembered(10.0, {"g": T}))
+    assert late.join("g", "b", WITH_U, now=10.0)
+    early = GroupTable(0, Remembered(10.0, {"g": T}))
+    early.join("g", "a", T, now=1.0)
+    early.leave("g", "a")
+    assert early.join("g", "b", WITH_U, now=2.0)
 
 
 @pytest.mark.parametrize(

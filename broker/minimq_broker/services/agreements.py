@@ -1,0 +1,48 @@
+"""What groups agree on, kept in the log: the next start, or the next master, refuses whom this one has refused."""
+
+from __future__ import annotations
+
+import logging
+
+from minimq_broker.core.facts import GroupAgreed
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import MiniMQError
+
+log = logging.getLogger(__name__)
+
+
+class Agreements:
+    """Records what groups agree on when it changes: the first member comes, a lone one changes it, the last one goes.
+
+    Nobody waits for that. It stands in the log ahead of all that a member does after it was granted a queue. Not
+    thread-safe: it belongs to the loop of the engine.
+
+    Args:
+        engine: records it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        #: What is not in the state yet, by group.
+        self._on_its_way: dict[str, GroupAgreed] = {}
+
+    def keep(self, group: str) -> None:
+        """See to it that what a group agrees on now is in the log."""
+        agreement = self._engine.groups.agreement(group)
+        before = self._on_its_way.get(group)
+        known = before.agreement if before else self._engine.slot.any_store.state.agreements.get(group)
+        if (
+            agreement == known or self._engine.slot.is_slave
+        ):  # which serves groups without a master, and records nothing
+            return
+        fact = self._on_its_way[group] = GroupAgreed(group, agreement)
+        self._engine.receive(self._record(fact), "agreement")
+
+    async def _record(self, fact: GroupAgreed) -> None:
+        try:
+            await self._engine.record(lambda _: fact, alone=False)
+        except MiniMQError as error:
+            log.warning("group: what it agrees on is not kept group=%s reason=%s", fact.group, error)
+        finally:
+            if self._on_its_way.get(fact.group) is fact:
+                del self._on_its_way[fact.group]

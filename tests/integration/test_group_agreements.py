@@ -1,0 +1,143 @@
+"""What the members of a group agree on outlives the broker: a refused member does not take the group over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer
+from minimq.local.broker_process import BrokerProcess
+from minimq_common.errors import GroupConflict
+from minimq_proto.v1 import broker_pb2
+from support.raw_member import RawMember
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def grace_s() -> float:
+    """For so long after a start members that come back have precedence."""
+    return 30.0
+
+
+@pytest.fixture
+def single(tmp_path: Path, grace_s: float) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"session_grace_s": grace_s}) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=4)
+        yield cluster
+
+
+def joins(broker: BrokerProcess, client_id: str, tag: str) -> bool:
+    """Tell whether a broker takes a member that filters by a tag; its session ends without a word."""
+    with RawMember(broker.address, client_id) as member:
+        member.join("g", "t", filters=[tag])
+        while True:
+            event = member.events.get(timeout=PATIENCE_S)
+            match event.WhichOneof("event"):
+                case "refused":
+                    assert event.refused.failure.code == GroupConflict.code
+                    return False
+                case "members":
+                    return True
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_refused_member_that_is_first_after_a_restart_is_refused_again(single: LocalCluster, how: str) -> None:
+    [broker] = single.brokers
+    with RawMember(broker.address, "good") as good:
+        good.join("g", "t", filters=["red"])
+        good.ask("g", "t", 0)
+        good.granted()
+        assert not joins(broker, "bad", "blue")
+        getattr(broker, how)()
+        broker.start()
+    assert not joins(broker, "bad", "blue")
+    assert joins(broker, "good", "red")
+
+
+@pytest.mark.parametrize("grace_s", [2.5])
+def test_a_group_whose_members_do_not_come_back_is_taken_over_after_a_while(single: LocalCluster) -> None:
+    [broker] = single.brokers
+    with RawMember(broker.address, "good") as good:
+        good.join("g", "t", filters=["red"])
+        good.ask("g", "t", 0)
+        good.granted()
+        broker.kill()
+    broker.start()
+    wait_until(lambda: joins(broker, "bad", "blue"), PATIENCE_S)
+
+
+def test_a_group_that_all_members_have_left_agrees_on_nothing(single: LocalCluster) -> None:
+    [broker] = single.brokers
+    with RawMember(broker.address, "good") as good:
+        good.join("g", "t", filters=["red"])
+        good.ask("g", "t", 0)
+        good.granted()
+        good.leave("g")
+        good.hears_before_heartbeat()
+    with RawMember(broker.address, "witness") as witness:  # what it is granted comes behind the fact in the log
+        witness.join("other", "t")
+        witness.ask("other", "t", 0)
+        witness.granted()
+        broker.kill()
+    broker.start()
+    assert joins(broker, "next", "blue")
+
+
+def test_members_are_not_displaced_by_a_refused_one_that_keeps_trying(single: LocalCluster) -> None:
+    """By killed brokers again and again; the filter of the refused one would pass over everything."""
+    [broker] = single.brokers
+    read: set[bytes] = set()
+    enough = threading.Event()
+    sent: list[bytes] = []
+
+    def listen(messages: list[Message]) -> ConsumeResult:
+        read.update(message.body for message in messages)
+        if len(read) == 60:
+            enough.set()
+        return ConsumeResult.SUCCESS
+
+    with (
+        Producer(single.nameserver) as producer,
+        PushConsumer(single.nameserver, group="g") as good,
+        PushConsumer(single.nameserver, group="g") as bad,
+    ):
+        good.subscribe("t")
+        good.start(listen)  # type: ignore[arg-type]
+        wait_until(lambda: len(good.assignment) == 4, PATIENCE_S)
+        bad.subscribe("t", "nothing")
+        bad.start(listen)  # type: ignore[arg-type]
+        for _ in range(3):
+            broker.kill()
+            broker.start()
+            for _ in range(20):
+                sent.append(b"%d" % len(sent))
+                producer.send(Message("t", sent[-1], tag="order"))
+        assert enough.wait(PATIENCE_S)
+        assert bad.assignment == []
+    assert read == set(sent)
+
+
+def test_a_new_group_is_recorded_once(single: LocalCluster) -> None:
+    """Neither the second member nor one that says everything again costs a write."""
+    [broker] = single.brokers
+    with RawMember(broker.address, "a") as first, RawMember(broker.address, "b") as second:
+        for member, queue_id in ((first, 0), (second, 1)):
+            member.join("g", "t")
+            member.ask("g", "t", queue_id)
+            member.granted()
+        before = log_end(first)
+        for member in (first, second):
+            member.join("g", "t")
+        second.leave("g")
+        second.hears_before_heartbeat()
+        assert log_end(first) == before
+
+
+def log_end(member: RawMember) -> int:
+    return int(member.call("GetStatus", broker_pb2.GetStatusRequest()).log_end)
