@@ -159,11 +159,17 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     async def _elect(self) -> None:
         while True:
-            with contextlib.suppress(StoreError):  # it was logged, and is tried again
+            wait_s = self._lease_s / 4
+            try:
                 self._hold_elections()
-            now = time.monotonic()
-            # What comes meanwhile puts elections off, or is decided when it comes.
-            await asyncio.sleep(min(self._table.next_look_at(now) - now, self._lease_s / 4))
+                now = time.monotonic()
+                # What comes meanwhile puts elections off, or is decided when it comes.
+                wait_s = min(self._table.next_look_at(now) - now, wait_s)
+            except StoreError:
+                pass  # it was logged
+            except Exception:  # without elections brokers would stay without a master
+                log.exception("the elections failed, and are tried again")
+            await asyncio.sleep(wait_s)
 
     def _hold_elections(self) -> None:
         for record in self._table.elections(time.monotonic()):
