@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import grpc.aio
 
 from minimq_common import rpc
-from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
+from minimq_common.errors import DeadlineExceeded, InternalError, MiniMQError, Unavailable
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class _Link:
             while not self._leaving.is_set():
                 try:
                     await self._hold(stub.Register())
-                except (grpc.RpcError, MiniMQError) as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, without this link nobody finds the broker
                     was_connected = self.connected
                     self._lost(error)
                     # A link that worked is tried again at once; one that did not, ever more slowly.
@@ -195,15 +195,26 @@ class _Link:
         self.master_address = master_address or None
         self.connected = True
 
-    def _lost(self, error: grpc.RpcError | MiniMQError) -> None:
-        cause = rpc.from_rpc_error(error, f"name server {self.address}") if isinstance(error, grpc.RpcError) else error
+    def _lost(self, error: Exception) -> None:
+        cause = _cause(error, self.address)
         # Once for each cause, not for each try.
         complaint = type(cause).__name__ if isinstance(cause, Unavailable) else cause.message
         if not self._leaving.is_set() and complaint != self._complaint:
-            log.warning("not registered, trying again nameserver=%s reason=%r", self.address, cause.message)
+            fault = error if isinstance(cause, InternalError) else None  # its place in the source tells most
+            log.warning(
+                "not registered, trying again nameserver=%s reason=%r", self.address, cause.message, exc_info=fault
+            )
         self._complaint = complaint
         self.master_address = None
         self.connected = False
+
+
+def _cause(error: Exception, address: str) -> MiniMQError:
+    if isinstance(error, grpc.RpcError):
+        return rpc.from_rpc_error(error, f"name server {address}")
+    if isinstance(error, MiniMQError):
+        return error
+    return InternalError(f"the registration failed: {type(error).__name__}: {error}")
 
 
 async def _wait(event: asyncio.Event, longest_s: float) -> None:

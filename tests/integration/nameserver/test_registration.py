@@ -37,6 +37,25 @@ def test_a_broker_that_stops_is_gone_when_stop_returns(
     assert registered(nameserver.address) == []
 
 
+def test_a_fault_in_the_broker_is_not_the_end_of_its_registration(
+    start_nameserver: StartNameServer, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = start_broker()
+    describe, faults = broker.describe, iter([RuntimeError("not thought of")])
+
+    def fail_first() -> nameserver_pb2.RegisterRequest:
+        for fault in faults:
+            raise fault
+        return describe()
+
+    broker.describe = fail_first  # type: ignore[method-assign]
+    nameserver = start_nameserver()
+    broker.join(nameserver.address)
+    wait_until(lambda: broker.connected_to(nameserver.address))
+    assert "RuntimeError: not thought of" in caplog.text
+    assert "Traceback" in caplog.text
+
+
 def test_a_heartbeat_does_not_make_the_table(
     start_nameserver: StartNameServer, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
