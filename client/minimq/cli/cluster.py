@@ -161,11 +161,11 @@ def permission(nameserver: str, broker: str, allowed: str) -> None:
 
 @cluster.command()
 @click.argument("broker")
-@option("--to", "replica", type=int, required=True, metavar="ID", help="Number of the replica, its --id.")
+@option("--to", type=int, required=True, metavar="ID", help="Number of the replica, its --id.")
 @option("--unclean", is_flag=True, help="Also when it is not in sync: messages that it does not have are LOST.")
 @option("--yes", is_flag=True, help="Do not ask whether messages may be lost.")
 @click.pass_obj
-def promote(nameserver: str, broker: str, replica: int, unclean: bool, yes: bool) -> None:
+def promote(nameserver: str, broker: str, to: int, unclean: bool, yes: bool) -> None:
     """Make another replica of a BROKER its master.
 
     Only one that is in sync has all that was acknowledged, and takes over without loss; `minimq cluster status` shows
@@ -176,10 +176,10 @@ def promote(nameserver: str, broker: str, replica: int, unclean: bool, yes: bool
     from minimq.administration.admin import Admin
 
     if unclean and not yes:
-        click.confirm(f"Messages that replica {replica} of {broker} does not have will be lost. Go on?", abort=True)
+        click.confirm(f"Messages that replica {to} of {broker} does not have will be lost. Go on?", abort=True)
     with Admin(nameserver) as admin:
-        term = admin.promote(broker, replica, unclean=unclean)
-    click.echo(f"broker {broker}: replica {replica} is the master, term {term}")
+        term = admin.promote(broker, to, unclean=unclean)
+    click.echo(f"broker {broker}: replica {to} is the master, term {term}")
 
 
 def _in_short(row: Row) -> Row:
