@@ -102,7 +102,9 @@ class ReplicaCluster:
         self.lease_s = lease_s
         self.controller = Controller(folder, lease_s, network)
         decides = controller or self.controller.address
-        given = [*_SHARED_DISK, *flags_from(options, frozenset()), f"--term-lease={lease_s}", f"--controller={decides}"]
+        given = [*_SHARED_DISK, *flags_from(options, frozenset()), f"--controller={decides}"]
+        if controller.startswith("etcd://"):
+            given.append(f"--term-lease={lease_s}")
 
         def new(replica_id: int) -> Replica:
             def flags(address: str, _first: bool) -> list[str]:

@@ -13,6 +13,10 @@ from minimq_common.log_format import LogFormat
 from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_common.options import check_limits, option
 
+#: Where Linux says how much memory the control group of this process may use: that of its container.
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_TERM_LEASE_S = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
@@ -51,12 +55,12 @@ class BrokerOptions:
     slave_read_lag_bytes: int = option(
         0,
         "How far a reader may be behind the end of the CommitLog before its master sends it to a slave in sync, "
-        "0: 40 % of the memory of the machine.",
+        "0: 40 % of the memory of the machine, or of what its control group may use.",
         flag="--slave-read-lag",
         minimum=0,
     )
     term_lease_s: float = option(
-        3.0,
+        _TERM_LEASE_S,
         "With etcd, time after which a master that is not heard of is replaced; a name server has an option of its "
         "own for it.",
         minimum=0.5,
@@ -162,6 +166,11 @@ class BrokerOptions:
             )
 
     def _check_replication(self) -> None:
+        if self.term_lease_s != _TERM_LEASE_S and not self.controller.startswith("etcd://"):
+            raise InvalidArgument(
+                f"--term-lease is {self.term_lease_s:g}: a broker decides on it only with --controller etcd://..., "
+                "a name server that is the controller has a --term-lease of its own"
+            )
         if self.controller:
             return
         remedy = "give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
@@ -179,9 +188,18 @@ class BrokerOptions:
     @property
     def slave_read_lag(self) -> int:
         """How far a reader may be behind, in bytes: what is older is probably not in the memory of the machine."""
-        return self.slave_read_lag_bytes or int(0.4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        return self.slave_read_lag_bytes or int(0.4 * _memory_bytes(_MEMORY_LIMIT))
 
     @property
     def max_batch_bytes(self) -> int:
         """Largest batch: one body of the largest size, or many small messages with long keys and properties."""
         return max(self.max_body_bytes, 4 << 20) + (32 << 20)
+
+
+def _memory_bytes(limit: Path) -> int:
+    """Return the memory of the machine, or the limit in a file if that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(machine, int(limit.read_text("ascii")))
+    except (OSError, ValueError):  # there are no control groups, or no limit: it says "max"
+        return machine
