@@ -18,7 +18,7 @@ from minimq_broker.replication.backup import take_snapshot
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
 from minimq_common.errors import CorruptBatch, SendFailed
-from support.disks import FailingDisk, failing_syncs, small_disk
+from support.disks import FailingDisk, disk_of, failing_syncs
 from support.reading import read_all
 from support.replicas import (
     LEASE_S,
@@ -209,7 +209,7 @@ def with_small_disk(
     **options: Any,  # noqa: ANN401 - of any type
 ) -> Iterator[tuple[LocalCluster, Path]]:
     """A master and a slave, one of them with a disk of 24 MiB. Yields also a file on it whose removal frees 8 MiB."""
-    with small_disk(path / "disk", "24m") as disk:
+    with disk_of(path / "disk", "24m") as disk:
         (path / "data").mkdir()
         (path / "data" / of).symlink_to(disk, target_is_directory=True)
         reserve = disk / "reserve"

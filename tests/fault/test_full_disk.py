@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,23 +10,11 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.administration.descriptions import BrokerReport
 from minimq_common.errors import SendFailed
+from support.disks import disk_of
 from support.reading import check_brokers, read_all
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
-
-
-@contextmanager
-def disk_of(disk: Path, size: str) -> Iterator[Path]:
-    """Make a file system. Watermarks are off in a `LocalCluster`, unless a test sets them."""
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"may not mount a file system: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.fixture

@@ -14,8 +14,11 @@ _SOURCE = Path(__file__).with_name("failing_disk.c")
 
 
 @contextmanager
-def small_disk(path: Path, size: str) -> Iterator[Path]:
-    """Mount a file system of a size at a new directory; skips the test where that is not allowed."""
+def disk_of(path: Path, size: str) -> Iterator[Path]:
+    """Mount a file system of a size at a new directory; skips the test where that is not allowed.
+
+    Watermarks are off in a `LocalCluster`, unless a test sets them.
+    """
     path.mkdir(parents=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True, text=True, check=False
