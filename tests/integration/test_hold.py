@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_otherwise_the_queues_wait_until_it_is_said(cluster: LocalCluster, topic
             raise RuntimeError("as told")
         return False
 
-    options = {} if how == "no callback" else {"on_revoked": on_revoked}
+    options: dict[str, Any] = {} if how == "no callback" else {"on_revoked": on_revoked}
     log = Log()
     with Member(cluster.nameserver, group, topic, log, hold_s=LONG_S, client_id=f"a-{group}", **options) as first:
         wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
