@@ -70,8 +70,9 @@ class Commits:
             time.sleep(_RETRY_S)
             lasting = {queue: failure for queue, failure in failures.items() if queue not in again}
             failures = lasting | self._try({queue: offsets[queue] for queue in again})
-        for failure in failures.values():
-            raise failure.error
+        first = next(iter(failures.values()), None)
+        if first is not None:
+            raise first.error
 
     def _may_pass(self, queue: MessageQueue, failure: _Failure) -> bool:
         """Tell whether another try may go well; needs the lock."""
