@@ -12,6 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+import msgspec
+
 from minimq_common.errors import InvalidArgument
 
 _WORDS: Mapping[object, str] = types.MappingProxyType(
@@ -39,12 +41,14 @@ def read_config(path: Path, kinds: Mapping[str, object]) -> dict[str, Any]:
     for key, value in table.items():
         if key not in kinds:
             raise InvalidArgument(f"{path}: there is no option {key!r}{_nearest(key, kinds)}")
+        kind = without_none(kinds[key])
         try:
-            kind = without_none(kinds[key])
-            values[key] = None if value == "" and kind is not kinds[key] else _convert(value, kind)
-        except _WrongType as error:
+            values[key] = (
+                None if value == "" and kind is not kinds[key] else msgspec.convert(value, kind, dec_hook=_path)
+            )
+        except msgspec.ValidationError:
             said = json.dumps(value, default=str, ensure_ascii=False)
-            raise InvalidArgument(f"{path}: {key} is {said}: it has to be {error}") from None
+            raise InvalidArgument(f"{path}: {key} is {said}: it has to be {_wanted(kind)}") from None
     return values
 
 
@@ -57,29 +61,21 @@ def without_none(annotation: object) -> object:
     return annotation
 
 
-class _WrongType(Exception):
-    """What a value has to be instead."""
+def _path(kind: type, value: object) -> Path:
+    """Make what msgspec does not know."""
+    if kind is not Path or not isinstance(value, str):
+        raise TypeError
+    return Path(value)
 
 
-def _convert(value: Any, kind: Any) -> Any:  # noqa: ANN401 - values and their types
+def _wanted(kind: Any) -> str:  # noqa: ANN401 - a type
+    """Say in words what a value has to be."""
     if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
-        members = dict.fromkeys(get_args(kind)) if get_origin(kind) is Literal else {m.value: m for m in kind}
-        if not isinstance(value, str) or value not in members:
-            raise _WrongType("one of " + ", ".join(json.dumps(member) for member in members))
-        return members[value] or value
+        members = get_args(kind) if get_origin(kind) is Literal else [member.value for member in kind]
+        return "one of " + ", ".join(map(json.dumps, members))
     if get_origin(kind) is tuple:
-        item = get_args(kind)[0]
-        try:
-            if isinstance(value, list):
-                return tuple(_convert(part, item) for part in value)
-        except _WrongType:
-            pass
-        raise _WrongType(f"a list, and each item {_WORDS[item]}")
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, str if kind is Path else kind) or (isinstance(value, bool) and kind is not bool):
-        raise _WrongType(_WORDS[kind])
-    return kind(value)
+        return f"a list, and each item {_WORDS[get_args(kind)[0]]}"
+    return _WORDS[kind]
 
 
 def _nearest(key: str, known: Mapping[str, object]) -> str:
