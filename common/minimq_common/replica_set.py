@@ -144,6 +144,11 @@ class ReplicaSet:
         return f"{self.broker_name} (cluster {self.cluster})"
 
 
+def shown_id_of_slave(replica_id: int, master_id: int) -> int:
+    """Return the broker id under which a slave is registered: 0 is the master, so replica 0 gets its number."""
+    return replica_id or master_id
+
+
 def patience(lease_s: float) -> float:
     """Return how long after the last report of a master another may be given a term, in seconds."""
     return lease_s * (1 + _MARGIN)
@@ -194,6 +199,19 @@ def check_not_ending(replica_set: ReplicaSet, report: Report) -> None:
             f"the term {replica_set.term} of replica {report.replica_id} of {replica_set} is not renewed: "
             f"replica {replica_set.successor} was promoted"
         )
+
+
+def is_news(replica_set: ReplicaSet | None, report: Report, known_version: int) -> bool:
+    """Say whether a report is to be answered at once, and not held back until there is another record.
+
+    A replica that resigns is about to leave. A master whose term ends hears nothing before its successor is there.
+    """
+    if report.resigns:
+        return True
+    if replica_set is None:
+        return False
+    is_ending = replica_set.successor is not None and replica_set.is_master(report.replica_id, report.run)
+    return replica_set.version != known_version and not is_ending
 
 
 def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
@@ -255,6 +273,19 @@ def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) 
         successor=replica_id,
         version=replica_set.version + 1,
     )
+
+
+def check_promoted(replica_set: ReplicaSet, replica_id: int) -> None:
+    """Check how the promotion of a replica ended.
+
+    Raises:
+        ReplicaSetChanged: another one was elected.
+    """
+    if replica_set.master_id != replica_id:
+        raise ReplicaSetChanged(
+            f"replica {replica_id} of {replica_set} was not elected: it fell silent, and replica "
+            f"{replica_set.master_id} is the master; look at its log, and try again"
+        )
 
 
 def may_lead(replica_set: ReplicaSet, report: Report) -> bool:

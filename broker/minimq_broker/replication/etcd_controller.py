@@ -10,7 +10,7 @@ import msgspec
 from minimq_broker.replication.etcd_link import EtcdLink
 from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common import replica_set as rules
-from minimq_common.errors import InvalidArgument, ReplicaSetChanged
+from minimq_common.errors import InvalidArgument
 from minimq_common.replica_set import ReplicaSet, Report
 
 
@@ -41,7 +41,7 @@ class EtcdController:
         if view.record is not None and (renewed := rules.renew(view.record, report)) is not view.record:
             await view.replace(renewed)  # or it is, when the next report comes
         await view.elect()
-        while not _is_news(view.record, report, known_version) and time.monotonic() < deadline:
+        while not rules.is_news(view.record, report, known_version) and time.monotonic() < deadline:
             await view.wait(deadline)
         if view.record is not None:
             rules.check_not_ending(view.record, report)
@@ -71,11 +71,7 @@ class EtcdController:
                 break
         while (record := view.existing()).successor is not None:
             await view.wait()
-        if record.master_id != replica_id:
-            raise ReplicaSetChanged(
-                f"replica {replica_id} of {record} was not elected: it fell silent, and replica {record.master_id} "
-                "is the master; look at its log, and try again"
-            )
+        rules.check_promoted(record, replica_id)
         return record
 
     async def close(self) -> None:
@@ -86,12 +82,3 @@ class EtcdController:
         if key not in self._views:
             self._views[key] = EtcdView(self._link, key, self._term_lease_s)
         return self._views[key]
-
-
-def _is_news(record: ReplicaSet | None, report: Report, known_version: int) -> bool:
-    if report.resigns:
-        return True  # it is about to leave
-    if record is None:
-        return False
-    ending = record.successor is not None and record.is_master(report.replica_id, report.run)
-    return record.version != known_version and not ending

@@ -8,6 +8,7 @@ import math
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
+from minimq_common.replica_set import shown_id_of_slave
 from minimq_proto.v1 import broker_pb2
 
 #: After the controller has named it, how long this broker may take to lead, in seconds.
@@ -72,7 +73,7 @@ class Standing:
             return 0
         for replica_id, progress in roles.leadership.progress().items():
             if progress.connected and replica_id in roles.leadership.in_sync.members:
-                return replica_id or roles.own.replica_id  # 0 is shown by the number of its master
+                return shown_id_of_slave(replica_id, roles.own.replica_id)
         return 0
 
     async def promote(self, *, unclean: bool) -> int:

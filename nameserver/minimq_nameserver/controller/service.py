@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc.aio
 
 from minimq_common import rpc
-from minimq_common.errors import MiniMQError, ReplicaSetChanged, StoreError, Unavailable
-from minimq_common.replica_set import ReplicaSet, check_not_ending
+from minimq_common.errors import MiniMQError, StoreError, Unavailable
+from minimq_common.replica_set import ReplicaSet, check_not_ending, check_promoted, is_news
 from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
 from minimq_common.replica_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
 from minimq_nameserver.controller.decisions import DecisionFile
@@ -118,7 +118,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         """Wait until there is news for a reporter, for that time at most, and return the record."""
         try:
             async with asyncio.timeout(wait_s):
-                while not self._is_news(self._table.record(report.key), report, known_version):
+                while not is_news(self._table.record(report.key), report, known_version):
                     await self._change(report.key)
         except TimeoutError:
             pass
@@ -127,14 +127,6 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             check_not_ending(record, report)
         return record
 
-    def _is_news(self, record: ReplicaSet | None, report: ReplicaReport, known_version: int) -> bool:
-        if report.resigns:
-            return True  # it is about to leave
-        if record is None:
-            return False
-        ending = record.successor is not None and record.is_master(report.replica_id, report.run)
-        return record.version != known_version and not ending
-
     async def _promote(self, key: Key, replica_id: int, unclean: bool) -> ReplicaSet:
         record = self._table.promote(key, replica_id, unclean=unclean, now=time.monotonic())
         log.warning("promotion broker=%s cluster=%s to=%d unclean=%s", key[1], key[0], replica_id, unclean)
@@ -142,11 +134,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._hold_elections()  # the lease of a master that is gone is over already
         while (record := self._table.record(key) or record).successor is not None:
             await self._change(key)
-        if record.master_id != replica_id:
-            raise ReplicaSetChanged(
-                f"replica {replica_id} of {record} was not elected: it fell silent, and replica {record.master_id} "
-                "is the master; look at its log, and try again"
-            )
+        check_promoted(record, replica_id)
         return record
 
     async def _change(self, key: Key) -> None:

@@ -11,11 +11,14 @@ from minimq_common.replica_set import (
     Report,
     change_in_sync,
     check_not_ending,
+    check_promoted,
     elect,
     found,
+    is_news,
     promote,
     renew,
     renews_lease,
+    shown_id_of_slave,
 )
 from support.reports import report
 
@@ -73,6 +76,27 @@ def test_a_master_is_told_that_its_term_ends() -> None:
     check_not_ending(record(successor=1), report(1))
     with pytest.raises(TermEnding, match="replica 1 was promoted"):
         check_not_ending(record(successor=1), report())
+
+
+def test_an_answer_waits_for_another_record_and_at_the_end_of_a_term_for_the_next_master() -> None:
+    known = record()
+    assert not is_news(None, report(), 0)
+    assert not is_news(known, report(), known.version)
+    assert is_news(known, report(), known.version - 1)
+    ending = record(successor=1)
+    assert not is_news(ending, report(), ending.version - 1)
+    assert is_news(ending, report(1), ending.version - 1)
+    assert is_news(known, report(resigns=True), known.version)
+
+
+def test_a_promotion_that_another_one_won_is_an_error() -> None:
+    check_promoted(record(), 0)
+    with pytest.raises(ReplicaSetChanged, match=r"replica 1 of .* was not elected: .* replica 0 is the master"):
+        check_promoted(record(), 1)
+
+
+def test_replica_0_is_shown_by_the_number_of_its_master() -> None:
+    assert [shown_id_of_slave(0, 2), shown_id_of_slave(1, 2), shown_id_of_slave(1, 0)] == [2, 1, 1]
 
 
 def test_the_in_sync_set_is_changed_by_who_knows_the_record() -> None:
