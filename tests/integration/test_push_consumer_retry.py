@@ -144,6 +144,32 @@ def test_no_tries_at_all_make_a_dead_letter_at_once(
     assert retry_topic(group) not in _topics(cluster)
 
 
+@pytest.mark.parametrize("how", ["retry", "first"])
+def test_a_bad_message_becomes_a_dead_letter_without_its_neighbours(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, how: str
+) -> None:
+    good: set[bytes] = set()
+
+    def listen(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
+        for index, message in enumerate(messages):
+            if message.body == b"bad":
+                if how == "retry":
+                    return ConsumeResult.RETRY_LATER
+                good.update(ahead.body for ahead in messages[:index])
+                return RetryLater(first=index)
+        good.update(message.body for message in messages)
+        return ConsumeResult.SUCCESS
+
+    bodies = [b"bad" if number == 3 else b"%d" % number for number in range(40)]
+    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,), max_tries=2) as consumer:
+        producer.send_many([Message(topic, body) for body in bodies], queue=MessageQueue(topic, "broker-a", 0))
+        consumer.subscribe(topic)
+        consumer.start(listen)
+        wait_until(lambda: len(good) == 39, PATIENCE_S)
+        assert [message.body for message in read_dead_letters(cluster, group, 1)] == [b"bad"]
+    assert sum(item.messages for item in admin.describe_topic(dead_letter_topic(group)).queues) == 1
+
+
 def test_good_messages_do_not_wait_for_a_bad_one_and_are_given_once(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
 ) -> None:

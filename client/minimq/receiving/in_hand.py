@@ -32,6 +32,7 @@ class Call:
         began_at: when the listener was given them, on the monotonic clock; None while it is not at work.
         given_up: the listener hangs, and the messages were sent to be tried again; what it answers does not matter.
         hangs: it was told that the listener hangs.
+        following: is to be made when this one is finished; None when there is none.
     """
 
     def __init__(self, queue: MessageQueue, first: int, messages: Sequence[ReceivedMessage], work: _QueueWork) -> None:
@@ -40,6 +41,7 @@ class Call:
         self.began_at: float | None = None
         self.given_up = False
         self.hangs = False
+        self.following: Call | None = None
         self._first = first
         self._work = work
 
@@ -208,12 +210,16 @@ class InHand:
         with self._changed:
             return self._is_current(call)
 
-    def finish(self, call: Call) -> None:
-        """All messages of a call are finished."""
+    def finish(self, call: Call) -> Call | None:
+        """All messages of a call are finished. Returns the call that has waited for that, which is to be made now."""
         with self._changed:
             call.work.ranges.finish(call.first)
+            following = call.following if self._is_current(call) else None
+            if following is not None:
+                self._activate(following)
             self._deactivate(call)
         self._told()
+        return following
 
     def narrow(self, call: Call, messages: Sequence[ReceivedMessage]) -> None:
         """Only these messages of a call are left."""
@@ -221,12 +227,22 @@ class InHand:
             call.messages = messages
             call.work.ranges.narrow(call.first, messages[0].queue_offset, len(messages), _size(messages))
 
-    def put_aside(self, call: Call, until: float) -> None:
-        """A call is to be made again at that time."""
+    def put_aside(self, call: Call, messages: Sequence[ReceivedMessage], until: float) -> None:
+        """These messages are left of a call. Each gets a call of its own at that time: it must not suffer for others.
+
+        Where a queue has one call at a time, each waits for the one before it.
+        """
         with self._changed:
-            # Another one: a thread that hangs may still have this one.
-            again = Call(call.queue, call.first, call.messages, call.work)
-            heapq.heappush(self._waiting, _Waiting(until, next(self._numbers), again))
+            call.work.ranges.split(call.first, [(message.queue_offset, len(message.body)) for message in messages])
+            # Others: a thread that hangs may still have this one.
+            again = [Call(call.queue, message.queue_offset, [message], call.work) for message in messages]
+            if self._one_at_a_time:
+                for one, following in itertools.pairwise(again):
+                    one.following = following
+                again[-1].following = call.following
+                del again[1:]
+            for one in again:
+                heapq.heappush(self._waiting, _Waiting(until, next(self._numbers), one))
             self._deactivate(call)
         self._told()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -80,6 +81,16 @@ class ProcessQueue:
         self.messages += messages - found.messages
         self.size += size - found.size
         found.first, found.messages, found.size = rest, messages, size
+
+    def split(self, first: int, rest: Sequence[tuple[int, int]]) -> None:
+        """Of the range that began at `first` only these messages are left, by offset and size: each is a range now."""
+        found = self._in_hand[first]
+        self.messages += len(rest) - found.messages
+        self.size += sum(size for _, size in rest) - found.size
+        parts = {offset: _Range(offset, 1, size) for offset, size in rest}
+        ranges, self._in_hand = self._in_hand, {}
+        for began_at, item in ranges.items():
+            self._in_hand.update(parts if item is found else {began_at: item})
 
     def finish(self, first: int) -> None:
         """The range that began at `first` is finished. Nothing happens when it is not in hand."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
@@ -42,14 +41,16 @@ class PushConsumer(Consumer):
 
     The listener answers `ConsumeResult.SUCCESS`, or `RETRY_LATER` when the messages shall be tried again, or
     `RetryLater(first=3)` when that is true only of some; an exception counts as `RETRY_LATER`. The group's offset never
-    passes a message that is not finished, so a message is never lost, but may come twice after a fault.
+    passes a message that is not finished, so a message is never lost, but may come twice after a fault. Messages that
+    are tried again come one by one, so that one that fails always does not take others with it.
 
     A *concurrent* consumer calls the listener by several threads at once, also with messages of one queue. Messages
     that are to be tried again are sent to the topic `%RETRY%group`, where they wait longer each time, and count as
     finished here; after `max_tries` of that they go to `%DLQ%group`. Both topics are made when they are first needed.
 
     An *orderly* consumer makes one call at a time for each queue, in its order. A queue whose messages are to be tried
-    again stands still for `suspend_s`, then the same messages are given again; no other overtakes them.
+    again stands still for `suspend_s`, then the same messages are given again, one after the other; no other overtakes
+    them.
 
     A call that lasts longer than `consume_timeout_s` is logged. Its thread is lost until the listener returns; a
     concurrent consumer has the messages tried again meanwhile, and does not look at what the listener answers later.
@@ -275,12 +276,12 @@ class PushConsumer(Consumer):
         return self._in_hand.take(messages, parts, lambda offset: self._core.seek(queue, offset))
 
     def _parts(self, messages: list[ReceivedMessage]) -> list[list[ReceivedMessage]]:
-        """Return the messages that are wanted, those of one topic in each part."""
+        """Return the messages that are wanted, those of one call in each part."""
         wanted = self._filters[messages[0].queue.topic].apply(messages)
         if messages[0].queue.topic != self._retry_topic:
             return [wanted] if wanted else []
-        again: list[ReceivedMessage] = [from_copy(message) for message in wanted]
-        return [list(part) for _, part in itertools.groupby(again, key=lambda message: message.topic)]
+        # One by one: what fails again shall become a dead letter, but not what was given together with it.
+        return [[from_copy(message)] for message in wanted]
 
     def _look_after_calls(self, now: float) -> None:
         for call in self._in_hand.due(now):
@@ -333,7 +334,7 @@ class PushConsumer(Consumer):
 
     def _settle(self, call: Call, found: Verdict) -> None:
         if found.succeeded == len(call.messages):
-            self._in_hand.finish(call)
+            self._finish(call)
             return
         if found.succeeded:
             self._in_hand.narrow(call, call.messages[found.succeeded :])
@@ -345,20 +346,25 @@ class PushConsumer(Consumer):
         used_up = self._max_tries is not None and tries >= self._max_tries
         if self._retry_topic is None and used_up:
             log.error("consumer: passed over after %s tries group=%s queue=%s", tries, self.group, call.queue)
-            self._in_hand.finish(call)
+            self._finish(call)
         elif self._retry_topic is not None and (used_up or not self._orderly):
             self._returns.put(call, found.level)
         else:
             self._try_here(call, call.messages)
 
     def _try_here(self, call: Call, messages: Sequence[ReceivedMessage]) -> None:
-        self._in_hand.narrow(call, [tried_again(message) for message in messages])
         wait_s = self._options.suspend_s if self._orderly else self._options.local_retry_s
-        self._in_hand.put_aside(call, time.monotonic() + wait_s)
+        again = [tried_again(message) for message in messages]
+        self._in_hand.put_aside(call, again, time.monotonic() + wait_s)
 
     def _returned(self, call: Call, left: list[ReceivedMessage]) -> None:
         """The messages of a call were sent to be tried again, but for those that could not be."""
         if left:
             self._try_here(call, left)
         else:
-            self._in_hand.finish(call)
+            self._finish(call)
+
+    def _finish(self, call: Call) -> None:
+        following = self._in_hand.finish(call)
+        if following is not None:
+            self._submit(following)

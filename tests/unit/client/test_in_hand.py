@@ -62,7 +62,7 @@ def test_an_orderly_queue_is_blocked_by_any_call_also_while_it_waits() -> None:
     account = Account(one_at_a_time=True)
     [call] = account.take(0, 1)
     assert account.in_hand.blocked() == {QUEUE}
-    account.in_hand.put_aside(call, until=5.0)
+    account.in_hand.put_aside(call, call.messages, until=5.0)
     assert account.in_hand.blocked() == {QUEUE}
     assert (account.in_hand.active, account.in_hand.next_due()) == (0, 5.0)
     assert account.in_hand.due(4.9) == []
@@ -92,7 +92,7 @@ def test_a_queue_leaves_when_no_thread_is_busy_with_it() -> None:
     account = Account()
     [call] = account.take(0, 5)
     assert account.in_hand.leave([QUEUE]) == {}
-    account.in_hand.put_aside(call, until=5.0)
+    account.in_hand.put_aside(call, call.messages, until=5.0)
     assert account.in_hand.leave([QUEUE]) == {QUEUE: 0}
     assert account.in_hand.due(6.0) == []
 
@@ -144,13 +144,55 @@ def test_a_call_that_hangs_is_told_once(give_up: bool) -> None:
 
 def test_a_call_that_was_given_up_is_another_one_when_it_is_made_again() -> None:
     account = Account()
-    [call] = account.take(0, 5)
+    [call] = account.take(0, 1)
     account.in_hand.begin(call, 0.0)
     account.in_hand.hanging(9.0, 5.0, give_up=True)
-    account.in_hand.put_aside(call, until=10.0)
+    account.in_hand.put_aside(call, call.messages, until=10.0)
     [again] = account.in_hand.due(10.0)
     account.in_hand.begin(again, 10.0)
     assert (account.in_hand.answered(call), account.in_hand.answered(again)) == (False, True)
+
+
+def test_what_is_tried_again_comes_one_by_one() -> None:
+    account = Account()
+    [call] = account.take(0, 5)
+    [after] = account.take(5, 2)
+    account.in_hand.put_aside(call, [call.messages[1], call.messages[3]], until=5.0)
+    first, second = account.in_hand.due(5.0)
+    assert [again.messages for again in (first, second)] == [[call.messages[1]], [call.messages[3]]]
+    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 1}, (4, 40))
+    assert account.in_hand.finish(second) is None
+    assert account.in_hand.finish(first) is None
+    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 5}, (2, 20))
+    account.in_hand.finish(after)
+    assert account.offsets() == {QUEUE: 7}
+
+
+def test_in_order_each_waits_for_the_one_before_it() -> None:
+    account = Account(one_at_a_time=True)
+    [call] = account.take(0, 3)
+    account.in_hand.put_aside(call, call.messages, until=5.0)
+    [first] = account.in_hand.due(5.0)
+    second = account.in_hand.finish(first)
+    assert second is not None
+    assert (second.messages, account.in_hand.active, account.offsets()) == ([call.messages[1]], 1, {QUEUE: 1})
+    account.in_hand.put_aside(second, second.messages, until=9.0)
+    assert account.in_hand.active == 0
+    [second] = account.in_hand.due(9.0)
+    last = account.in_hand.finish(second)
+    assert last is not None
+    assert account.in_hand.finish(last) is None
+    assert (account.in_hand.active, account.in_hand.blocked(), account.offsets()) == (0, frozenset(), {QUEUE: 3})
+
+
+def test_what_waits_for_a_call_of_a_queue_that_was_lost_is_not_made() -> None:
+    account = Account(one_at_a_time=True)
+    [call] = account.take(0, 3)
+    account.in_hand.put_aside(call, call.messages, until=5.0)
+    [first] = account.in_hand.due(5.0)
+    account.in_hand.drop([QUEUE])
+    assert account.in_hand.finish(first) is None
+    assert account.in_hand.wait_until_quiet(0.0)
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,10 @@ class Model:
         return min(self.offsets, default=self.end)
 
 
-#: Begin a range of so many, narrow one to so many, finish one, or pass so many over.
+#: Begin a range of so many, narrow one to so many, split one into its last ones, finish one, or pass so many over.
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["begin", "begin", "narrow", "finish", "pass over"]), st.integers(1, 6)), max_size=60
+    st.tuples(st.sampled_from(["begin", "begin", "narrow", "split", "finish", "pass over"]), st.integers(1, 6)),
+    max_size=60,
 )
 
 
@@ -94,6 +95,10 @@ def test_it_is_the_same_as_a_plain_model(steps: list[tuple[str, int]], data: st.
         elif what == "finish":
             work.finish(first)
             model.open.pop(first, None)
+        elif first in model.open and what == "split":
+            left = sorted(model.open.pop(first))[-number:]
+            work.split(first, [(offset, 10) for offset in left])
+            model.open |= {offset: {offset} for offset in left}
         elif first in model.open:
             left = sorted(model.open[first])[-number:]
             work.narrow(first, left[0], len(left), 10 * len(left))
