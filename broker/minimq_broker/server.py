@@ -14,7 +14,6 @@ from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.replication.roles import OwnReplica, RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
@@ -161,9 +160,8 @@ class Broker:
             min_in_sync=options.min_in_sync,
         )
         controller = parse(options.controller, term_lease_s=options.term_lease_s)
-        kept = KeptOffsets(options.data_dir / FILE_NAME)
         patience = Patience(lag_s=options.replica_lag_s)
-        return RoleKeeper(engine, own, controller, patience, kept, self._role_changed)
+        return RoleKeeper(engine, own, controller, patience, self._role_changed)
 
     async def _end_roles(self, engine: Engine) -> None:
         if self._roles is not None:

@@ -12,7 +12,7 @@ import grpc.aio
 from minimq_broker.core.in_sync import InSync
 from minimq_broker.core.state import QueueKey
 from minimq_broker.replication.copying import FRAME_BYTES, state_frames
-from minimq_broker.replication.kept_offsets import Kept
+from minimq_broker.store.kept_offsets import Kept
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import MiniMQError, StoreError
 from minimq_common.stream_writer import StreamWriter
@@ -28,6 +28,8 @@ HEARTBEAT_S = 0.5
 _TELL_CONFIRMED_S = 0.02
 #: With more to read than this, it is read beside the event loop: it may have to come from the disk.
 _FAR_BEHIND_BYTES = 16 << 20
+#: Time before offsets that were not recorded are tried again, in seconds.
+_RETRY_S = 0.5
 #: How long the last write may take when the stream ends, in seconds.
 _DRAIN_S = 0.5
 
@@ -61,7 +63,7 @@ class Feed:
         self._copied_to = store.end
         self._moved = moved
         self._record = record
-        self._recording: set[asyncio.Task[None]] = set()
+        self._handed_over: asyncio.Queue[replication_pb2.ReplicaRequest] = asyncio.Queue()
         self._offsets_number = 0  # those up to it are recorded
         self._loop = asyncio.get_running_loop()
         self._more = asyncio.Event()
@@ -101,6 +103,7 @@ class Feed:
         log.info(
             "replication: slave follows id=%d from=%s", self._replica_id, "nothing" if position is None else position
         )
+        recorder = asyncio.create_task(self._record_offsets(), name=f"feed-{self._replica_id}-offsets")
         tasks = [
             asyncio.create_task(self._receive(requests), name=f"feed-{self._replica_id}-receiver"),
             asyncio.create_task(self._send(writer), name=f"feed-{self._replica_id}-sender"),
@@ -114,10 +117,11 @@ class Feed:
             log.warning("replication: slave is silent id=%d seconds=%s", self._replica_id, SILENCE_S)
         finally:
             self._in_sync.detach(self._replica_id, self._loop.time())
-            self._has_ended.set()
             self._moved()
-            for task in (*tasks, *self._recording):
+            for task in (*tasks, recorder):
                 task.cancel()
+            await asyncio.gather(*tasks, recorder, return_exceptions=True)
+            self._has_ended.set()
             log.info("replication: slave is gone id=%d", self._replica_id)
         with contextlib.suppress(TimeoutError):  # one that does not read any more is cut off
             async with asyncio.timeout(_DRAIN_S):
@@ -132,23 +136,36 @@ class Feed:
                 return
             self._in_sync.acknowledged(self._replica_id, request.synced, self._loop.time())
             self._moved()
-            if request.offsets:  # beside: what is recorded may have to wait for this very slave
-                task = asyncio.create_task(self._take_offsets(request), name=f"feed-{self._replica_id}-offsets")
-                self._recording.add(task)
-                task.add_done_callback(self._recording.discard)
+            if request.offsets:
+                self._handed_over.put_nowait(request)
 
-    async def _take_offsets(self, request: replication_pb2.ReplicaRequest) -> None:
-        rows = [
-            Kept(item.group, QueueKey(item.topic_id, item.queue_id), item.offset, request.offsets_number)
-            for item in request.offsets
-        ]
-        try:
-            await self._record(rows)
-        except MiniMQError as error:  # the slave keeps them, and hands them over with its next stream
-            log.warning("replication: offsets of a slave not recorded id=%d reason=%s", self._replica_id, error)
-        else:
-            self._offsets_number = request.offsets_number
+    async def _record_offsets(self) -> None:
+        """Record what the slave hands over: beside, since it may have to wait for this very slave.
+
+        One request after the other, each until it is done: the slave forgets all up to the number that it is told.
+        """
+        while True:
+            request = await self._handed_over.get()
+            number = request.offsets_number
+            rows = [
+                Kept(item.group, QueueKey(item.topic_id, item.queue_id), item.offset, number, item.forced)
+                for item in request.offsets
+            ]
+            await self._record_at_last(rows)
+            self._offsets_number = max(self._offsets_number, number)
             self.wake()
+
+    async def _record_at_last(self, rows: Sequence[Kept]) -> None:
+        while True:
+            try:
+                await self._record(rows)
+            except MiniMQError as error:
+                log.warning("replication: offsets of a slave not recorded yet id=%d reason=%s", self._replica_id, error)
+            except Exception:  # they must not be left behind
+                log.exception("replication: offsets of a slave not recorded yet id=%d", self._replica_id)
+            else:
+                return
+            await asyncio.sleep(_RETRY_S)
 
     async def _send(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> None:
         if self._position is None:

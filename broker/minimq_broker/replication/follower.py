@@ -13,9 +13,7 @@ import grpc.aio
 
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.feed import HEARTBEAT_S, SILENCE_S
-from minimq_broker.replication.kept_offsets import KeptOffsets
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.jobs import ReplicaJob
 from minimq_common import rpc
 from minimq_common.errors import CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
@@ -61,12 +59,10 @@ class Follower:
     Args:
         engine: whose store gets the entries.
         whom: the master.
-        kept: offsets that the master is to record.
     """
 
-    def __init__(self, engine: Engine, whom: Whom, kept: KeptOffsets) -> None:
+    def __init__(self, engine: Engine, whom: Whom) -> None:
         self.whom = whom
-        self.kept = kept
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._anew = False  # the log cannot be gone on with
@@ -143,6 +139,7 @@ class Follower:
             else:
                 self._check_kin(frame.go_on)
                 await self._cut(frame.go_on.position)
+            await self._engine.offsets.retain_topics()  # as long as there are none that come with the next entries
             self._found(frame)
             await _Intake(self, self._engine, stream).run(frame)
         finally:
@@ -217,7 +214,8 @@ class _Intake:
         self._pending_bytes = 0
         self._settled = asyncio.Event()  # something was written, or failed
         self._news = asyncio.Event()  # there is something to acknowledge
-        self._handed_over = 0  # the latest number of an offset that the master was told
+        #: The latest numbers of kept offsets that the master was told, and that it has recorded.
+        self._handed_over = self._recorded = 0
         self._failure: MiniMQError | None = None
 
     async def run(self, frame: replication_pb2.ReplicaFrame) -> None:
@@ -247,8 +245,9 @@ class _Intake:
             self._position += job.size
             self._engine.take(job)
         self._follower.master_end = frame.end
-        if frame.offsets_number:
-            await to_the_end(asyncio.to_thread(self._follower.kept.recorded, frame.offsets_number))
+        if frame.offsets_number > self._recorded:
+            await self._engine.offsets.handed_over(frame.offsets_number)
+            self._recorded = frame.offsets_number
         self._store.confirm(frame.confirmed)
         while self._pending_bytes > _PENDING_BYTES and self._failure is None:
             self._settled.clear()
@@ -286,11 +285,17 @@ class _Intake:
     def _acknowledgement(self) -> replication_pb2.ReplicaRequest:
         """Return what is synced, and the next offsets to hand over."""
         request = replication_pb2.ReplicaRequest(synced=self._synced)
-        kept = [row for row in self._follower.kept.rows() if row.number > self._handed_over][:_OFFSETS_AT_ONCE]
+        kept = self._engine.offsets.kept(after=self._handed_over)[:_OFFSETS_AT_ONCE]
         if kept:
             request.offsets_number = self._handed_over = kept[-1].number
-            for group, queue, offset, _ in kept:
-                request.offsets.add(group=group, topic_id=queue.topic_id, queue_id=queue.queue_id, offset=offset)
+        for row in kept:
+            request.offsets.add(
+                group=row.group,
+                topic_id=row.queue.topic_id,
+                queue_id=row.queue.queue_id,
+                offset=row.offset,
+                forced=row.forced,
+            )
         return request
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Mapping
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
 from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_broker.core.state import State
 from minimq_broker.core.term_history import TermStart, common_point
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.feed import Context, Feed
-from minimq_broker.replication.kept_offsets import Kept
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.replica_set import ReplicaSet
@@ -169,23 +165,14 @@ class Leadership:
             await former.ended()
         if follow.term != self.term or self._ended:
             raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
-        feed = Feed(self._store, self.in_sync, replica_id, self._meeting_point(follow), self._moved, self.record_kept)
+        record = self._engine.offsets.take_over
+        feed = Feed(self._store, self.in_sync, replica_id, self._meeting_point(follow), self._moved, record)
         self._feeds[replica_id] = feed
         try:
             await feed.run(requests, context)
         finally:
             if self._feeds.get(replica_id) is feed:
                 del self._feeds[replica_id]
-
-    async def record_kept(self, rows: Sequence[Kept]) -> None:
-        """Record offsets that were kept at a replica while there was no master; groups never go back by it.
-
-        Raises:
-            NotMaster, NotEnoughReplicas: they are not recorded, or not everywhere.
-        """
-        for group in {row.group for row in rows}:
-            own = [row for row in rows if row.group == group]
-            await self._engine.record(partial(_decide_kept, group, own))
 
     def _meeting_point(self, follow: replication_pb2.Follow) -> int | None:
         """Return up to where the log of a slave is that of this broker; None when it cannot be gone on with."""
@@ -235,17 +222,6 @@ class Leadership:
                 await asyncio.sleep(_LOOK_S)
             else:
                 self._take(record)
-
-
-def _decide_kept(group: str, rows: Sequence[Kept], state: State) -> OffsetsCommitted | None:
-    """Return what is recorded of offsets of a group: nobody has read what is behind the end of a queue."""
-    topics = {topic.topic_id for topic in state.topics.values()}
-    offsets = tuple(
-        CommittedOffset(*row.queue, min(row.offset, state.end(row.queue).offset))
-        for row in rows
-        if row.queue.topic_id in topics
-    )
-    return OffsetsCommitted(group, offsets) if offsets else None
 
 
 def lease_clock() -> float:

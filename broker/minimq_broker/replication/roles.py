@@ -18,11 +18,10 @@ from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, Whom
-from minimq_broker.replication.kept_offsets import KeptOffsets
 from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
-from minimq_common.replica_set import ReplicaSet, Report
+from minimq_common.replica_set import ReplicaSet, Report, shown_id_of_slave
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,6 @@ class RoleKeeper:
         own: who this is.
         controller: who decides.
         patience: when a slave of this broker is not in sync any more.
-        kept: for offsets that groups commit here while there is no master.
         changed: called when the role is another one.
 
     Attributes:
@@ -82,11 +80,9 @@ class RoleKeeper:
         own: OwnReplica,
         controller: Controller,
         patience: Patience,
-        kept: KeptOffsets,
         changed: Callable[[], None],
     ) -> None:
         self._engine = engine
-        self._kept = kept
         self.own = own
         self.controller = controller
         self._patience = patience
@@ -111,18 +107,12 @@ class RoleKeeper:
         return self.leadership is not None
 
     @property
-    def is_decided(self) -> bool:
-        """Whether this broker leads or knows whom to follow."""
-        return self.leadership is not None or self.follower is not None
-
-    @property
     def shown_id(self) -> int:
-        """The broker id under which it is registered: 0 is the master, whose own number replica 0 gets instead."""
+        """The broker id under which it is registered; 0 is the master."""
         if self.is_master:
             return 0
-        if self.own.replica_id or self.record is None:
-            return self.own.replica_id
-        return self.record.master_id
+        own_id = self.own.replica_id
+        return own_id if self.record is None else shown_id_of_slave(own_id, self.record.master_id)
 
     def lowest_needed(self) -> int:
         """Return the log position from which on others need entries of this broker."""
@@ -163,7 +153,6 @@ class RoleKeeper:
             async with asyncio.timeout(_RESIGN_S):
                 await self.controller.report(self._report(resigns=True))
         await self.controller.close()
-        self._kept.close()
 
     # ---- reporting ------------------------------------------------------------------------------
 
@@ -269,22 +258,27 @@ class RoleKeeper:
         if follower is None:
             return
         is_alone = follower.lost_s > record.lease_s * _ALONE_AFTER and not self._engine.slot.is_closed
-        if is_alone and self._engine.offsets.kept is None:
-            served = await asyncio.to_thread(self._kept.begin)
+        offsets = self._engine.offsets
+        if is_alone and not offsets.keeps:
+            served = await offsets.begin()
             log.warning("roles: groups are served, since there is no master term=%d", record.term)
-            self._begin(record.term, first=(1 << 31) + ((served % _TIMES) << _EPOCHS_BITS), kept=self._kept)
-        elif not is_alone and self._engine.offsets.kept is not None:
+            self._begin(record.term, first=(1 << 31) + ((served % _TIMES) << _EPOCHS_BITS), without_master=True)
+        elif not is_alone and offsets.keeps:
             log.info("roles: groups are not served any more term=%d", record.term)
             self._begin(record.term)
 
-    async def _hand_over(self, leadership: Leadership) -> None:
-        """Record what was committed here while there was no master."""
-        while rows := self._kept.rows():
+    async def _hand_over(self) -> None:
+        """Record, as the master, what was committed here while there was none."""
+        offsets = self._engine.offsets
+        while rows := offsets.kept():
             try:
-                await leadership.record_kept(rows)
-                await asyncio.to_thread(self._kept.recorded, rows[-1].number)
+                await offsets.take_over(rows)
+                await offsets.handed_over(rows[-1].number)
             except MiniMQError as error:
                 log.warning("roles: offsets that were kept are not recorded yet reason=%s", error)
+                await asyncio.sleep(_RETRY_S)
+            except Exception:  # they must not be left behind
+                log.exception("roles: offsets that were kept are not recorded yet")
                 await asyncio.sleep(_RETRY_S)
 
     async def _lead(self, record: ReplicaSet) -> None:
@@ -302,18 +296,18 @@ class RoleKeeper:
         self.leadership.written()
         log.info("roles: leading term=%d sync=%s", record.term, record.sync)
         self._begin(record.term)
-        self._handing_over = asyncio.create_task(self._hand_over(self.leadership), name="roles-hand-over")
+        self._handing_over = asyncio.create_task(self._hand_over(), name="roles-hand-over")
 
     async def _follow(self, whom: Whom) -> None:
         await self._end_role()
         await self._engine.follow()
-        self.follower = Follower(self._engine, whom, self._kept)
+        self.follower = Follower(self._engine, whom)
         self.follower.start()
         log.info("roles: following term=%d master=%s", whom.term, whom.address)
         self._begin(whom.term)
 
-    def _begin(self, term: int, *, first: int = 0, kept: KeptOffsets | None = None) -> None:
-        self._engine.begin(term, first=first, kept=kept)
+    def _begin(self, term: int, *, first: int = 0, without_master: bool = False) -> None:
+        self._engine.begin(term, first=first, without_master=without_master)
         self._changed()
         self._began.set()
 

@@ -22,10 +22,10 @@ from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.replication.kept_offsets import KeptOffsets
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_broker.services.store_slot import StoreSlot, to_the_end
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, ReplicaJob, SendStatus
+from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common import distribution
 from minimq_common.distribution import Distribution
@@ -103,6 +103,7 @@ class Engine:
         written: called when the log has grown.
         slot: has the store.
         offsets: those that groups commit.
+        topics_came: called when topics may have come, or have got more queues.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Engine:
     ) -> None:
         self.refusal: Refusal = _accept
         self.written: Callable[[], None] = lambda: None
-        self.offsets = GroupOffsets(self)
+        self.topics_came: Callable[[], None] = lambda: None
         self.limits = limits
         self.counters = Counters()
         self._loop = asyncio.get_running_loop()
@@ -135,6 +136,11 @@ class Engine:
             path, options, alone=alone, notify=self._hand_over, grown=self._has_grown, clock_ms=now_ms
         )
         self.slot.closing, self.slot.replaced = self._store_closes, self._state_replaced
+        try:
+            self.offsets = GroupOffsets(self, None if alone else KeptOffsets(path / FILE_NAME))
+        except BaseException:
+            self._store.close()
+            raise
         self._term = self._store.term
         #: What was added to data versions by states that were replaced, and by roles.
         self._versions_before = 0
@@ -187,6 +193,7 @@ class Engine:
     def close(self) -> None:
         """Write what was handed in and close the store."""
         self._store.close()
+        self.offsets.close()
 
     # ---- roles ----------------------------------------------------------------------------------
 
@@ -199,28 +206,30 @@ class Engine:
         self.written()
 
     async def lead(self, term: int, *, waits_for_replicas: bool) -> None:
-        """Let the store begin a term. Raises as `MessageStore.lead` does."""
+        """Let the store begin a term. Raises as `MessageStore.lead` and `StoreSlot.ensure_open` do."""
+        await self.slot.ensure_open()
         store = self._store
         await to_the_end(asyncio.to_thread(store.lead, term, waits_for_replicas=waits_for_replicas))
 
     async def follow(self) -> None:
-        """Let the store write nothing but what a master sends."""
+        """Let the store write nothing but what a master sends. Raises as `StoreSlot.ensure_open` does."""
+        await self.slot.ensure_open()
         await to_the_end(asyncio.to_thread(self._store.follow))
 
     def take(self, job: ReplicaJob) -> None:
         """Hand entries of a master to the writer; `job.done` is called on the loop."""
         self._store.submit(job)
 
-    def begin(self, term: int, *, first: int = 0, kept: KeptOffsets | None = None) -> None:
+    def begin(self, term: int, *, first: int = 0, without_master: bool = False) -> None:
         """Begin a role: clients come anew, to other leases and groups.
 
         Args:
             term: of the master.
             first: where epochs begin in the term.
-            kept: see `GroupOffsets.kept`.
+            without_master: a slave serves groups, because there is no master.
         """
         self.end_streams()
-        self.offsets.kept = kept
+        self.offsets.keeps = without_master
         self._term = max(term, self._store.state.term)
         self._versions_before += 1
         self._set_tables(first)
@@ -245,6 +254,7 @@ class Engine:
         self._wake(self._long_poll.all())
         self.leases.retain_topics({topic.topic_id for topic in self._store.state.topics.copy().values()})
         self._topics_changed()
+        self.topics_came()
 
     # ---- streams --------------------------------------------------------------------------------
 
@@ -369,6 +379,7 @@ class Engine:
         if isinstance(fact, Told):
             self._told = self.state.made
             self._topics_changed()
+            self.topics_came()
 
     # ---- waiting --------------------------------------------------------------------------------
 

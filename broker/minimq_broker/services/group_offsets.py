@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommitted
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.replication.kept_offsets import KeptOffsets
 from minimq_broker.services.store_slot import to_the_end
+from minimq_broker.store.kept_offsets import Kept, KeptOffsets
 
 if TYPE_CHECKING:
     from minimq_broker.services.engine import Engine
@@ -20,30 +21,47 @@ class GroupOffsets:
 
     Args:
         engine: records them.
+        file: for those that are kept; None when there is no other replica.
 
     Attributes:
-        kept: where offsets are kept while this slave serves groups because there is no master; None otherwise.
+        keeps: whether this slave serves groups, because there is no master, and keeps what they commit.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.kept: KeptOffsets | None = None
+    def __init__(self, engine: Engine, file: KeptOffsets | None) -> None:
+        self.keeps = False
         self._engine = engine
+        self._file = file
         self._keeping = asyncio.Lock()  # they are kept in the order in which they are committed
 
     def check(self) -> None:
         """Raise `NotMaster` when this broker does not serve groups now."""
-        if self.kept is None:
+        if not self.keeps:
             self._engine.check()
+
+    # ---- looking up -----------------------------------------------------------------------------
 
     def committed(self, group: str, queue: QueueKey) -> int | None:
         """Return the committed offset of a group, None when there is none."""
-        kept = self.kept.get(group, queue) if self.kept is not None else None
-        return self._engine.state.offset(group, queue) if kept is None else kept
+        recorded = self._engine.state.offset(group, queue)
+        kept = self._file.get(group, queue) if self._file is not None and self.keeps else None
+        if kept is None or queue.topic_id not in self._topic_ids():
+            return recorded
+        return kept.offset if kept.forced or recorded is None else max(kept.offset, recorded)
+
+    def of_group(self, group: str) -> dict[QueueKey, int]:
+        """Return all that a group has committed."""
+        queues = {QueueKey(*queue) for name, *queue in self._engine.state.committed.copy() if name == group}
+        if self._file is not None and self.keeps:
+            queues.update(kept.queue for kept in self._file.rows() if kept.group == group)
+        offsets = {queue: self.committed(group, queue) for queue in queues}
+        return {queue: offset for queue, offset in offsets.items() if offset is not None}
+
+    # ---- committing -----------------------------------------------------------------------------
 
     async def commit(self, fact: OffsetsCommitted) -> None:
         """Return once offsets of a group are on disk. Raises `NotMaster` when they are not kept here."""
         # The writer takes jobs in order, so a later grant of a queue finds this commit applied.
-        if self.kept is None or not await self._keep(fact.group, lambda _: fact.offsets):
+        if not await self._keep(fact.group, lambda _: fact.offsets, forced=fact.forced):
             await self._engine.record(lambda _: fact, alone=False)
 
     async def start(self, group: str, decide: Callable[[State], GroupStarted | None]) -> None:
@@ -53,20 +71,86 @@ class GroupOffsets:
             fact = decide(state)
             return fact.offsets if fact is not None else ()
 
-        if self.kept is None or not await self._keep(group, offsets):
+        if not await self._keep(group, offsets):
             await self._engine.record(decide)
 
     async def settle(self) -> None:
         """Return when all offsets that were committed before are on disk."""
-        if self.kept is None or not await self._keep("", lambda _: ()):
+        if not await self._keep("", lambda _: ()):
             await self._engine.record(lambda _: None)
 
-    async def _keep(self, group: str, offsets: Callable[[State], Sequence[CommittedOffset]]) -> bool:
+    async def _keep(
+        self, group: str, offsets: Callable[[State], Sequence[CommittedOffset]], *, forced: bool = False
+    ) -> bool:
         """Keep offsets of a group beside the log. Returns False when this broker does not."""
+        if self._file is None or not self.keeps:
+            return False
         async with self._keeping:
-            kept = self.kept
-            if kept is None:
+            if not self.keeps:
                 return False
-            if items := offsets(self._engine.state):
-                await to_the_end(asyncio.to_thread(kept.put, group, items))
+            items = offsets(self._engine.state)
+            if not forced:  # the file knows only what was committed here
+                items = [item for item in items if self._goes_on(group, item)]
+            if items:
+                await to_the_end(asyncio.to_thread(self._file.put, group, items, forced=forced))
             return True
+
+    def _goes_on(self, group: str, item: CommittedOffset) -> bool:
+        before = self.committed(group, QueueKey(item.topic_id, item.queue_id))
+        return before is None or item.offset > before
+
+    # ---- handing over what is kept ----------------------------------------------------------------
+
+    async def begin(self) -> int:
+        """Return how often this slave has served groups, the time that begins now included."""
+        assert self._file is not None
+        return await to_the_end(asyncio.to_thread(self._file.begin))
+
+    def kept(self, after: int = 0) -> list[Kept]:
+        """Return what was kept after a number, in the order in which it was committed."""
+        return [] if self._file is None else self._file.rows(after)
+
+    async def handed_over(self, number: int) -> None:
+        """Forget what was kept up to a number: a master has it."""
+        if self._file is not None:
+            await to_the_end(asyncio.to_thread(self._file.recorded, number))
+
+    async def take_over(self, rows: Sequence[Kept]) -> None:
+        """Record, as the master, what was kept at a replica while there was none.
+
+        Raises:
+            NotMaster, NotEnoughReplicas: it is not recorded, or not everywhere.
+        """
+        for (group, forced), own in _by_group(rows).items():
+            await self._engine.record(partial(_decide, group, own, forced))
+
+    async def retain_topics(self) -> None:
+        """Forget what is kept of topics that are no more; another one may get the same id."""
+        if self._file is not None:
+            await to_the_end(asyncio.to_thread(self._file.retain_topics, self._topic_ids()))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _topic_ids(self) -> set[int]:
+        return {topic.topic_id for topic in self._engine.state.topics.copy().values()}
+
+
+def _by_group(rows: Sequence[Kept]) -> dict[tuple[str, bool], list[Kept]]:
+    grouped: dict[tuple[str, bool], list[Kept]] = {}
+    for row in rows:
+        grouped.setdefault((row.group, row.forced), []).append(row)
+    return grouped
+
+
+def _decide(group: str, rows: Sequence[Kept], forced: bool, state: State) -> OffsetsCommitted | None:
+    """Return what is recorded of offsets of a group: nobody has read what is behind the end of a queue."""
+    topics = {topic.topic_id for topic in state.topics.values()}
+    offsets = tuple(
+        CommittedOffset(*row.queue, min(row.offset, state.end(row.queue).offset))
+        for row in rows
+        if row.queue.topic_id in topics
+    )
+    return OffsetsCommitted(group, offsets, forced) if offsets else None

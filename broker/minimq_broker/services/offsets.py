@@ -82,14 +82,7 @@ class OffsetService:
             NotMaster: it cannot be sure any more that it is the master: others may have been committed elsewhere.
         """
         names = {topic.topic_id: name for name, topic in self._engine.state.topics.copy().items()}
-        found = {
-            QueueKey(topic_id, queue_id): offset
-            for (group, topic_id, queue_id), offset in self._engine.state.committed.copy().items()
-            if group == request.group
-        }
-        kept = self._engine.offsets.kept
-        if kept is not None:
-            found |= {row.queue: row.offset for row in kept.rows() if row.group == request.group}
+        found = self._engine.offsets.of_group(request.group)
         offsets = [
             broker_pb2.QueueOffset(topic=names[topic_id], queue_id=queue_id, offset=offset)
             for (topic_id, queue_id), offset in found.items()

@@ -7,12 +7,15 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from minimq_broker.core.state import State
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import Notify
 from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
 from minimq_common.errors import CopyInterrupted, SystemBusy
+
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +161,8 @@ class StoreSlot:
                 self.replaced(before)
 
 
-async def to_the_end(work: Awaitable[object]) -> None:
-    """Wait for work that cannot be cut short; a cancellation meanwhile is raised after it."""
+async def to_the_end(work: Awaitable[Result]) -> Result:
+    """Wait for work that cannot be cut short, and return its result; a cancellation meanwhile is raised after it."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
@@ -167,6 +170,7 @@ async def to_the_end(work: Awaitable[object]) -> None:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
             cancelled = True
-    task.result()
+    result = task.result()
     if cancelled:
         raise asyncio.CancelledError
+    return result

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minimq_proto/v1/replication.proto\x12\tminimq.v1\"+\n\tTermStart\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x10\n\x08position\x18\x02 \x01(\x03\"\xa7\x01\n\x06\x46ollow\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0c\n\x04term\x18\x04 \x01(\x03\x12#\n\x05terms\x18\x05 \x03(\x0b\x32\x14.minimq.v1.TermStart\x12\x11\n\tlog_start\x18\x06 \x01(\x03\x12\x0f\n\x07log_end\x18\x07 \x01(\x03\x12\x0c\n\x04\x61new\x18\x08 \x01(\x08\"\x0e\n\x0cTakeSnapshot\"O\n\nKeptOffset\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x03\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"\xbb\x01\n\x0eReplicaRequest\x12#\n\x06\x66ollow\x18\x01 \x01(\x0b\x32\x11.minimq.v1.FollowH\x00\x12+\n\x08snapshot\x18\x02 \x01(\x0b\x32\x17.minimq.v1.TakeSnapshotH\x00\x12\x0e\n\x06synced\x18\x03 \x01(\x03\x12&\n\x07offsets\x18\x04 \x03(\x0b\x32\x15.minimq.v1.KeptOffset\x12\x16\n\x0eoffsets_number\x18\x05 \x01(\x03\x42\x07\n\x05\x66irst\"&\n\x08StateRow\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"P\n\x04GoOn\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\"\n\x04term\x18\x02 \x01(\x0b\x32\x14.minimq.v1.TermStart\x12\x12\n\nterm_entry\x18\x03 \x01(\x0c\")\n\x07\x43opyAll\x12\r\n\x05start\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x03\"\xed\x01\n\x0cReplicaFrame\x12 \n\x05go_on\x18\x01 \x01(\x0b\x32\x0f.minimq.v1.GoOnH\x00\x12\"\n\x04\x63opy\x18\x02 \x01(\x0b\x32\x12.minimq.v1.CopyAllH\x00\x12!\n\x04rows\x18\x03 \x03(\x0b\x32\x13.minimq.v1.StateRow\x12\x10\n\x08rows_end\x18\t \x01(\x08\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x05 \x03(\x0c\x12\x11\n\tconfirmed\x18\x06 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x07 \x01(\x03\x12\x16\n\x0eoffsets_number\x18\x08 \x01(\x03\x42\x07\n\x05\x66irst2R\n\x0bReplication\x12\x43\n\tReplicate\x12\x19.minimq.v1.ReplicaRequest\x1a\x17.minimq.v1.ReplicaFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minimq_proto/v1/replication.proto\x12\tminimq.v1\"+\n\tTermStart\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x10\n\x08position\x18\x02 \x01(\x03\"\xc5\x01\n\x06\x46ollow\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0c\n\x04term\x18\x04 \x01(\x03\x12#\n\x05terms\x18\x05 \x03(\x0b\x32\x14.minimq.v1.TermStart\x12\x11\n\tlog_start\x18\x06 \x01(\x03\x12\x0f\n\x07log_end\x18\x07 \x01(\x03\x12\x0c\n\x04\x61new\x18\x08 \x01(\x08\x12\x0b\n\x03run\x18\t \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\n \x01(\t\"\x0e\n\x0cTakeSnapshot\"_\n\nKeptOffset\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x03\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x0e\n\x06\x66orced\x18\x05 \x01(\x08\"\xbb\x01\n\x0eReplicaRequest\x12#\n\x06\x66ollow\x18\x01 \x01(\x0b\x32\x11.minimq.v1.FollowH\x00\x12+\n\x08snapshot\x18\x02 \x01(\x0b\x32\x17.minimq.v1.TakeSnapshotH\x00\x12\x0e\n\x06synced\x18\x03 \x01(\x03\x12&\n\x07offsets\x18\x04 \x03(\x0b\x32\x15.minimq.v1.KeptOffset\x12\x16\n\x0eoffsets_number\x18\x05 \x01(\x03\x42\x07\n\x05\x66irst\"&\n\x08StateRow\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"P\n\x04GoOn\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\"\n\x04term\x18\x02 \x01(\x0b\x32\x14.minimq.v1.TermStart\x12\x12\n\nterm_entry\x18\x03 \x01(\x0c\")\n\x07\x43opyAll\x12\r\n\x05start\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x03\"\xed\x01\n\x0cReplicaFrame\x12 \n\x05go_on\x18\x01 \x01(\x0b\x32\x0f.minimq.v1.GoOnH\x00\x12\"\n\x04\x63opy\x18\x02 \x01(\x0b\x32\x12.minimq.v1.CopyAllH\x00\x12!\n\x04rows\x18\x03 \x03(\x0b\x32\x13.minimq.v1.StateRow\x12\x10\n\x08rows_end\x18\t \x01(\x08\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x05 \x03(\x0c\x12\x11\n\tconfirmed\x18\x06 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x07 \x01(\x03\x12\x16\n\x0eoffsets_number\x18\x08 \x01(\x03\x42\x07\n\x05\x66irst2R\n\x0bReplication\x12\x43\n\tReplicate\x12\x19.minimq.v1.ReplicaRequest\x1a\x17.minimq.v1.ReplicaFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,21 +34,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TERMSTART']._serialized_start=48
   _globals['_TERMSTART']._serialized_end=91
   _globals['_FOLLOW']._serialized_start=94
-  _globals['_FOLLOW']._serialized_end=261
-  _globals['_TAKESNAPSHOT']._serialized_start=263
-  _globals['_TAKESNAPSHOT']._serialized_end=277
-  _globals['_KEPTOFFSET']._serialized_start=279
-  _globals['_KEPTOFFSET']._serialized_end=358
-  _globals['_REPLICAREQUEST']._serialized_start=361
-  _globals['_REPLICAREQUEST']._serialized_end=548
-  _globals['_STATEROW']._serialized_start=550
-  _globals['_STATEROW']._serialized_end=588
-  _globals['_GOON']._serialized_start=590
-  _globals['_GOON']._serialized_end=670
-  _globals['_COPYALL']._serialized_start=672
-  _globals['_COPYALL']._serialized_end=713
-  _globals['_REPLICAFRAME']._serialized_start=716
-  _globals['_REPLICAFRAME']._serialized_end=953
-  _globals['_REPLICATION']._serialized_start=955
-  _globals['_REPLICATION']._serialized_end=1037
+  _globals['_FOLLOW']._serialized_end=291
+  _globals['_TAKESNAPSHOT']._serialized_start=293
+  _globals['_TAKESNAPSHOT']._serialized_end=307
+  _globals['_KEPTOFFSET']._serialized_start=309
+  _globals['_KEPTOFFSET']._serialized_end=404
+  _globals['_REPLICAREQUEST']._serialized_start=407
+  _globals['_REPLICAREQUEST']._serialized_end=594
+  _globals['_STATEROW']._serialized_start=596
+  _globals['_STATEROW']._serialized_end=634
+  _globals['_GOON']._serialized_start=636
+  _globals['_GOON']._serialized_end=716
+  _globals['_COPYALL']._serialized_start=718
+  _globals['_COPYALL']._serialized_end=759
+  _globals['_REPLICAFRAME']._serialized_start=762
+  _globals['_REPLICAFRAME']._serialized_end=999
+  _globals['_REPLICATION']._serialized_start=1001
+  _globals['_REPLICATION']._serialized_end=1083
 # @@protoc_insertion_point(module_scope)

@@ -46,6 +46,8 @@ class Follow(google.protobuf.message.Message):
     LOG_START_FIELD_NUMBER: builtins.int
     LOG_END_FIELD_NUMBER: builtins.int
     ANEW_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     replica_id: builtins.int
@@ -55,6 +57,9 @@ class Follow(google.protobuf.message.Message):
     log_end: builtins.int
     anew: builtins.bool
     """The log cannot be gone on with, whatever it holds: everything is copied."""
+    run: builtins.int
+    """Tells apart processes that have the same id by mistake: a number that each start has drawn, and where it is reached."""
+    address: builtins.str
     @property
     def terms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TermStart]: ...
     def __init__(
@@ -68,8 +73,10 @@ class Follow(google.protobuf.message.Message):
         log_start: builtins.int = ...,
         log_end: builtins.int = ...,
         anew: builtins.bool = ...,
+        run: builtins.int = ...,
+        address: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["anew", b"anew", "broker_name", b"broker_name", "cluster", b"cluster", "log_end", b"log_end", "log_start", b"log_start", "replica_id", b"replica_id", "term", b"term", "terms", b"terms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anew", b"anew", "broker_name", b"broker_name", "cluster", b"cluster", "log_end", b"log_end", "log_start", b"log_start", "replica_id", b"replica_id", "run", b"run", "term", b"term", "terms", b"terms"]) -> None: ...
 
 global___Follow = Follow
 
@@ -95,10 +102,13 @@ class KeptOffset(google.protobuf.message.Message):
     TOPIC_ID_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
+    FORCED_FIELD_NUMBER: builtins.int
     group: builtins.str
     topic_id: builtins.int
     queue_id: builtins.int
     offset: builtins.int
+    forced: builtins.bool
+    """It counts even if the group goes back by it."""
     def __init__(
         self,
         *,
@@ -106,8 +116,9 @@ class KeptOffset(google.protobuf.message.Message):
         topic_id: builtins.int = ...,
         queue_id: builtins.int = ...,
         offset: builtins.int = ...,
+        forced: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic_id", b"topic_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["forced", b"forced", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic_id", b"topic_id"]) -> None: ...
 
 global___KeptOffset = KeptOffset
 

@@ -1,0 +1,153 @@
+"""Offsets that groups commit at a slave while there is no master: kept in a file of their own, then handed over.
+
+They are no entries of the log, which only a master writes. Each is numbered, so that those which a master has recorded
+can be told from those that were committed since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+import msgspec
+
+from minimq_broker.core.facts import CommittedOffset
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.lmdb_file import open_lmdb
+from minimq_common.errors import StoreError, StoreFull
+
+FILE_NAME = "kept-offsets.mdb"
+#: Address space for the map; a row takes about 60 bytes.
+_MAP_BYTES = 1 << 30
+_SERVED_KEY = b"\0served"
+
+
+class Kept(NamedTuple):
+    """An offset of a group, as it was kept under a number; `forced` ones count even if they go back."""
+
+    group: str
+    queue: QueueKey
+    offset: int
+    number: int
+    forced: bool = False
+
+
+class KeptOffsets:
+    """The file. Any thread may call any method; those that change something sync, and are not for an event loop.
+
+    Args:
+        path: the file; made when it is not there.
+
+    Raises:
+        StoreError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=False)
+        #: Taken by those who write, also while they sync.
+        self._writing = threading.Lock()
+        #: Protects the table of what is kept, which stands in the order of the numbers.
+        self._lock = threading.Lock()
+        rows: list[Kept] = []
+        self._served = 0
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            for key, value in cursor:
+                if key == _SERVED_KEY:
+                    self._served = msgspec.msgpack.decode(value)
+                    continue
+                group, topic_id, queue_id = msgspec.msgpack.decode(key)
+                rows.append(Kept(group, QueueKey(topic_id, queue_id), *msgspec.msgpack.decode(value)))
+        self._rows = {(kept.group, kept.queue): kept for kept in sorted(rows, key=lambda kept: kept.number)}
+        self._number = max((kept.number for kept in rows), default=0)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        with self._writing:
+            self._env.close()
+
+    def begin(self) -> int:
+        """Return how often groups were served from here, this time included. Raises as `put` does."""
+        with self._writing:
+            served = self._served + 1
+            with self._transaction() as txn:
+                txn.put(_SERVED_KEY, msgspec.msgpack.encode(served))
+            self._served = served
+            return served
+
+    def put(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool = False) -> None:
+        """Keep offsets of a group; they never go back unless they are forced.
+
+        Raises:
+            StoreFull: there is no space for them.
+            StoreError: they cannot be written.
+        """
+        with self._writing:
+            number = self._number
+            rows: dict[tuple[str, QueueKey], Kept] = {}
+            for item in offsets:
+                key = group, QueueKey(item.topic_id, item.queue_id)
+                before = rows.get(key, self._rows.get(key))
+                if before is not None and item.offset <= before.offset and not forced:
+                    continue
+                number += 1
+                # What follows on one that was forced goes back with it.
+                rows[key] = Kept(*key, item.offset, number, forced or (before is not None and before.forced))
+            with self._transaction() as txn:
+                for row in rows.values():
+                    txn.put(_key(row), msgspec.msgpack.encode((row.offset, row.number, row.forced)))
+            with self._lock:
+                self._number = number
+                for key, row in rows.items():
+                    self._rows.pop(key, None)  # it comes last
+                    self._rows[key] = row
+
+    def get(self, group: str, queue: QueueKey) -> Kept | None:
+        """Return what is kept for a group of one queue; None when there is nothing."""
+        return self._rows.get((group, queue))
+
+    def rows(self, after: int = 0) -> list[Kept]:
+        """Return what was kept after a number, in the order in which it was committed."""
+        with self._lock:
+            if self._number <= after:
+                return []
+            return [kept for kept in self._rows.values() if kept.number > after]
+
+    def recorded(self, number: int) -> None:
+        """Forget what was kept up to a number: a master has it. Raises as `put` does."""
+        self._forget(lambda kept: kept.number <= number)
+
+    def retain_topics(self, topic_ids: Iterable[int]) -> None:
+        """Forget what is of other topics than these. Raises as `put` does."""
+        known = frozenset(topic_ids)
+        self._forget(lambda kept: kept.queue.topic_id not in known)
+
+    def _forget(self, is_gone: Callable[[Kept], bool]) -> None:
+        with self._writing:
+            gone = [kept for kept in self._rows.values() if is_gone(kept)]
+            if not gone:
+                return
+            with self._transaction() as txn:
+                for kept in gone:
+                    txn.delete(_key(kept))
+            with self._lock:
+                for kept in gone:
+                    del self._rows[kept.group, kept.queue]
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[lmdb.Transaction]:
+        try:
+            with self._env.begin(write=True) as txn:
+                yield txn
+        except (lmdb.DiskError, lmdb.MapFullError) as error:
+            raise StoreFull(f"{self._path} cannot be written: {error}: free space on its disk") from error
+        except lmdb.Error as error:
+            raise StoreError(f"{self._path} cannot be written: {error}") from error
+
+
+def _key(kept: Kept) -> bytes:
+    return msgspec.msgpack.encode((kept.group, kept.queue.topic_id, kept.queue.queue_id))

@@ -1,0 +1,53 @@
+"""The engine of one of several replicas, without a controller: a test gives it its roles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine, Limits
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.jobs import AppendJob
+from minimq_broker.store.message_store import StoreOptions
+from minimq_common import batch
+from support.stores import PATIENCE_S, make_batch
+
+LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
+
+
+@asynccontextmanager
+async def replica_engine(path: Path, **options: Any) -> AsyncIterator[Engine]:  # noqa: ANN401 - the fields of StoreOptions
+    """An engine that follows; at the end its directory is checked."""
+    engine = Engine(path, StoreOptions(**options), LIMITS, lambda: None, alone=False)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield engine
+    finally:
+        engine.close()
+    assert check_directory(path).findings == []
+
+
+def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]], **options: Any) -> None:  # noqa: ANN401 - the same
+    """Run a test with such an engine."""
+
+    async def run() -> None:
+        async with replica_engine(path, **options) as engine:
+            await test(engine)
+
+    asyncio.run(run())
+
+
+async def make_topic(engine: Engine, messages: int = 0, name: str = "t") -> QueueKey:
+    """Make a topic at an engine that leads, and return its queue, which has so many messages."""
+    await engine.record(lambda state: TopicSet(Topic(name, state.position, 1, 1)))
+    if messages:
+        data = make_batch([b"x"] * messages)
+        answer: asyncio.Queue[AppendJob] = asyncio.Queue()
+        await engine.append(AppendJob(name, 0, data, batch.read_header(data), answer.put_nowait))
+        assert (await answer.get()).error is None
+    return engine.state.queue(name, 0)

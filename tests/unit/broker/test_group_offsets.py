@@ -1,0 +1,163 @@
+"""How far groups are, as a replica tells and keeps it in each of its roles."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, TopicDeleted
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from support.replica_engine import make_topic, with_engine
+
+
+def fact(queue: QueueKey, offset: int, *, forced: bool = False) -> OffsetsCommitted:
+    return OffsetsCommitted("g", (CommittedOffset(*queue, offset),), forced)
+
+
+async def left_alone(engine: Engine, committed: int) -> QueueKey:
+    """Let a replica lead, and then serve groups as a slave without a master. Returns a queue of 500 messages."""
+    await engine.lead(1, waits_for_replicas=False)
+    engine.begin(1)
+    queue = await make_topic(engine, 500)
+    await engine.offsets.commit(fact(queue, committed))
+    await engine.follow()
+    engine.begin(1, first=1 << 31, without_master=True)
+    return queue
+
+
+async def lead_again(engine: Engine) -> None:
+    await engine.lead(2, waits_for_replicas=False)
+    engine.begin(2)
+    rows = engine.offsets.kept()
+    await engine.offsets.take_over(rows)
+    if rows:
+        await engine.offsets.handed_over(rows[-1].number)
+
+
+def test_a_group_does_not_go_back_at_a_slave_and_goes_on(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=300)
+        await engine.offsets.commit(fact(queue, 100))
+        assert engine.offsets.committed("g", queue) == 300
+        assert engine.offsets.kept() == []
+        await engine.offsets.commit(fact(queue, 400))
+        await engine.offsets.commit(fact(queue, 350))
+        assert engine.offsets.committed("g", queue) == 400
+        assert engine.offsets.of_group("g") == {queue: 400}
+
+        await lead_again(engine)
+        assert engine.state.offset("g", queue) == 400
+        assert engine.offsets.kept() == []
+
+    with_engine(tmp_path, test)
+
+
+def test_a_group_that_is_set_back_at_a_slave_is_set_back(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=300)
+        await engine.offsets.commit(fact(queue, 40, forced=True))
+        assert engine.offsets.committed("g", queue) == 40
+        await engine.offsets.commit(fact(queue, 50))
+        assert engine.offsets.of_group("g") == {queue: 50}
+
+        await lead_again(engine)
+        assert engine.state.offset("g", queue) == 50
+
+    with_engine(tmp_path, test)
+
+
+def test_what_was_kept_before_the_log_went_further_does_not_count(tmp_path: Path) -> None:
+    """It is there until a master has said that it has it; meanwhile the group may have gone on at the master."""
+
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=300)
+        await engine.offsets.commit(fact(queue, 310))
+        await engine.lead(2, waits_for_replicas=False)
+        engine.begin(2)
+        await engine.offsets.commit(fact(queue, 400))
+        await engine.follow()
+        engine.begin(2, first=1 << 31, without_master=True)
+        assert [row.offset for row in engine.offsets.kept()] == [310]
+        assert engine.offsets.committed("g", queue) == 400
+        assert engine.offsets.of_group("g") == {queue: 400}
+        await lead_again_as(engine, 3)
+        assert engine.state.offset("g", queue) == 400
+
+    async def lead_again_as(engine: Engine, term: int) -> None:
+        await engine.lead(term, waits_for_replicas=False)
+        engine.begin(term)
+        await engine.offsets.take_over(engine.offsets.kept())
+
+    with_engine(tmp_path, test)
+
+
+def test_a_master_does_not_go_by_what_is_kept(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=300)
+        await engine.offsets.commit(fact(queue, 310))
+        engine.begin(1)
+        assert engine.offsets.committed("g", queue) == 300
+        assert engine.offsets.of_group("g") == {queue: 300}
+
+    with_engine(tmp_path, test)
+
+
+def test_offsets_of_a_topic_that_is_no_more_do_not_come_back(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=300)
+        await engine.offsets.commit(fact(queue, 310))
+        await engine.lead(2, waits_for_replicas=False)
+        engine.begin(2)
+        await engine.record(lambda _: TopicDeleted("t"))
+        again = await make_topic(engine, 500)
+        await engine.follow()
+        engine.begin(2, first=1 << 31, without_master=True)
+        assert engine.offsets.committed("g", queue) is None
+        assert engine.offsets.of_group("g") == {}
+
+        await engine.offsets.commit(fact(again, 20))
+        await lead_again_as_third(engine)
+        assert engine.state.committed == {("g", *again): 20}
+
+    async def lead_again_as_third(engine: Engine) -> None:
+        await engine.lead(3, waits_for_replicas=False)
+        engine.begin(3)
+        await engine.offsets.take_over(engine.offsets.kept())
+
+    with_engine(tmp_path, test)
+
+
+def test_a_topic_that_takes_the_place_of_one_that_was_taken_back_has_no_offsets(tmp_path: Path) -> None:
+    """The id of a topic is a log position, and the master of a later term may have another topic there."""
+
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=300)
+        await engine.offsets.commit(fact(queue, 310))
+        await asyncio.to_thread(engine.store.truncate, queue.topic_id)
+        await engine.offsets.retain_topics()
+        assert engine.offsets.kept() == []
+
+    with_engine(tmp_path, test)
+
+
+def test_a_replica_takes_its_role_once_its_store_can_be_opened_again(tmp_path: Path) -> None:
+    path, away = tmp_path / "data", tmp_path / "away"
+
+    async def test(engine: Engine) -> None:
+        async def break_it(path: Path, segment_bytes: int) -> None:
+            await asyncio.to_thread(path.rename, away)
+            await asyncio.to_thread(path.write_text, "not a directory")
+
+        try:
+            await engine.slot.replace(break_it, "it is copied")
+        except Exception:  # noqa: BLE001 - it is looked at below
+            assert engine.slot.is_closed
+        await asyncio.to_thread(path.unlink)
+        await asyncio.to_thread(away.rename, path)
+        await engine.follow()
+        assert not engine.slot.is_closed
+        await engine.lead(1, waits_for_replicas=False)
+        assert engine.store.leads
+
+    with_engine(path, test)
