@@ -11,8 +11,11 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 _NEW_NETWORK = 0x4000_0000  # CLONE_NEWNET
+#: The namespace of the calling thread.
+_OWN = Path("/proc/thread-self/ns/net")
 _PREFIX = "10.77.0."
 _HUB = "hub"
 #: Where the first node is; the hub itself is at 1.
@@ -39,9 +42,12 @@ class Network:
     """
 
     def __init__(self, *names: str) -> None:
+        if not _OWN.exists():
+            raise NoNamespaces("there are none on this system")
         self._libc = ctypes.CDLL(None, use_errno=True)
         self.addresses: Mapping[str, str] = {name: f"{_PREFIX}{_FIRST + at}" for at, name in enumerate(names)}
         self._nodes: dict[str, int] = {}
+        before, there = os.open(_OWN, os.O_RDONLY), _OWN.readlink()
         try:
             self._home = self._new_namespace()
             _ip("link", "add", _HUB, "type", "bridge")
@@ -50,7 +56,9 @@ class Network:
             for name in names:
                 self._nodes[name] = self._new_namespace()
                 self._connect(name)
-        except (OSError, AttributeError, subprocess.CalledProcessError) as error:
+        except (OSError, subprocess.CalledProcessError) as error:
+            if _OWN.readlink() != there:  # otherwise it may not even come back
+                self._enter(before)
             raise NoNamespaces(str(error)) from error
 
     @contextmanager
@@ -81,7 +89,7 @@ class Network:
         """Move the calling thread into a new namespace, and return a file that keeps it alive."""
         self._check(self._libc.unshare(_NEW_NETWORK))
         _ip("link", "set", "lo", "up")
-        return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        return os.open(_OWN, os.O_RDONLY)
 
     def _connect(self, name: str) -> None:
         """Lay a cable from the hub to the node in which the calling thread is; it is at the hub afterwards."""
