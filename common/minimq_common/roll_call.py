@@ -36,11 +36,6 @@ class RollCall:
         self._patience_s = patience(lease_s)
         self._lease_over_at = now + self._patience_s
 
-    @property
-    def lease_over_at(self) -> float:
-        """From when on another replica may be given a term."""
-        return self._lease_over_at
-
     def begin_term(self, replica_set: ReplicaSet, now: float) -> None:
         """Count the lease of a new master."""
         self._patience_s = patience(replica_set.lease_s)

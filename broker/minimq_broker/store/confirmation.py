@@ -107,16 +107,6 @@ class Confirmation:
             self._changed.notify_all()
         self._tell(*released)
 
-    def hold(self, holds: bool, end: int) -> None:
-        """Let what comes behind the end of the log wait, or let go of all that waits."""
-        with self._changed:
-            if holds and not self._holds:
-                self._position = end
-            self._holds = holds
-            released = self._release(self._position)
-            self._changed.notify_all()
-        self._tell(*released)
-
     def refuse(self, reason: Callable[[], MiniMQError], before: float = float("inf")) -> None:
         """Answer all jobs that wait since before a time by an error. What they wrote stays, and goes on waiting."""
         refused: list[AnyJob] = []

@@ -126,11 +126,11 @@ class MessageStore:
         self.disk = Disk(path, options.watermarks)
         self._writer.refusal = self.disk.refusal
         self._writer.leads = alone
-        #: The term in which this broker writes, larger than that of any run before; of a slave, that of its master.
-        self._term = self.state.term + 1 if alone else 0
+        #: Of a broker that stands alone, also when its begin could not be written: readers are served nevertheless.
+        self._own_term = self.state.term + 1 if alone else 0
         self._writer.start()
         if alone:
-            self.submit(FactJob(lambda _: TermBegun(self._term), lambda job: None))
+            self.submit(FactJob(lambda _: TermBegun(self._own_term), lambda job: None))
 
     def submit(self, job: AnyJob) -> None:
         """Hand a job to the writer; it comes back through `notify`."""
@@ -159,7 +159,7 @@ class MessageStore:
     @property
     def term(self) -> int:
         """The term in which this broker writes, or its master; larger than that of any run before."""
-        return self._term if self._writer.leads else self.state.term
+        return max(self._own_term, self.state.term)
 
     @property
     def end(self) -> int:
@@ -178,22 +178,13 @@ class MessageStore:
 
         Args:
             term: larger than all before.
-            waits_for_replicas: whether what is written waits until it is confirmed, as `hold_back`.
+            waits_for_replicas: whether what is written waits for `confirm` until it is answered and can be read.
 
         Raises:
             InvalidArgument: the term is not larger.
             StoreFull, InternalError: its begin could not be written, and the broker does not lead.
         """
-
-        def begin() -> None:
-            before, self._term = self._term, term
-            try:
-                self._writer.lead(term, holds=waits_for_replicas)
-            except BaseException:
-                self._term = before
-                raise
-
-        self._writer.call(begin)
+        self._writer.call(lambda: self._writer.lead(term, holds=waits_for_replicas))
 
     def follow(self) -> None:
         """Write nothing but `ReplicaJob`s from now on; all who wait are refused. Not for the event loop: it waits."""
@@ -217,19 +208,6 @@ class MessageStore:
     def on_growth(self, grown: Callable[[], None]) -> None:
         """Have something called by the writer's thread whenever `end` has grown. It must not block or fail."""
         self._writer.has_grown = grown
-
-    @property
-    def hold_back(self) -> bool:
-        """Whether what is written waits for `confirm` until it is answered and can be read; else the sync is enough.
-
-        Setting it to True concerns what is written from then on, a group under way possibly not; setting it to False
-        answers all who wait.
-        """
-        return self._confirmation.holds
-
-    @hold_back.setter
-    def hold_back(self, holds: bool) -> None:
-        self._confirmation.hold(holds, self.end)
 
     @property
     def confirmed(self) -> int:

@@ -22,10 +22,15 @@ from support.waiting import wait_until
 @pytest.fixture
 def master(stores: Stores) -> OpenStore:
     """A master that waits for others, with the topic "t" of two queues, all confirmed."""
-    opened = stores.open(alone=False)
-    opened.store.lead(1)
-    opened.create_topic("t", 2)
-    opened.store.hold_back = True
+    return lead(stores.open(alone=False))
+
+
+def lead(opened: OpenStore) -> OpenStore:
+    opened.store.lead(1, waits_for_replicas=True)
+    created = opened.submit_fact(lambda state: TopicSet(Topic("t", state.position, 2, 2, 6)))
+    settle(opened)
+    opened.store.confirm(opened.store.end)
+    created.result(PATIENCE_S)
     return opened
 
 
@@ -116,10 +121,7 @@ def test_a_repeat_waits_until_what_it_repeats_is_confirmed(master: OpenStore) ->
 
 
 def test_who_waits_for_too_long_is_told_and_a_repeat_finds_what_was_stored(stores: Stores) -> None:
-    store = stores.open(alone=False, replication_timeout_s=60.0)
-    store.store.lead(1)
-    store.create_topic("t")
-    store.store.hold_back = True
+    store = lead(stores.open(alone=False, replication_timeout_s=60.0))
     data = numbered_batch(7, 1)
     before = time.monotonic()
     late = store.submit("t", 0, data)
@@ -155,15 +157,14 @@ def test_one_who_follows_refuses_all_who_wait_and_all_who_come(master: OpenStore
     assert master.bodies("t", 0) == [b"1"]
 
 
-def test_to_wait_no_more_answers_all(master: OpenStore) -> None:
+def test_a_term_that_waits_for_nobody_answers_all(master: OpenStore) -> None:
     waiting = master.submit("t", 0, body(1))
     settle(master)
     assert is_waiting(waiting)
-    master.store.hold_back = False
+    master.store.lead(2)
     assert waiting.done()
     assert master.append("t", 0, b"2") == 1
     assert master.bodies("t", 0) == [b"1", b"2"]
-    master.store.hold_back = True
     assert master.store.confirmed == master.store.end
 
 
@@ -208,7 +209,6 @@ def test_only_what_is_confirmed_is_in_a_checkpoint(stores: Stores) -> None:
     store.store.lead(1)
     store.create_topic("t")
     store.append("t", 0, b"1")
-    store.store.hold_back = True
     store.close()
     saved = Checkpoint(store.path / "state.mdb", readonly=True)
     assert saved.load().position == store.store.end

@@ -96,7 +96,7 @@ def test_a_numbered_batch_that_was_cut_off_is_stored_when_it_is_sent_again(store
 def test_a_checkpoint_behind_the_position_is_kept(stores: Stores) -> None:
     store = open_slave(stores)
     grow(store, 10)
-    store.store.hold_back = False
+    store.store.confirm(store.store.end)
     store.close()  # saves
     store = open_slave(stores)
     saved = store.store.saved_position
@@ -118,7 +118,7 @@ def test_a_checkpoint_beyond_the_position_gives_way_to_the_log(stores: Stores) -
 def saved_at_the_end(stores: Stores, name: str = "data") -> tuple[OpenStore, list[tuple[int, dict[str, Any]]]]:
     store = open_slave(stores, name)
     states = grow(store)
-    store.store.hold_back = False
+    store.store.confirm(store.store.end)
     store.close()
     store = open_slave(stores, name)
     assert store.store.saved_position == store.store.end
