@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from spark_scan import QUEUES, TOPIC, cpu_seconds, fill, rounded, spark_on
 
 from minimq import Admin, LocalCluster, Message, Producer
 
-_GIVE_UP_S = 300.0
+_GIVE_UP_S = 120.0
 
 
 def follow(spark: SparkSession, cluster: LocalCluster, **options: object) -> DataFrame:
@@ -74,10 +75,8 @@ def floor(spark: SparkSession, cluster: LocalCluster, folder: Path, batches: int
 
 def median_ms(query: StreamingQuery, batches: int) -> float:
     """Return the median time of micro-batches once the query is warm, and end it."""
-    give_up = time.monotonic() + _GIVE_UP_S
     last = batches + batches // 2
-    while (query.lastProgress is None or query.lastProgress.batchId < last) and time.monotonic() < give_up:
-        time.sleep(0.05)
+    wait_for(lambda: query.lastProgress is not None and query.lastProgress.batchId >= last)
     taken = [progress.durationMs["triggerExecution"] for progress in query.recentProgress if progress.numInputRows]
     query.stop()
     return statistics.median(taken[-batches:])
@@ -94,13 +93,14 @@ def latency(spark: SparkSession, cluster: LocalCluster, folder: Path, messages: 
     writer = follow(spark, cluster).writeStream.foreachBatch(take)
     query = writer.option("checkpointLocation", str(folder)).start()
     waits = []
+    wait_for(lambda: query.lastProgress is not None)  # before it has begun there is no end to begin at
     try:
         with Producer(cluster.nameserver) as producer:
             for number in range(messages + 1):
                 body = b"latency-%d" % number
                 producer.send(Message(TOPIC, body))
                 sent = time.monotonic()
-                wait_for(lambda wanted=body: wanted in arrived or not query.isActive)  # type: ignore[misc]
+                wait_for(partial(arrived.__contains__, body))
                 waits.append(1000 * (arrived[body] - sent))
     finally:
         query.stop()
@@ -108,9 +108,11 @@ def latency(spark: SparkSession, cluster: LocalCluster, folder: Path, messages: 
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Return when it is true, or when it has taken too long."""
+    """Return when it is true. Raises `TimeoutError` when that takes too long."""
     give_up = time.monotonic() + _GIVE_UP_S
-    while not condition() and time.monotonic() < give_up:
+    while not condition():
+        if time.monotonic() >= give_up:
+            raise TimeoutError(f"not within {_GIVE_UP_S:.0f} s")
         time.sleep(0.002)
 
 

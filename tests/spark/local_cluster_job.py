@@ -1,4 +1,4 @@
-"""Run by test_local_cluster.py: a query whose executors are processes of their own."""
+"""Run by test_local_cluster.py: queries whose executors are processes of their own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ def main(nameserver: str, topic: str) -> None:
     frame = spark.read.format("minimq").option("nameserver", nameserver).option("topic", topic).load()
     [row] = frame.selectExpr("count(*)", "count(distinct message_id)", "sum(int(string(body)))").collect()
     print("RESULT", *row)
+
+    source = spark.readStream.format("minimq").option("nameserver", nameserver).option("topic", topic)
+    source = (
+        source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 7000).option("minPartitions", 8)
+    )
+    writer = source.load().writeStream.format("memory").queryName("stream").trigger(availableNow=True)
+    writer.start().awaitTermination()
+    [row] = spark.sql("select count(*), count(distinct message_id), sum(int(string(body))) from stream").collect()
+    print("STREAM", *row)
     spark.stop()
 
 

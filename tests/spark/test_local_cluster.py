@@ -17,6 +17,7 @@ JOB = Path(__file__).with_name("local_cluster_job.py")
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_executors_read_on_their_own(cluster: LocalCluster, topic: str) -> None:
     with Producer(cluster.nameserver) as producer:
         producer.send_many(Message(topic, b"%d" % number) for number in range(20_000))
@@ -31,7 +32,8 @@ def test_executors_read_on_their_own(cluster: LocalCluster, topic: str) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=350,
         check=False,
     )
-    assert f"RESULT 20000 20000 {sum(range(20_000))}" in done.stdout, done.stderr[-3000:]
+    for query in ("RESULT", "STREAM"):
+        assert f"{query} 20000 20000 {sum(range(20_000))}" in done.stdout, done.stderr[-3000:]
