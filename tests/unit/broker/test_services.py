@@ -18,7 +18,7 @@ from minimq_broker.services.engine import Engine, Limits
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.store.jobs import AppendJob
 from minimq_common import batch
-from minimq_common.errors import SystemBusy
+from minimq_common.errors import MiniMQError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.stores import PATIENCE_S, QUIET, make_batch
 
@@ -105,6 +105,38 @@ def test_a_batch_waits_for_room_only_as_long_as_it_may(tmp_path: Path, patient: 
         await asyncio.gather(holding, *later)
         await engine.append(job())
         assert [await written.get() for _ in range(5 if patient else 2)] == list(range(5 if patient else 2))
+
+    with_engine(tmp_path, test)
+
+
+def test_a_batch_that_waits_for_room_is_refused_when_the_role_changes(tmp_path: Path) -> None:
+    data = make_batch([bytes(200)])
+    held, go_on = threading.Event(), threading.Event()
+
+    def job() -> AppendJob:
+        return AppendJob("t", 0, data, batch.read_header(data), lambda _: None)
+
+    def hold(_: State) -> None:
+        held.set()
+        go_on.wait(PATIENCE_S)
+
+    def refusal(*, to_sender: bool) -> MiniMQError | None:
+        return NotMaster("another one leads")
+
+    async def test(engine: Engine) -> None:
+        engine.limits = replace(engine.limits, busy_after_s=PATIENCE_S)
+        holding = asyncio.create_task(engine.record(hold))
+        await asyncio.to_thread(held.wait)
+        await engine.append(job())
+        waiting = asyncio.create_task(engine.append(job()))
+        await asyncio.sleep(0)
+        engine.refusal = refusal
+        go_on.set()
+        for refused in (holding, waiting):
+            with pytest.raises(NotMaster):
+                await refused
+        await engine.settle(PATIENCE_S)
+        assert engine.pending_bytes == 0
 
     with_engine(tmp_path, test)
 
