@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from minimq.options import DEFAULT_NAMESERVER
-from minimq.receiving.listener import ConsumeResult, RetryLater
+from minimq.receiving.listener import ConsumeResult, RetryLater, is_async
 from minimq.receiving.push_consumer import PushConsumer as PlainPushConsumer
 from minimq.receiving.received import ReceivedMessage
+from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
 AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ConsumeResult | RetryLater]]
@@ -51,7 +52,15 @@ class PushConsumer:
         self._consumer.subscribe(topic, *arguments, **more)
 
     async def start(self, listener: AsyncListener) -> None:
-        """Join the group and begin to await the listener on the loop that runs; see `minimq.PushConsumer.start`."""
+        """Join the group and begin to await the listener on the loop that runs; see `minimq.PushConsumer.start`.
+
+        Raises:
+            InvalidArgument: also when the listener is no coroutine function.
+        """
+        if not is_async(listener):
+            raise InvalidArgument(
+                f"the listener is {listener!r}: it must be a coroutine function; minimq.PushConsumer takes plain ones"
+            )
         loop = asyncio.get_running_loop()
 
         async def result(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:

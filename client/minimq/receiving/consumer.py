@@ -110,6 +110,9 @@ class Consumer:
         self._core.announce_reset = self._offset_reset
         self._filters: dict[str, MessageFilter] = {}
         self._member: GroupMember | BroadcastReader | None = None
+        #: What a callback may raise without ending anything. In the user's own thread it is not for us to say that a
+        #: thread which was told to end goes on.
+        self._callback_faults: type[BaseException] = Exception
         self._closed = False
         self._all_revoked = False
 
@@ -209,14 +212,14 @@ class Consumer:
         if callback is not None:
             try:
                 callback(reset)
-            except Exception:  # it is the user's, and must not end the reading
+            except self._callback_faults:  # it is the user's, and must not end the reading
                 log.exception("consumer: a callback failed group=%s queue=%s", self.group, reset.queue)
 
     def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
         """Call the user's code. Returns whether it went well: it neither failed nor returned `False`."""
         try:
             return callback(queues) is not False
-        except Exception:  # it is the user's, and must not break the hand-over
+        except self._callback_faults:  # it is the user's, and must not break the hand-over
             log.exception("consumer: a callback failed group=%s queues=%s", self.group, ", ".join(map(str, queues)))
             return False
 

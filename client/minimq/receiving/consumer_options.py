@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minimq.options import check_above_zero
+from minimq.receiving.listener import is_async
 from minimq.receiving.offset_reset import OffsetReset
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
@@ -123,10 +124,17 @@ class ConsumerOptions:
         folder: object = self.offsets_dir
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             raise InvalidArgument(f"offsets_dir is {folder!r}: it must be the path of a folder")
+        self._check_callbacks()
+
+    def _check_callbacks(self) -> None:
         for name in ("on_assigned", "on_revoked", "on_lost", "on_offset_reset"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise InvalidArgument(f"{name} is {value!r}: it must be a function, or None")
+            if is_async(value):
+                raise InvalidArgument(
+                    f"{name} is a coroutine function, which nobody would await: it must be a plain one"
+                )
 
 
 def check_count(name: str, value: object) -> None:

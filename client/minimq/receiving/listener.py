@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import InvalidArgument
+from minimq_common.model import MessageQueue
+
+log = logging.getLogger(__name__)
 
 
 class ConsumeResult(Enum):
@@ -56,6 +61,11 @@ class Verdict(NamedTuple):
     level: int | None = None
 
 
+def is_async(function: object) -> bool:
+    """Tell whether a call of this is to be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
 def verdict(answer: object, messages: int) -> Verdict:
     """Return what an answer means for a call with so many messages. Whatever is no answer is no success."""
     if answer is ConsumeResult.SUCCESS:
@@ -63,3 +73,51 @@ def verdict(answer: object, messages: int) -> Verdict:
     if isinstance(answer, RetryLater):
         return Verdict(min(answer.first, messages), answer.level)
     return Verdict(0)
+
+
+class AskedListener:
+    """A listener as the consumer calls it: whatever it does, there is a verdict. Thread-safe if the listener is.
+
+    Args:
+        listener: the user's.
+        group: the consumer group, for the log.
+
+    Raises:
+        InvalidArgument: it is no plain function.
+    """
+
+    def __init__(self, listener: Listener, group: str) -> None:
+        given: object = listener
+        if not callable(given) or is_async(given):
+            raise InvalidArgument(
+                f"the listener is {listener!r}: it must be a plain function; minimq.aio.PushConsumer takes coroutine "
+                "functions"
+            )
+        self._listener = listener
+        self._group = group
+        #: The kinds of wrong answers that were told of.
+        self._told: set[type] = set()
+
+    def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Give messages to the listener."""
+        try:
+            answer: object = self._listener(list(messages))
+        except BaseException:  # whatever the listener raises, even to end its thread, is the user's and means "later"
+            log.exception("consumer: the listener failed, will try again group=%s queue=%s", self._group, queue)
+            return Verdict(0)
+        if not isinstance(answer, ConsumeResult | RetryLater):
+            self._tell_of(answer)
+        return verdict(answer, len(messages))
+
+    def _tell_of(self, answer: object) -> None:
+        """Tell of an answer that is none, once for each kind: to the user it looks like messages that fail."""
+        if inspect.iscoroutine(answer):
+            answer.close()
+        if type(answer) not in self._told:
+            self._told.add(type(answer))
+            log.error(
+                "consumer: the listener has answered %r, which counts as RETRY_LATER: it must return "
+                "ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER or RetryLater(...) group=%s",
+                answer,
+                self._group,
+            )

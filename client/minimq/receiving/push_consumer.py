@@ -15,7 +15,7 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Start
 from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions, check_count
 from minimq.receiving.in_hand import Call, InHand
-from minimq.receiving.listener import Listener, Verdict, verdict
+from minimq.receiving.listener import AskedListener, Listener, Verdict
 from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
@@ -24,7 +24,7 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import delay_ms, from_copy, tried_again
 from minimq.receiving.retry_sender import RetrySender
 from minimq.receiving.returns import Returns
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError, TopicNotFound
+from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import retry_topic
 
@@ -116,15 +116,25 @@ class PushConsumer(Consumer):
         self._returns = Returns(
             self._sender.send, self._in_hand.is_current, self._returned, name=f"minimq-returns-{group}"
         )
-        self._listener: Listener | None = None
+        self._callback_faults = BaseException  # they run on the dispatcher
+        self._listener: AskedListener | None = None
         self._stop = threading.Event()
+        #: The dispatcher takes no more; what it waits for then has this end, on the monotonic clock.
+        self._ending = threading.Event()
+        self._ends_at = 0.0
+        self._broken: BaseException | None = None
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        try:
+            self.close()
+        except MiniMQError:
+            if error is None:
+                raise
+            log.warning("consumer: had stopped reading before group=%s", self.group)  # not the first failure
 
     def subscribe(self, topic: str, expression: str = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. Raises `InvalidArgument`.
@@ -143,13 +153,14 @@ class PushConsumer(Consumer):
             listener: gets messages of one queue and one topic, at most `batch_size`.
 
         Raises:
-            InvalidArgument: nothing is subscribed to, or it was started before.
+            InvalidArgument: nothing is subscribed to, it was started before, or the listener is no plain function.
             TopicNotFound, Unavailable: a topic is not found.
         """
         if not self._filters or self._listener is not None:
             raise InvalidArgument("subscribe to at least one topic, and start once")
+        asked = AskedListener(listener, self.group)
         self._join()
-        self._listener = listener
+        self._listener = asked
         self._returns.start()
         self._dispatcher.start()
 
@@ -158,28 +169,27 @@ class PushConsumer(Consumer):
 
         Args:
             timeout: seconds to wait for the calls, and for messages that are just being sent to the retry topic; what
-                is not finished then is given to another member.
+                is not finished then is given to another member. `on_revoked` may take as long after that.
 
         Raises:
             InvalidArgument: it is called by a callback or by the listener, for whose end it would have to wait.
+            InternalError: its dispatcher had ended before, and so had all reading; the consumer is closed all the same.
         """
         if self._closed:
             return
         if threading.current_thread() is self._dispatcher or self._threads.is_mine():
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
         self._closed = True
+        self._ends_at = time.monotonic() + timeout
         self._stop.set()
         self._core.wake()
         if self._listener is not None:
-            self._dispatcher.join(timeout)
+            if self._ending.wait(timeout):
+                self._dispatcher.join(max(self._ends_at - time.monotonic(), 0.0) + timeout)
             if self._dispatcher.is_alive():
                 log.warning("consumer: closes while a callback runs group=%s", self.group)
-        if not self._in_hand.wait_until_quiet(timeout):
-            log.warning(
-                "consumer: closes while %s calls of the listener run group=%s", self._in_hand.active, self.group
-            )
+                self._all_revoked = True  # it hangs, and no other shall
         self._threads.close()
-        self._revoke_all()
         try:
             self._commit()
         except MiniMQError as error:
@@ -188,6 +198,8 @@ class PushConsumer(Consumer):
             self._returns.close(_WAIT_S)
             self._sender.close()
         self._shut_down()
+        if self._broken is not None:
+            raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
 
     # ---- as the owner of queues -------------------------------------------------------------------
 
@@ -228,6 +240,24 @@ class PushConsumer(Consumer):
     # ---- dispatching ----------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
+        try:
+            self._dispatch_until_stopped()
+            self._ending.set()
+            if not self._in_hand.wait_until_quiet(max(self._ends_at - time.monotonic(), 0.0)):
+                log.warning(
+                    "consumer: closes while %s calls of the listener run group=%s", self._in_hand.active, self.group
+                )
+            self._revoke_all()
+        except BaseException as error:
+            # Without this thread nothing is read: others shall have the queues.
+            log.critical("consumer: reads no more, and leaves the group=%s", self.group, exc_info=True)
+            self._broken = error
+            self._all_revoked = True
+            self._ending.set()
+            if self._member is not None:
+                self._member.close()
+
+    def _dispatch_until_stopped(self) -> None:
         commit_at = time.monotonic() + self._options.commit_interval_s
         told: MiniMQError | None = None
         while not self._stop.is_set():
@@ -318,19 +348,9 @@ class PushConsumer(Consumer):
 
     def _call(self, call: Call) -> None:
         self._in_hand.begin(call, time.monotonic())
-        found = self._ask_listener(call)
+        found = self._listener.ask(call.queue, call.messages) if self._listener is not None else Verdict(0)
         if self._in_hand.answered(call):
             self._settle(call, found)
-
-    def _ask_listener(self, call: Call) -> Verdict:
-        listener = self._listener
-        if listener is None:
-            return Verdict(0)
-        try:
-            return verdict(listener(list(call.messages)), len(call.messages))
-        except BaseException:  # whatever the listener raises, even to end its thread, is the user's and means "later"
-            log.exception("consumer: the listener failed, will try again group=%s queue=%s", self.group, call.queue)
-            return Verdict(0)
 
     def _settle(self, call: Call, found: Verdict) -> None:
         if found.succeeded == len(call.messages):

@@ -104,6 +104,14 @@ def copy_of(message: ReceivedMessage, topic: str) -> Message:
     return Message(topic, message.body, message.tag, message.keys, properties)
 
 
+def origin_of(message: ReceivedMessage) -> tuple[str, str]:
+    """Return the queue that a message was sent to, as text, and its offset there."""
+    if isinstance(message, RedeliveredMessage) and message.is_copy:
+        raw = message.batch.records.properties(message.index)
+        return raw.get(ORIGIN_QUEUE, ""), raw.get(ORIGIN_OFFSET, "")
+    return str(message.queue), str(message.queue_offset)
+
+
 def level_of(times: int, chosen: int | None, levels: int) -> int:
     """Return in which queue of the retry topic a message waits.
 

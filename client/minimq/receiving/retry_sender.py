@@ -13,7 +13,7 @@ from minimq.administration.fan_out import FanOut, raise_failures
 from minimq.administration.masters import Masters
 from minimq.options import nameserver_addresses
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.redelivery import copy_of, level_of
+from minimq.receiving.redelivery import copy_of, level_of, origin_of
 from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.routing import RouteCache
 from minimq.sending.producer import Producer
@@ -117,12 +117,25 @@ class RetrySender:
             for number, error in self._send_copies([copies[number] for number in left], queue):
                 if error is None:
                     sent[indices[left[number]]] = True
+                    if topic == dead_letter_topic(self._group):
+                        self._tell_of_dead_letter(messages[left[number]])
                 else:
                     log.warning("consumer: copy not sent queue=%s error=%s", queue, error)
                     self._complete.discard(topic)  # somebody may have deleted it
                     self._avoided[queue.broker_name] = time.monotonic() + _AVOID_S
             if all(sent[index] for index in indices):
                 return
+
+    def _tell_of_dead_letter(self, message: ReceivedMessage) -> None:
+        queue, offset = origin_of(message)
+        log.error(
+            "consumer: a dead letter group=%s topic=%s queue=%s offset=%s tries=%s",
+            self._group,
+            message.topic,
+            queue,
+            offset,
+            message.reconsume_times + 1,
+        )
 
     def _send_copies(self, copies: Sequence[Message], queue: MessageQueue) -> list[tuple[int, MiniMQError | None]]:
         if self._producer is None:

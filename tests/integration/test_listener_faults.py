@@ -1,0 +1,154 @@
+"""Listeners and callbacks that hang, end their thread or answer nonsense: the consumer goes on, or says why not."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage
+from minimq.aio import PushConsumer as AsyncPushConsumer
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq_common.errors import InternalError, InvalidArgument
+from support.groups import members_of
+from support.listening import Listener
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as made:
+        yield made
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+# ---- callbacks ----------------------------------------------------------------------------------
+
+
+def test_a_callback_that_ends_its_thread_does_not_end_the_consumer(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener()
+    with PushConsumer(
+        cluster.nameserver, group=group, on_assigned=lambda _: sys.exit(3), on_revoked=lambda _: sys.exit(4)
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        producer.send_many(Message(topic, b"%d" % number) for number in range(100))
+        wait_until(lambda: len(listener.calls) == 100, PATIENCE_S)
+    assert "SystemExit: 3" in caplog.text
+    assert "SystemExit: 4" in caplog.text
+
+
+@pytest.mark.parametrize("callback", ["on_assigned", "on_revoked"])
+def test_closing_does_not_wait_for_a_callback_that_hangs(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, callback: str
+) -> None:
+    go_on, hangs = threading.Event(), threading.Event()
+    listener = Listener()
+
+    def hang(_: object) -> None:
+        hangs.set()
+        go_on.wait(2 * PATIENCE_S)
+
+    options: dict[str, Any] = {callback: hang}
+    consumer = PushConsumer(cluster.nameserver, group=group, **options)
+    consumer.subscribe(topic)
+    consumer.start(listener)
+    if callback == "on_assigned":
+        assert hangs.wait(PATIENCE_S)
+    else:
+        producer.send(Message(topic, b"x"))
+        wait_until(lambda: listener.calls[b"x"] == 1, PATIENCE_S)
+    began = time.monotonic()
+    consumer.close(0.2)
+    assert time.monotonic() - began < PATIENCE_S
+    assert hangs.is_set()
+    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
+    assert sum(admin.committed_offsets(group, topic).values()) == listener.calls.total()
+    go_on.set()
+
+
+def test_a_consumer_that_cannot_go_on_leaves_its_group_and_says_so(
+    cluster: LocalCluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = PushConsumer(cluster.nameserver, group=group)
+    consumer.subscribe(topic)
+    consumer.start(Listener())
+    wait_until(lambda: len(consumer.assignment) == 8, PATIENCE_S)
+    consumer._hand_over = lambda: sys.exit(5)  # type: ignore[method-assign]
+    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
+    assert f"reads no more, and leaves the group={group}" in caplog.text
+    with pytest.raises(InternalError, match="had stopped reading before: SystemExit"):
+        consumer.close()
+    consumer.close()
+
+
+# ---- listeners ----------------------------------------------------------------------------------
+
+
+def test_a_wrong_answer_is_told_once_and_each_dead_letter(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[bytes] = []
+
+    def forgets(messages: list[ReceivedMessage]) -> object:
+        calls.extend(message.body for message in messages)
+        return None if len(calls) % 2 else True
+
+    with PushConsumer(cluster.nameserver, group=group, max_tries=1, retry_delays_s=(0.05,)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(forgets)  # type: ignore[arg-type]
+        sent = [producer.send(Message(topic, b"%d" % number)) for number in range(3)]
+
+        def told(text: str) -> list[str]:
+            return [message for record in caplog.records if text in (message := record.getMessage())]
+
+        wait_until(lambda: len(told("a dead letter")) == 3, PATIENCE_S)
+    assert len(told("the listener has answered None")) == 1
+    assert len(told("the listener has answered True")) == 1
+    for receipt in sent:
+        where = f"topic={topic} queue={receipt.queue} offset={receipt.queue_offset} tries=2"
+        assert len(told(f"a dead letter group={group} {where}")) == 1
+
+
+class Awaited:
+    async def __call__(self, messages: list[ReceivedMessage]) -> ConsumeResult:
+        return ConsumeResult.SUCCESS
+
+
+@pytest.mark.parametrize("listener", [Awaited(), Awaited().__call__, functools.partial(Awaited().__call__), None])
+def test_what_is_no_plain_function_is_no_listener(cluster: LocalCluster, topic: str, group: str, listener: Any) -> None:  # noqa: ANN401
+    with PushConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        with pytest.raises(InvalidArgument, match="must be a plain function"):
+            consumer.start(listener)
+
+
+def test_a_plain_function_is_no_listener_for_asyncio(cluster: LocalCluster, topic: str, group: str) -> None:
+    async def run() -> None:
+        async with AsyncPushConsumer(cluster.nameserver, group=group) as consumer:
+            consumer.subscribe(topic)
+            with pytest.raises(InvalidArgument, match="must be a coroutine function"):
+                await consumer.start(lambda _: ConsumeResult.SUCCESS)  # type: ignore[arg-type, return-value]
+            await consumer.start(Awaited())
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked", "on_lost", "on_offset_reset"])
+def test_a_callback_that_nobody_would_await_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name} is a coroutine function"):
+        ConsumerOptions(**{name: Awaited()})  # type: ignore[arg-type]
