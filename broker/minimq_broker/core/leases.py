@@ -22,9 +22,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from minimq_broker.core.state import QueueKey
+from minimq_common.epochs import first_epoch
 from minimq_common.errors import Fenced
-
-_TERM_SHIFT = 32
 
 
 class LeaseKey(NamedTuple):
@@ -134,11 +133,11 @@ class LeaseTable:
     Args:
         term: number of this run of the broker; larger than that of any run before.
         recovery: when and for whom former owners have precedence; by default never.
-        first: by how much the epochs are larger than the first ones of the term.
+        stand_in: see `first_epoch`.
     """
 
-    def __init__(self, term: int, recovery: Recovery = NO_RECOVERY, *, first: int = 0) -> None:
-        self._first_epoch = self._last_epoch = (term << _TERM_SHIFT) + first
+    def __init__(self, term: int, recovery: Recovery = NO_RECOVERY, *, stand_in: int | None = None) -> None:
+        self._first_epoch = self._last_epoch = first_epoch(term, stand_in)
         self._recovery = recovery
         self._leases: dict[LeaseKey, _Lease] = {}
         #: The queues that wait for a time, so that nobody has to look at all.

@@ -37,9 +37,6 @@ _RESIGN_S = 1.0
 _LOOK_S = 0.25
 #: A slave that found no master for so many leases serves groups: by then another would have been elected.
 _ALONE_AFTER = 2.0
-#: Each time in which it serves groups has epochs of its own, in the second half of those of the term.
-_EPOCHS_BITS = 20
-_TIMES = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +154,7 @@ class RoleKeeper:
     # ---- reporting ------------------------------------------------------------------------------
 
     def _report(self, *, resigns: bool = False) -> Report:
-        own = self.own
+        own, extent = self.own, self._engine.slot.extent
         return Report(
             cluster=own.cluster,
             broker_name=own.broker_name,
@@ -167,8 +164,8 @@ class RoleKeeper:
             founds=own.founds,
             sync=own.sync,
             min_in_sync=own.min_in_sync,
-            last_term=self._engine.slot.last_term,
-            log_end=self._engine.slot.log_end,
+            last_term=extent.last_term,
+            log_end=extent.end,
             resigns=resigns,
         )
 
@@ -177,7 +174,9 @@ class RoleKeeper:
             sent_at = lease_clock()
             held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
             version = self.record.version if self.record else 0
-            report = self._report(resigns=self._engine.slot.has_failed)  # a disk that failed needs another master
+            report = self._report(
+                resigns=self._engine.slot.extent.has_failed
+            )  # a disk that failed needs another master
             try:
                 record = await self.controller.report(report, known_version=version, wait_s=held_s)
             except MiniMQError as error:
@@ -260,9 +259,9 @@ class RoleKeeper:
         is_alone = follower.lost_s > record.lease_s * _ALONE_AFTER and not self._engine.slot.is_closed
         offsets = self._engine.offsets
         if is_alone and not offsets.keeps:
-            served = await offsets.begin()
+            stand_in = await offsets.begin()
             log.warning("roles: groups are served, since there is no master term=%d", record.term)
-            self._begin(record.term, first=(1 << 31) + ((served % _TIMES) << _EPOCHS_BITS), without_master=True)
+            self._begin(record.term, stand_in=stand_in)
         elif not is_alone and offsets.keeps:
             log.info("roles: groups are not served any more term=%d", record.term)
             self._begin(record.term)
@@ -306,8 +305,8 @@ class RoleKeeper:
         log.info("roles: following term=%d master=%s", whom.term, whom.address)
         self._begin(whom.term)
 
-    def _begin(self, term: int, *, first: int = 0, without_master: bool = False) -> None:
-        self._engine.begin(term, first=first, without_master=without_master)
+    def _begin(self, term: int, *, stand_in: int | None = None) -> None:
+        self._engine.begin(term, stand_in=stand_in)
         self._changed()
         self._began.set()
 

@@ -29,6 +29,7 @@ from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common import distribution
 from minimq_common.distribution import Distribution
+from minimq_common.epochs import first_epoch
 from minimq_common.errors import MiniMQError, SystemBusy
 
 log = logging.getLogger(__name__)
@@ -192,7 +193,7 @@ class Engine:
 
     def close(self) -> None:
         """Write what was handed in and close the store."""
-        self._store.close()
+        self.slot.close()
         self.offsets.close()
 
     # ---- roles ----------------------------------------------------------------------------------
@@ -220,26 +221,26 @@ class Engine:
         """Hand entries of a master to the writer; `job.done` is called on the loop."""
         self._store.submit(job)
 
-    def begin(self, term: int, *, first: int = 0, without_master: bool = False) -> None:
+    def begin(self, term: int, *, stand_in: int | None = None) -> None:
         """Begin a role: clients come anew, to other leases and groups.
 
         Args:
             term: of the master.
-            first: where epochs begin in the term.
-            without_master: a slave serves groups, because there is no master.
+            stand_in: how many times this slave has served groups by now because there is no master; None when it
+                does not.
         """
         self.end_streams()
-        self.offsets.keeps = without_master
+        self.offsets.keeps = stand_in is not None
         self._term = max(term, self._store.state.term)
         self._versions_before += 1
-        self._set_tables(first)
+        self._set_tables(stand_in)
 
-    def _set_tables(self, first: int = 0) -> None:
+    def _set_tables(self, stand_in: int | None = None) -> None:
         state = self._store.state
         until = self._loop.time() + self._recovery_s
-        self.groups = GroupTable((self._term << 32) + first, Remembered(until, state.agreements.copy()))
+        self.groups = GroupTable(first_epoch(self._term, stand_in), Remembered(until, state.agreements.copy()))
         recovery = Recovery(until, frozenset(state.started.copy()))
-        self.leases = LeaseTable(self._term, recovery, first=first)
+        self.leases = LeaseTable(self._term, recovery, stand_in=stand_in)
 
     def _store_closes(self) -> None:
         self._wake(self._long_poll.all())
@@ -375,9 +376,9 @@ class Engine:
     def _react(self, fact: Fact) -> None:
         if isinstance(fact, TopicDeleted):  # rare, so everybody may look for their topic again
             self._wake(self._long_poll.all())
-            self.leases.retain_topics({topic.topic_id for topic in self.state.topics.copy().values()})
+            self.leases.retain_topics({topic.topic_id for topic in self._store.state.topics.copy().values()})
         if isinstance(fact, Told):
-            self._told = self.state.made
+            self._told = self._store.state.made
             self._topics_changed()
             self.topics_came()
 

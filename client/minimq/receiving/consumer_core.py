@@ -25,15 +25,11 @@ from minimq.receiving.puller import Puller
 from minimq.receiving.received import ReceivedMessage
 from minimq.routes.read_places import ReadPlaces
 from minimq.transport.broker_link import BrokerLinks
+from minimq_common.epochs import granter
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
-
-#: Bits of an epoch that tell apart those of a term, and those of one time in which a slave serves groups.
-_EPOCHS_OF_TERM = 32
-_EPOCHS_OF_SLAVE = 20
-_FIRST_OF_SLAVES = 1 << 31
 
 
 class News(Enum):
@@ -125,8 +121,8 @@ class ConsumerCore:
             fetcher = self._fetchers.get(queue)
             if fetcher is None or fetcher.topic_id != grant.topic_id:
                 return False
-            same_run = _run_of(grant.epoch) == _run_of(fetcher.epoch)
-            if grant.epoch != fetcher.epoch and (same_run or grant.offset > fetcher.position):
+            same_granter = granter(grant.epoch) == granter(fetcher.epoch)
+            if grant.epoch != fetcher.epoch and (same_granter or grant.offset > fetcher.position):
                 return False
             self._puller.cancel(fetcher)
             fetcher.leaving = False
@@ -381,13 +377,3 @@ class ConsumerCore:
         elif tell:
             self._news.append((News.LOST, queue))
         return fetcher
-
-
-def _run_of(epoch: int) -> int:
-    """Return what tells apart the times in which a broker serves groups: an epoch begins with it.
-
-    A master's epochs begin with its term. In the second half of those of the term are the epochs of slaves, with a
-    number for each time in which they serve groups since there is no master.
-    """
-    is_of_slave = epoch & _FIRST_OF_SLAVES
-    return epoch >> (_EPOCHS_OF_SLAVE if is_of_slave else _EPOCHS_OF_TERM)

@@ -22,7 +22,7 @@ async def left_alone(engine: Engine, committed: int) -> QueueKey:
     queue = await make_topic(engine, 500)
     await engine.offsets.commit(fact(queue, committed))
     await engine.follow()
-    engine.begin(1, first=1 << 31, without_master=True)
+    engine.begin(1, stand_in=1)
     return queue
 
 
@@ -77,7 +77,7 @@ def test_what_was_kept_before_the_log_went_further_does_not_count(tmp_path: Path
         engine.begin(2)
         await engine.offsets.commit(fact(queue, 400))
         await engine.follow()
-        engine.begin(2, first=1 << 31, without_master=True)
+        engine.begin(2, stand_in=1)
         assert [row.offset for row in engine.offsets.kept()] == [310]
         assert engine.offsets.committed("g", queue) == 400
         assert engine.offsets.of_group("g") == {queue: 400}
@@ -112,7 +112,7 @@ def test_offsets_of_a_topic_that_is_no_more_do_not_come_back(tmp_path: Path) -> 
         await engine.record(lambda _: TopicDeleted("t"))
         again = await make_topic(engine, 500)
         await engine.follow()
-        engine.begin(2, first=1 << 31, without_master=True)
+        engine.begin(2, stand_in=1)
         assert engine.offsets.committed("g", queue) is None
         assert engine.offsets.of_group("g") == {}
 
