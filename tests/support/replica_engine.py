@@ -10,7 +10,8 @@ from typing import Any
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.engine import Engine, Limits
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.limits import Limits
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoreOptions

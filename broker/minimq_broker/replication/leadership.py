@@ -113,9 +113,9 @@ class Leadership:
             log.info("replication: in sync term=%d replicas=%s", record.term, sorted(record.in_sync))
         self.record = record
         self.in_sync.recorded(record.in_sync, self._loop.time())
-        self.written()
+        self.grown()
 
-    def written(self) -> None:
+    def grown(self) -> None:
         """Confirm what can be, and let the feeds go on, because the log has grown or a slave has."""
         if self._ended:
             return
@@ -183,7 +183,7 @@ class Leadership:
 
     def _moved(self) -> None:
         """A slave has moved on, has come or has gone, or time has passed."""
-        self.written()
+        self.grown()
         if self.in_sync.wanted(self._loop.time()) != self.in_sync.members:
             self._look.set()
 

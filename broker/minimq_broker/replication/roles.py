@@ -291,8 +291,8 @@ class RoleKeeper:
         self.leadership = Leadership(
             self._engine, record, self.own.replica_id, self.controller, self._patience, self._lease_until
         )
-        self._engine.written = self.leadership.written
-        self.leadership.written()
+        self._engine.grown = self.leadership.grown
+        self.leadership.grown()
         log.info("roles: leading term=%d sync=%s", record.term, record.sync)
         self._begin(record.term)
         self._handing_over = asyncio.create_task(self._hand_over(), name="roles-hand-over")
@@ -318,7 +318,7 @@ class RoleKeeper:
             await asyncio.gather(handing_over, return_exceptions=True)
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
-            self._engine.written = _nothing
+            self._engine.grown = _nothing
             await leadership.stop()
             await self._engine.follow()
         follower, self.follower = self.follower, None

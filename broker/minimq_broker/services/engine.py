@@ -13,7 +13,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Set
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -22,13 +21,13 @@ from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.services.counters import Counters
 from minimq_broker.services.group_offsets import GroupOffsets
+from minimq_broker.services.limits import Limits
 from minimq_broker.services.store_slot import StoreSlot, to_the_end
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, ReplicaJob, SendStatus
 from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import MessageStore, StoreOptions
-from minimq_common import distribution
-from minimq_common.distribution import Distribution
 from minimq_common.epochs import first_epoch
 from minimq_common.errors import MiniMQError, SystemBusy
 
@@ -36,45 +35,6 @@ log = logging.getLogger(__name__)
 
 #: When a sender for whom there was no room may come back, in seconds.
 _COME_BACK_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the broker lets through.
-
-    Attributes:
-        max_body_bytes: largest body of a message, in bytes.
-        max_batch_bytes: largest batch, in bytes.
-        max_pending_bytes: bytes of batches that may wait for the disk; more are not read from the network.
-        busy_after_s: seconds that a batch may wait for room among these bytes.
-        slave_read_lag: bytes that a reader may be behind the end of the log before it is sent to a slave.
-    """
-
-    max_body_bytes: int
-    max_batch_bytes: int
-    max_pending_bytes: int
-    busy_after_s: float = 0.5
-    slave_read_lag: int = 1 << 32
-
-
-@dataclass(slots=True)
-class Counters:
-    """What was done since the start: messages, and what retention has deleted.
-
-    Attributes:
-        bytes_in, bytes_out: those of batches.
-        refused: batches that were not taken, by the code of the error.
-        append_s: seconds from the arrival of a batch to its answer.
-    """
-
-    messages_in: int = 0
-    messages_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    segments_deleted: int = 0
-    bytes_deleted: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    append_s: Distribution = field(default_factory=lambda: Distribution(distribution.SECONDS))
 
 
 class Refusal(Protocol):
@@ -101,7 +61,7 @@ class Engine:
 
     Attributes:
         refusal: asked before anything is accepted, and again at the moment in which it is acknowledged.
-        written: called when the log has grown.
+        grown: called when the log has grown.
         slot: has the store.
         offsets: those that groups commit.
         topics_came: called when topics may have come, or have got more queues.
@@ -118,7 +78,7 @@ class Engine:
         alone: bool = True,
     ) -> None:
         self.refusal: Refusal = _accept
-        self.written: Callable[[], None] = lambda: None
+        self.grown: Callable[[], None] = lambda: None
         self.topics_came: Callable[[], None] = lambda: None
         self.limits = limits
         self.counters = Counters()
@@ -133,9 +93,7 @@ class Engine:
         self._stuck_since = math.inf
         self._receivers: set[asyncio.Task[None]] = set()
         self._recovery_s = recovery_s
-        self.slot = StoreSlot(
-            path, options, alone=alone, notify=self._hand_over, grown=self._has_grown, clock_ms=now_ms
-        )
+        self.slot = StoreSlot(path, options, alone=alone, notify=self._hand_over, grown=self._log_grew, clock_ms=now_ms)
         self.slot.closing, self.slot.replaced = self._store_closes, self._state_replaced
         try:
             self.offsets = GroupOffsets(self, None if alone else KeptOffsets(path / FILE_NAME))
@@ -198,13 +156,13 @@ class Engine:
 
     # ---- roles ----------------------------------------------------------------------------------
 
-    def _has_grown(self) -> None:
+    def _log_grew(self) -> None:
         """Take over from the writer's thread that the log has grown."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell_growth)
 
     def _tell_growth(self) -> None:
-        self.written()
+        self.grown()
 
     async def lead(self, term: int, *, waits_for_replicas: bool) -> None:
         """Let the store begin a term. Raises as `MessageStore.lead` and `StoreSlot.ensure_open` do."""

@@ -207,7 +207,7 @@ class MessageStore:
 
     def on_growth(self, grown: Callable[[], None]) -> None:
         """Have something called by the writer's thread whenever `end` has grown. It must not block or fail."""
-        self._writer.has_grown = grown
+        self._writer.grown = grown
 
     @property
     def confirmed(self) -> int:

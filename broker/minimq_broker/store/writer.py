@@ -80,7 +80,7 @@ class Writer:
         #: Whether batches and facts are written, as the master, or the entries of another one.
         self.leads = True
         #: Called by the writer's thread when the log has grown, whether that is confirmed or not.
-        self.has_grown: Callable[[], None] = lambda: None
+        self.grown: Callable[[], None] = lambda: None
         self._sync = sync
         self._interval_s = checkpoint_interval_s
         self._clock_ms = clock_ms
@@ -298,7 +298,7 @@ class Writer:
             self._confirmation.cover({queue: self.state.end(queue) for queue in group.grown})
         for effect, position in group.effects:
             self.state.apply(effect, position)
-        self.has_grown()
+        self.grown()
 
     def _refuse(self, jobs: list[AnyJob], reason: MiniMQError) -> None:
         log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)

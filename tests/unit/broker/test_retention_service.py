@@ -13,7 +13,8 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.retention import RetentionRules
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.engine import Engine, Limits
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.limits import Limits
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.retention import Retention
 from minimq_broker.store.check import check_directory

@@ -14,7 +14,8 @@ import pytest
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.state import State
 from minimq_broker.services.append import AppendService
-from minimq_broker.services.engine import Engine, Limits
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.limits import Limits
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.store.jobs import AppendJob
 from minimq_common import batch

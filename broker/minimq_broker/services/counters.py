@@ -1,0 +1,29 @@
+"""What a broker has done, for its metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from minimq_common import distribution
+from minimq_common.distribution import Distribution
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was done since the start: messages, and what retention has deleted.
+
+    Attributes:
+        bytes_in, bytes_out: those of batches.
+        refused: batches that were not taken, by the code of the error.
+        append_s: seconds from the arrival of a batch to its answer.
+    """
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    segments_deleted: int = 0
+    bytes_deleted: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    append_s: Distribution = field(default_factory=lambda: Distribution(distribution.SECONDS))

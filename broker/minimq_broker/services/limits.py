@@ -1,0 +1,24 @@
+"""What a broker lets through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the broker lets through.
+
+    Attributes:
+        max_body_bytes: largest body of a message, in bytes.
+        max_batch_bytes: largest batch, in bytes.
+        max_pending_bytes: bytes of batches that may wait for the disk; more are not read from the network.
+        busy_after_s: seconds that a batch may wait for room among these bytes.
+        slave_read_lag: bytes that a reader may be behind the end of the log before it is sent to a slave.
+    """
+
+    max_body_bytes: int
+    max_batch_bytes: int
+    max_pending_bytes: int
+    busy_after_s: float = 0.5
+    slave_read_lag: int = 1 << 32
