@@ -218,7 +218,7 @@ def _tag(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
 def _keys(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
     records, count = batch.records, len(batch.records)
     if not records.has(Section.KEY_OFFSETS):
-        return pa.repeat(pa.scalar([], kind), count)
+        return _empty(kind, _capacity(batch))[:count]
     joined = _variable(records, pa.string(), count, Section.KEY_OFFSETS, Section.KEYS)
     joined.validate(full=True)  # the functions below trust what they are given
     present = pc.not_equal(pc.binary_length(joined), 0)
@@ -234,7 +234,7 @@ def _keys(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
 def _properties(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
     records, count = batch.records, len(batch.records)
     if not records.has(Section.PROPERTY_OFFSETS):
-        return pa.repeat(pa.scalar([], kind), count)
+        return _empty(kind, _capacity(batch))[:count]
     total = len(records.section(Section.NAME_OFFSETS)) // 4 - 1
     offsets = _fixed(records, pa.int32(), count + 1, Section.PROPERTY_OFFSETS)
     names = _variable(records, pa.string(), total, Section.NAME_OFFSETS, Section.NAMES)
@@ -316,6 +316,15 @@ def _capacity(batch: ReceivedBatch) -> int:
 @lru_cache(maxsize=16)
 def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
+
+
+@lru_cache(maxsize=16)
+def _empty(kind: pa.DataType, count: int) -> pa.Array:
+    """Return empty lists or maps."""
+    offsets, nothing = pa.repeat(pa.scalar(0, pa.int32()), count + 1), pa.array([], pa.string())
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(offsets, nothing, nothing, kind)
+    return pa.ListArray.from_arrays(offsets, nothing, kind)
 
 
 @lru_cache(maxsize=16)

@@ -79,5 +79,12 @@ class Lookup:
         return {queue: min(max(found[MessageQueue(*queue)], at.first), at.end) for queue, at in bounds.items()}
 
     def commit(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MiniMQError]:
-        """Record how far a group is. Returns what could not be recorded, with the reason. Raises `InvalidArgument`."""
-        return self._finder.commit(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})
+        """Record how far a group is. Returns what could not be recorded, with the reason.
+
+        Raises:
+            MinimqSourceError: no group can have that name.
+        """
+        try:
+            return self._finder.commit(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})
+        except errors.InvalidArgument as error:
+            raise MinimqSourceError(f"consumerGroup: {error.message}") from None

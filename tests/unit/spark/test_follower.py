@@ -44,6 +44,8 @@ class World:
         return Findings(queues, frozenset(), self.silent)
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
+        if " " in group:
+            raise errors.InvalidArgument(f"group {group!r} is no name")
         self.committed.append(dict(offsets))
         return self.commit_failures
 
@@ -207,3 +209,8 @@ def test_a_commit_that_failed_is_made_again_and_harms_nobody(world: World, caplo
     query.advance()
     assert world.committed == [{T0: 0}, {T0: 10}, {T0: 10}, {T0: 10}]
     assert caplog.text.count("progress of group g is not recorded: queue t/a/0: not reached") == 1
+
+
+def test_a_group_that_cannot_be_is_told_by_the_name_of_the_option(world: World) -> None:
+    with pytest.raises(MinimqSourceError, match="consumerGroup: group 'a b' is no name"):
+        Query(consumerGroup="a b").advance()
