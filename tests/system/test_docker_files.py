@@ -232,7 +232,7 @@ def test_the_spark_job_counts_what_is_there() -> None:
         minimq("topic", "create", "t", "--queues", "2")
         minimq("produce", "t", stdin=lines.encode())
         job = [sys.executable, str(ROOT / JOB), "t", "--nameserver", cluster.nameserver]
-        done = subprocess.run(job, capture_output=True, text=True, timeout=100, check=False, env=environment())
+        done = subprocess.run(job, capture_output=True, text=True, timeout=300, check=False, env=environment())
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "1002 messages, 1000 different bodies"
     rows = re.findall(r"^\| *broker-a\| *(\d) *\| *(\d+) *\| *(\d+) *\| *(\d+) *\|$", done.stdout, re.MULTILINE)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -65,9 +64,9 @@ def test_numbers_that_are_none_are_refused() -> None:
 
 
 def test_other_work_goes_on_while_large_tables_are_read() -> None:
-    """The longest time for which the loop is held, while five brokers with 10,000 topics register at once."""
+    """Five brokers with 10,000 topics register at once; meanwhile other work gets its turn many times."""
 
-    async def measure() -> float:
+    async def count_turns() -> int:
         table, reader = RouteTable(120), RegistrationReader()
         requests = [registration(many(10_000), f"broker-{letter}") for letter in "abcde"]
 
@@ -75,17 +74,14 @@ def test_other_work_goes_on_while_large_tables_are_read() -> None:
             table.register(session, await reader.read(request, table.topics()), now=0)
 
         registering = asyncio.gather(*(register(session, request) for session, request in enumerate(requests)))
-        longest, last = 0.0, time.perf_counter()
+        turns = 0
         while not registering.done():
             await asyncio.sleep(0)
-            now = time.perf_counter()
-            longest, last = max(longest, now - last), now
+            turns += 1
         await registering
         route = table.route("topic-9999")
         assert route is not None
         assert len(route.queues) == 5
-        return longest
+        return turns
 
-    longest = min(asyncio.run(measure()) for _ in range(3))
-    print(f"the loop was held for {longest * 1e3:.1f} ms at most")
-    assert longest < 0.02
+    assert asyncio.run(count_turns()) >= 5 * 10_000 // 1000
