@@ -19,6 +19,7 @@ from minimq_broker.metrics.replication import replication_metrics
 from minimq_broker.replication.standing import Standing
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.status import Identity
+from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import SystemBusy
 from minimq_common.metrics import counter, counters, gauge, gauges, histogram, info, on_loop
 
@@ -57,11 +58,15 @@ class BrokerMetrics:
         yield from self._clients()
         with contextlib.suppress(TimeoutError):
             status = on_loop(self._loop, self._standing.tell)
-            yield from replication_metrics(PREFIX, status, self._engine.slot.log_end)
-        with contextlib.suppress(SystemBusy):  # while the store is replaced by a copy of the master's
-            yield from self._commits()
-            yield from self._disk()
-            yield from self._depths()
+            yield from replication_metrics(PREFIX, status, self._engine.slot.extent.end)
+        yield from self._of_store()
+
+    def _of_store(self) -> list[Metric]:
+        try:
+            with self._engine.slot.reading() as store:
+                return [*self._commits(store), *self._disk(store), *self._depths(store)]
+        except SystemBusy:  # while it is replaced by a copy of the master's
+            return []
 
     def _traffic(self) -> Iterator[Metric]:
         done = self._engine.counters
@@ -77,8 +82,7 @@ class BrokerMetrics:
             (((reason,), number) for reason, number in sorted(done.refused.copy().items())),
         )
 
-    def _commits(self) -> Iterator[Metric]:
-        store = self._engine.store
+    def _commits(self, store: MessageStore) -> Iterator[Metric]:
         yield gauge(f"{PREFIX}_term", "Number of the latest run, or leadership, in the log.", store.state.term)
         yield counter(f"{PREFIX}_commits_total", "Transactions that were written and synced.", store.commits)
         yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a transaction.", store.figures.seconds)
@@ -89,8 +93,8 @@ class BrokerMetrics:
             f"{PREFIX}_store_failed", "1 when nothing is stored until the broker is restarted.", store.has_failed
         )
 
-    def _disk(self) -> Iterator[Metric]:
-        store, done = self._engine.store, self._engine.counters
+    def _disk(self, store: MessageStore) -> Iterator[Metric]:
+        done = self._engine.counters
         yield gauge(f"{PREFIX}_segments", "Files that the CommitLog consists of.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk that the CommitLog uses.", store.log.disk_bytes)
         yield counter(f"{PREFIX}_segments_deleted_total", "Files that retention deleted.", done.segments_deleted)
@@ -124,8 +128,8 @@ class BrokerMetrics:
             (((group,), len(engine.groups.members(group).client_ids)) for group in groups),
         )
 
-    def _depths(self) -> Iterator[Metric]:
-        yield gauge(f"{PREFIX}_topics", "Topics on this broker.", len(self._engine.state.topics))
+    def _depths(self, store: MessageStore) -> Iterator[Metric]:
+        yield gauge(f"{PREFIX}_topics", "Topics on this broker.", len(store.state.topics))
         depths = self._backlog.topics()
         yield gauges(
             f"{PREFIX}_topic_messages",

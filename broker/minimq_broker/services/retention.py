@@ -60,15 +60,10 @@ class Retention:
         if not self._stopping:
             self._loop.call_soon_threadsafe(self._wake.set)
 
-    @property
-    def _store(self) -> MessageStore:
-        """The store that the engine has now: a slave may copy everything anew."""
-        return self._engine.store
-
     async def _run(self) -> None:
         while not self._stopping:
             try:
-                self._store.disk.risen = self._risen
+                self._engine.store.disk.risen = self._risen  # of the one that there is now
                 await self._look()
             except SystemBusy as error:
                 log.info("retention: not now reason=%s", error)
@@ -93,38 +88,41 @@ class Retention:
 
     def _delete(self, item: Expired, needed_from: int) -> bool:
         """Delete a segment if it is still the oldest, and nobody has come to need it meanwhile."""
-        is_oldest = self._store.log.segments[0].start == item.segment.start
-        return is_oldest and self._store.remove_first(needed_from)
+        with self._engine.slot.reading() as store:
+            is_oldest = store.log.segments[0].start == item.segment.start
+            is_deleted = is_oldest and store.remove_first(needed_from)
+            if is_deleted:
+                log.info(
+                    "retention: deleted segment=%d bytes=%d reason=%s log_start=%d",
+                    item.segment.start,
+                    item.segment.size_bytes,
+                    item.reason,
+                    store.log.start,
+                )
+            return is_deleted
 
     def _count(self, item: Expired) -> None:
-        segment = item.segment
         self._engine.counters.segments_deleted += 1
-        self._engine.counters.bytes_deleted += segment.size_bytes
-        log.info(
-            "retention: deleted segment=%d bytes=%d reason=%s log_start=%d",
-            segment.start,
-            segment.size_bytes,
-            item.reason,
-            self._store.log.start,
-        )
+        self._engine.counters.bytes_deleted += item.segment.size_bytes
 
     def _find(self, needed_from: int) -> list[Expired]:
         """Return what is to be deleted. Has the segment that is written to sealed if all in it is over age."""
-        now, rules = self._clock_ms(), self._store.options.retention
-        excess = self._store.disk.excess_bytes()
-        segments = self._store.log.segments
-        ends = [*(segment.start for segment in segments[1:]), self._store.state.position]
-        facts = [self._facts(segment, end) for segment, end in zip(segments, ends, strict=True)]
-        if is_outdated(facts[-1], now, rules):
-            self._store.call(self._seal)
-        free_to = min(self._store.saved_position, needed_from)
-        return expired(facts, now, rules, free_to=free_to, excess_bytes=excess)
+        with self._engine.slot.reading() as store:
+            now, rules = self._clock_ms(), store.options.retention
+            excess = store.disk.excess_bytes()
+            segments = store.log.segments
+            ends = [*(segment.start for segment in segments[1:]), store.state.position]
+            facts = [self._facts(segment, end) for segment, end in zip(segments, ends, strict=True)]
+            if is_outdated(facts[-1], now, rules):
+                store.call(lambda: self._seal(store))
+            free_to = min(store.saved_position, needed_from)
+            return expired(facts, now, rules, free_to=free_to, excess_bytes=excess)
 
-    def _seal(self) -> None:
+    def _seal(self, store: MessageStore) -> None:
         """On the writer's thread, where nothing comes in between: look again, and roll."""
-        commit_log, position = self._store.log, self._store.end
+        commit_log, position = store.log, store.end
         facts = self._facts(commit_log.active, position)
-        if is_outdated(facts, self._clock_ms(), self._store.options.retention):
+        if is_outdated(facts, self._clock_ms(), store.options.retention):
             commit_log.roll(position)
             log.info("retention: sealed segment=%d, all its messages are over age", facts.start)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +24,23 @@ log = logging.getLogger(__name__)
 
 #: When somebody who may not look may come back, in seconds.
 _COME_BACK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a log goes.
+
+    Attributes:
+        last_term: the latest term that it knows.
+        end: up to where it is synced.
+        confirmed: up to where it is confirmed.
+        has_failed: the store refuses everything until the broker is started anew.
+    """
+
+    last_term: int = 0
+    end: int = 0
+    confirmed: int = 0
+    has_failed: bool = False
 
 
 class StoreSlot:
@@ -57,6 +77,9 @@ class StoreSlot:
         self._is_open = True
         #: Why nobody may look; None when everybody may.
         self._closed: str | None = None
+        #: Threads that look, and a lock for this number and for whether more may come.
+        self._readers = 0
+        self._readers_changed = threading.Condition()
 
     @property
     def store(self) -> MessageStore:
@@ -71,19 +94,12 @@ class StoreSlot:
         return self._store
 
     @property
-    def last_term(self) -> int:
-        """The latest term that the log knows; 0 while nobody may look."""
-        return self._store.state.term if self._closed is None else 0
-
-    @property
-    def log_end(self) -> int:
-        """Up to where the log is synced; 0 while nobody may look."""
-        return self._store.end if self._closed is None else 0
-
-    @property
-    def confirmed(self) -> int:
-        """Up to where it is confirmed; 0 while nobody may look."""
-        return self._store.confirmed if self._closed is None else 0
+    def extent(self) -> Extent:
+        """What is told about the log without a look into it; nothing while nobody may look."""
+        if self._closed is not None:
+            return Extent()
+        store = self._store
+        return Extent(store.state.term, store.end, store.confirmed, store.has_failed)
 
     @property
     def is_slave(self) -> bool:
@@ -91,14 +107,38 @@ class StoreSlot:
         return not self._store.leads
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the store refuses everything until the broker is started anew."""
-        return self._closed is None and self._store.has_failed
-
-    @property
     def is_closed(self) -> bool:
         """Whether nobody may look into the store at this moment."""
         return self._closed is not None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[MessageStore]:
+        """Look into the store on a thread other than the loop's: nobody closes or changes it meanwhile.
+
+        Raises:
+            SystemBusy: nobody may look at this moment.
+        """
+        with self._readers_changed:
+            store = self.store
+            self._readers += 1
+        try:
+            yield store
+        finally:
+            with self._readers_changed:
+                self._readers -= 1
+                self._readers_changed.notify_all()
+
+    def close(self) -> None:
+        """Close the store for good, as soon as nobody looks."""
+        with self._readers_changed:
+            self._closed = self._closed or "this broker stops"
+        self._without_readers(self._store.close)
+
+    def _without_readers(self, work: Callable[[], Result]) -> Result:
+        """Do something when nobody looks any more; from before on nobody new may."""
+        with self._readers_changed:
+            self._readers_changed.wait_for(lambda: not self._readers)
+        return work()
 
     def _open(self) -> MessageStore:
         try:
@@ -121,7 +161,7 @@ class StoreSlot:
             why: what those are told who look meanwhile.
         """
         with self._closing(why):
-            await to_the_end(asyncio.to_thread(work, self._store))
+            await to_the_end(asyncio.to_thread(self._without_readers, partial(work, self._store)))
 
     async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
         """Put a copy in the place of all that the store has. Nobody may look into it meanwhile.
@@ -133,7 +173,7 @@ class StoreSlot:
         with self._closing(why):
             self._is_open = False
             try:
-                await to_the_end(asyncio.to_thread(self._store.close))
+                await to_the_end(asyncio.to_thread(self._without_readers, self._store.close))
                 await copy(self._path, self._options.segment_bytes)
             finally:
                 await to_the_end(asyncio.to_thread(self._open_again))
@@ -151,7 +191,8 @@ class StoreSlot:
     @contextlib.contextmanager
     def _closing(self, why: str) -> Iterator[None]:
         before = self._store.state
-        self._closed = why
+        with self._readers_changed:
+            self._closed = why
         self.closing()
         try:
             yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from minimq_broker.core.state import State
-from minimq_broker.services.store_slot import StoreSlot
+from minimq_broker.services.store_slot import Extent, StoreSlot
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
@@ -31,7 +32,7 @@ class Opened:
         self.slot.replaced = self.replaced.append
         self.slot.store.lead(1)
         self.slot.store.follow()
-        assert self.slot.log_end > 0
+        assert self.slot.extent.end > 0
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         async def running() -> None:
@@ -51,12 +52,12 @@ def test_nobody_looks_while_the_store_is_changed(tmp_path: Path) -> None:
     def work(store: MessageStore) -> None:
         with pytest.raises(SystemBusy, match=WHY):
             _ = opened.slot.store
-        seen.append((opened.slot.is_closed, opened.slot.log_end, opened.slot.last_term))
+        seen.append((opened.slot.is_closed, opened.slot.extent))
         store.truncate(0)
 
     opened.run(opened.slot.change(work, WHY))
 
-    assert seen == [(True, 0, 0)]
+    assert seen == [(True, Extent())]
     assert not opened.slot.is_closed
     assert opened.slot.store.end == 0
     assert len(opened.replaced) == 1
@@ -75,7 +76,7 @@ def test_a_copy_takes_the_place_of_all_that_there_was(tmp_path: Path) -> None:
     opened.run(opened.slot.replace(copy, WHY))
 
     assert opened.slot.store.entries(0, 1 << 20) == entries
-    assert opened.slot.last_term == 1
+    assert opened.slot.extent.last_term == 1
     opened.close()
 
 
@@ -115,7 +116,7 @@ def test_a_copy_that_is_cancelled_leaves_a_store_that_can_be_used(tmp_path: Path
 
     assert not opened.slot.is_closed
     opened.slot.store.lead(2)
-    assert opened.slot.last_term == 2
+    assert opened.slot.extent.last_term == 2
     opened.close()
 
 
@@ -139,5 +140,46 @@ def test_a_store_that_cannot_be_opened_again_is_opened_later(tmp_path: Path) -> 
     away.rename(opened.path)
     opened.run(opened.slot.ensure_open())
 
-    assert opened.slot.last_term == 1
+    assert opened.slot.extent.last_term == 1
+    opened.close()
+
+
+def test_nobody_closes_the_store_under_those_who_look(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    looking, enough = threading.Event(), threading.Event()
+    seen: list[object] = []
+
+    def look() -> None:
+        with opened.slot.reading() as store:
+            looking.set()
+            assert enough.wait(20)
+            seen.append(len(store.entries(0, 1)))
+
+    async def close_it() -> None:
+        reader = asyncio.create_task(asyncio.to_thread(look))
+        assert await asyncio.to_thread(looking.wait, 20)
+
+        async def copy(path: Path, segment_bytes: int) -> None:
+            seen.append("closed")
+            StoreCopy(path, Snapshot(0, []), 0, segment_bytes, replace=True).finish()
+
+        task = asyncio.create_task(opened.slot.replace(copy, WHY))
+        await asyncio.wait((task,), timeout=0.2)  # it ends too early only when it does not wait for the reader
+        with pytest.raises(SystemBusy, match=WHY), opened.slot.reading():
+            pass
+        enough.set()
+        await reader
+        await task
+
+    opened.run(close_it())
+
+    assert seen == [1, "closed"]
+    opened.close()
+
+
+def test_nobody_looks_after_the_end(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    opened.slot.close()
+    with pytest.raises(SystemBusy, match="stops"), opened.slot.reading():
+        pass
     opened.close()
