@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 
@@ -13,8 +14,10 @@ from minimq_broker.core.retention import RetentionRules
 from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
+from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.roles import OwnReplica, RoleKeeper, new_run
+from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
 from minimq_broker.route_lookup import RouteLookup
@@ -101,13 +104,14 @@ class Broker:
         self._address = await rpc.bind(self._server, options.listen)
         self._routes = RouteLookup(options.nameservers)
         self._roles = self._make_roles(engine, options) if options.controller else None
-        needed = (self._roles.lowest_needed,) if self._roles else ()
-        self._retention = Retention(engine, options.retention_check_s, *needed)
+        snapshots, roles = Snapshots(engine), self._roles
+        needed = (snapshots.lowest_needed, *((roles.lowest_needed,) if roles else ()))
+        self._retention = Retention(engine, options.retention_check_s, lambda: min(look() for look in needed))
         self._retention.start()
         standing = Standing(engine, self._roles)
         self._service = BrokerService(engine, identity, sessions, options.auto_create_queues, self._routes, standing)
         broker_pb2_grpc.add_BrokerServicer_to_server(self._service, self._server)
-        replication = ReplicationService(options.cluster, options.name, self._roles, engine)
+        replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         replication_pb2_grpc.add_ReplicationServicer_to_server(replication, self._server)
         self._standard = StandardServices(self._server, _SERVICES, with_reflection=options.reflection)
         await self._server.start()
@@ -145,7 +149,7 @@ class Broker:
             await retention.stop()
         engine, self._engine = self._engine, None
         if engine is not None:
-            engine.close()
+            await asyncio.to_thread(engine.close)  # it waits for the disk
 
     # ---- roles ----------------------------------------------------------------------------------
 
