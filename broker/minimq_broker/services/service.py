@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
-from minimq_broker.replication.standing import Standing
 from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.assignment import AssignmentService
@@ -15,6 +14,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.pull import PullService
+from minimq_broker.services.replication import Replication
 from minimq_broker.services.session import SessionOptions, SessionService
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
@@ -35,19 +35,19 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         sessions: SessionOptions,
         auto_create_queues: int,
         routes: RouteLookup,
-        standing: Standing,
+        replication: Replication,
     ) -> None:
         self._engine = engine
         self._session_options = sessions
         self._broker_name = identity.broker_name
         self._append = AppendService(engine)
-        self._pull = PullService(engine, standing.slave_for_readers)
+        self._pull = PullService(engine, replication.slave_for_readers)
         self._session = SessionService(engine, sessions, identity.broker_name)
         self._groups = GroupService(engine, self._session.leases)
         self._assignment = AssignmentService(engine, routes, identity.broker_name)
         self._topics = TopicService(engine, auto_create_queues)
         self._offsets = OffsetService(engine)
-        self._status = StatusService(engine, identity, standing)
+        self._status = StatusService(engine, identity, replication)
 
     def begin(self) -> None:
         """Begin anew with sessions: the engine has other groups and leases from now on."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from minimq_broker.core.disk import DiskLevel
 from minimq_broker.core.facts import PermissionSet
-from minimq_broker.replication.standing import Standing
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.replication import Replication
 from minimq_broker.services.topics import check_permission
 from minimq_proto.v1 import broker_pb2
 
@@ -33,10 +33,10 @@ class Identity:
 class StatusService:
     """The calls of the broker that concern it as a whole."""
 
-    def __init__(self, engine: Engine, identity: Identity, standing: Standing) -> None:
+    def __init__(self, engine: Engine, identity: Identity, replication: Replication) -> None:
         self._engine = engine
         self._identity = identity
-        self._standing = standing
+        self._replication = replication
 
     def tell(self) -> broker_pb2.GetStatusResponse:
         """Tell what this broker is, holds and has done."""
@@ -51,7 +51,7 @@ class StatusService:
             messages_out=counters.messages_out,
             segments_deleted=counters.segments_deleted,
             bytes_deleted=counters.bytes_deleted,
-            replication=self._standing.tell(),
+            replication=self._replication.tell(),
         )
         if not self._engine.slot.is_closed:
             self._tell_store(status)
@@ -77,8 +77,8 @@ class StatusService:
         )
 
     async def promote(self, request: broker_pb2.PromoteRequest) -> broker_pb2.PromoteResponse:
-        """Become the master of the replicas. Raises as `Standing.promote` does."""
-        return broker_pb2.PromoteResponse(term=await self._standing.promote(unclean=request.unclean))
+        """Become the master of the replicas. Raises as `Replication.promote` does."""
+        return broker_pb2.PromoteResponse(term=await self._replication.promote(unclean=request.unclean))
 
     async def probe(self) -> broker_pb2.ProbeResponse:
         """Answer when the writer has done what was handed in before: not at all while the disk hangs."""

@@ -1,0 +1,27 @@
+"""What services know of the replicas of their broker."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from minimq_proto.v1 import broker_pb2
+
+
+class Replication(Protocol):
+    """The place of a broker among its replicas."""
+
+    def tell(self) -> broker_pb2.ReplicationStatus:
+        """Return what it is, and how far its replicas are."""
+
+    def slave_for_readers(self) -> int:
+        """Return the broker id of a slave in sync, for readers that are far behind; 0 when there is none."""
+
+    async def promote(self, *, unclean: bool) -> int:
+        """Become the master, and return the term.
+
+        Raises:
+            InvalidArgument: it stands alone.
+            NotInSync: it may lack what was acknowledged, and `unclean` is not set.
+            ReplicaSetChanged: another one was elected.
+            DeadlineExceeded: it was named the master, but does not lead yet.
+        """
