@@ -31,8 +31,8 @@ class Controller(Protocol):
         Args:
             report: what the replica says.
             known_version: version of the record that it knows; 0 for none.
-            wait_s: how long the answer may be held back while the record has that version. With a third of the lease
-                a change is learned at once, and the lease is renewed in time.
+            wait_s: how long the answer may be held back while the record has that version. With a sixth of the
+                lease a change is learned at once, and the lease is renewed in time though a report or two are lost.
 
         Raises:
             TermEnding: it is the master, but another replica was promoted, and its lease is renewed no more.

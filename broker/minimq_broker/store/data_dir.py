@@ -6,6 +6,7 @@ DIR/format          the version of the format
 DIR/lock            locked by the process that has the directory open
 DIR/commitlog/      the segments, see `commit_log.py`
 DIR/state.mdb       the checkpoint, see `checkpoint.py`
+DIR/kept-offsets.mdb  beside the log: what groups committed at a slave without a master, see `kept_offsets.py`
 DIR/copying         there while everything is copied from another replica, see `copy.py`
 """
 
