@@ -92,7 +92,8 @@ def test_a_group_is_described(address: str, topic: str, group: str, member: RawM
 
 def test_a_group_without_members_is_described_by_where_it_has_read(topic: str, group: str, member: RawMember) -> None:
     member.join(group, topic)
-    member.hear("members")
+    member.ask(group, topic, 0)
+    member.granted()
     member.leave(group)
     member.hears_before_heartbeat()
 
@@ -119,7 +120,8 @@ def test_groups_are_listed_that_have_members_offsets_or_a_start(
     assert listed() == []
     member.join(f"{group}-waits", "no-such-topic")  # nothing to start in
     member.join(f"{group}-reads", topic)
-    member.hears_before_heartbeat()
+    member.ask(f"{group}-reads", topic, 0)
+    member.granted()
     by_hand = broker_pb2.QueueOffset(topic=topic, queue_id=0)
     member.call("CommitOffsets", broker_pb2.CommitOffsetsRequest(group=f"{group}-by-hand", offsets=[by_hand]))
     assert listed() == [f"{group}-by-hand", f"{group}-reads", f"{group}-waits"]

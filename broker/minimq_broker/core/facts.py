@@ -58,11 +58,15 @@ class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):
 
 
 class GroupStarted(msgspec.Struct, frozen=True, tag="group-started"):
-    """It is decided where a group begins in a topic; queues that come later begin at their first message."""
+    """It is decided where a group begins in a topic; queues that come later begin at their first message.
+
+    `at_ms` is when it was decided, in ms since 1970.
+    """
 
     group: str
     topic_id: int
     offsets: tuple[CommittedOffset, ...]
+    at_ms: int = 0
 
 
 class GroupAgreed(msgspec.Struct, frozen=True, tag="group-agreed"):

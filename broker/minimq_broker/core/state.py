@@ -83,7 +83,7 @@ class State:
         self.topics: dict[str, Topic] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
-        self.started: dict[tuple[str, int], bool] = {}
+        self.started: dict[tuple[str, int], int] = {}
         self.agreements: dict[str, Agreement] = {}
         self.producers = ProducerTable()
         self.begun = self.made = 0
@@ -142,8 +142,8 @@ class State:
                     self._remember(entry, position)
             case OffsetsCommitted(group, offsets, forced):
                 self._move(group, offsets, forced=forced)
-            case GroupStarted(group, topic_id, offsets):
-                self._set(("started", group, topic_id), self.started, (group, topic_id), True)
+            case GroupStarted(group, topic_id, offsets, at_ms):
+                self._set(("started", group, topic_id), self.started, (group, topic_id), at_ms)
                 self._move(group, offsets, forced=True)
             case GroupAgreed(group, agreement):
                 self._agree(group, agreement)

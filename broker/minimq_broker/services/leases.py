@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from minimq_broker.core.leases import Claim, Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.starts import Beginning, GroupStarts
 from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -19,6 +21,13 @@ log = logging.getLogger(__name__)
 Tell = Callable[[str, broker_pb2.SessionEvent], None]
 
 
+class _Wish(NamedTuple):
+    """A member asks for a queue."""
+
+    item: broker_pb2.QueueEpoch
+    beginning: Beginning
+
+
 class LeaseKeeper:
     """Changes the leases of an engine as members ask, and tells them what became of it.
 
@@ -26,12 +35,14 @@ class LeaseKeeper:
 
     Args:
         engine: whose leases it keeps.
+        starts: decides where a group begins before any of its queues is granted.
         broker_name: by which members name the queues of this broker.
         tell: brings the news to a member.
     """
 
-    def __init__(self, engine: Engine, broker_name: str, tell: Tell) -> None:
+    def __init__(self, engine: Engine, starts: GroupStarts, broker_name: str, tell: Tell) -> None:
         self._engine = engine
+        self._starts = starts
         self._broker_name = broker_name
         self._tell = tell
         self._loop = asyncio.get_running_loop()
@@ -39,6 +50,10 @@ class LeaseKeeper:
         self._news: asyncio.Queue[LeaseEvent] = asyncio.Queue()
         #: What members said when they asked: how often they had given a queue back. 0 is left out.
         self._given_back: dict[tuple[str, LeaseKey], int] = {}
+        #: Wishes for queues that are not here, by group and client, then by topic and number: they may come, or come
+        #: back, without the client noticing that they were away.
+        self._absent: dict[tuple[str, str], dict[tuple[str, int], _Wish]] = {}
+        engine.topics_came = self._look_for_absent
         engine.receive(self._deliver(), "lease-news")
 
     def retire(self) -> None:
@@ -46,19 +61,59 @@ class LeaseKeeper:
         if self._timer is not None:
             self._timer.cancel()
 
-    def acquire(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueEpoch]) -> None:
-        """Let a member have queues as soon as it may. Raises `InvalidArgument` for one that is not in the group."""
+    async def acquire(self, client_id: str, request: broker_pb2.AcquireQueues, start: broker_pb2.StartPosition) -> None:
+        """Let a member have queues as soon as it may, and as they are here.
+
+        Args:
+            client_id: the member.
+            request: which queues.
+            start: where the group begins in topics in which it has not begun anywhere.
+
+        Raises:
+            InvalidArgument: it is not in the group.
+            NotMaster, StoreError: it cannot be recorded where the group begins.
+        """
+        if not self._engine.groups.is_member(request.group, client_id):
+            raise InvalidArgument(f"{client_id} is not in group {request.group!r}: join it before acquiring queues")
+        now = now_ms()
+        since = {item.topic: now - item.ago_ms for item in request.begun}
+        wishes = [_Wish(item, Beginning(start, since.get(item.topic))) for item in request.queues]
+        await self._ask(request.group, client_id, wishes)
+
+    async def _ask(self, group: str, client_id: str, wishes: Sequence[_Wish]) -> None:
+        # Ahead of all grants: a later decision might put the group ahead of what its member reads by then.
+        for topic, beginning in {wish.item.topic: wish.beginning for wish in wishes}.items():
+            await self._starts.decide(group, topic, beginning)
         if not self._engine.groups.is_member(group, client_id):
-            raise InvalidArgument(f"{client_id} is not in group {group!r}: join it before acquiring queues")
-        for key, item in self._present(group, queues):
+            return  # it was given up meanwhile
+        for wish in wishes:
+            item = wish.item
+            key = self._find(group, item)
+            if key is None:
+                self._absent.setdefault((group, client_id), {})[item.topic, item.queue_id] = wish
+                continue
             queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
             self._note_given_back(client_id, key, item.given_back)
             claim = Claim(item.epoch, self._engine.groups.holds(group, client_id, queue))
             self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
         self._wind()
 
+    def _look_for_absent(self) -> None:
+        """Ask for those queues that have come for members that wait for them."""
+        for (group, client_id), wishes in list(self._absent.items()):
+            come = [wish for wish in wishes.values() if self._find(group, wish.item) is not None]
+            for wish in come:
+                del wishes[wish.item.topic, wish.item.queue_id]
+            if not wishes:
+                del self._absent[group, client_id]
+            if come:
+                self._engine.receive(self._ask(group, client_id, come), "lease-wishes")
+
     def release(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueEpoch]) -> None:
         """Take queues back from a member; what it owned is held for it as long as its group says."""
+        queues = list(queues)
+        for item in queues:
+            self._absent.get((group, client_id), {}).pop((item.topic, item.queue_id), None)
         for key, _ in self._present(group, queues):
             self._later(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
         self._wind()
@@ -72,6 +127,7 @@ class LeaseKeeper:
     def drop(self, group: str, client_id: str) -> None:
         """Take all queues from a member that leaves its group; called before it is out of the member list."""
         self._later(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
+        self._absent.pop((group, client_id), None)
         for client, key in [item for item in self._given_back if item[0] == client_id and item[1].group == group]:
             del self._given_back[client, key]
         self._wind()
@@ -99,10 +155,17 @@ class LeaseKeeper:
     ) -> Iterator[tuple[LeaseKey, broker_pb2.QueueEpoch]]:
         """Yield those queues that are here; a topic that was deleted must not harm the others."""
         for item in queues:
-            try:
-                yield LeaseKey(group, self._engine.state.queue(item.topic, item.queue_id)), item
-            except (TopicNotFound, QueueNotFound) as error:
-                log.info("lease: passed over group=%s reason=%s", group, error)
+            key = self._find(group, item)
+            if key is not None:
+                yield key, item
+
+    def _find(self, group: str, item: broker_pb2.QueueEpoch) -> LeaseKey | None:
+        """Return a queue as the group sees it; None when it is not here."""
+        try:
+            return LeaseKey(group, self._engine.state.queue(item.topic, item.queue_id))
+        except (TopicNotFound, QueueNotFound) as error:
+            log.info("lease: not here group=%s reason=%s", group, error)
+            return None
 
     # ---- time -----------------------------------------------------------------------------------
 

@@ -14,17 +14,15 @@ from functools import partial
 
 import grpc.aio
 
-from minimq_broker.core.facts import CommittedOffset, GroupStarted
 from minimq_broker.core.groups import Agreement, Members
-from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
-from minimq_broker.services.offsets import start_offset
+from minimq_broker.services.starts import GroupStarts
 from minimq_common.allocation import known_to_brokers
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_common.names import RETRY_PREFIX, check_group
+from minimq_common.names import check_group
 from minimq_common.rpc import to_failure
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
@@ -37,6 +35,9 @@ MAX_WAITING_EVENTS = 100_000
 #: Time in seconds in which changes of a group are collected before its members are told: those that start together make
 #: one round of it, which a person does not notice.
 ROUND_S = 0.05
+
+#: For a client that has not said in this session where its group begins: nothing is passed over.
+_EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class _Session:
         self.grace: asyncio.TimerHandle | None = None
         self.receiver: asyncio.Task[None] | None = None
         self.events: asyncio.Queue[broker_pb2.SessionEvent] = asyncio.Queue(MAX_WAITING_EVENTS)
+        #: Where its groups begin if they are new.
+        self.starts: dict[str, broker_pb2.StartPosition] = {}
 
     def tell(self, event: broker_pb2.SessionEvent) -> None:
         try:
@@ -91,7 +94,8 @@ class SessionService:
         self._changed_groups: set[str] = set()
         self._is_retired = False
         self._agreements = Agreements(engine)
-        self.leases = LeaseKeeper(engine, broker_name, self._tell)
+        self._starts = GroupStarts(engine)
+        self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
 
     def retire(self) -> None:
         """Do nothing more to groups and leases: those of the engine are others from now on."""
@@ -176,13 +180,14 @@ class SessionService:
             match action:
                 case "join":
                     group = request.join.group
-                    await self._join(session, request.join)
+                    self._join(session, request.join)
                 case "holding":
                     group = request.holding.group
                     self._engine.groups.hold(group, session.client_id, map(_queue, request.holding.queues))
                 case "acquire":
                     group = request.acquire.group
-                    self.leases.acquire(group, session.client_id, request.acquire.queues)
+                    start = session.starts.get(group, _EARLIEST)
+                    await self.leases.acquire(session.client_id, request.acquire, start)
                 case "release":
                     group = request.release.group
                     self.leases.release(group, session.client_id, request.release.queues)
@@ -197,33 +202,17 @@ class SessionService:
             refused = broker_pb2.SessionRefused(group=group, failure=to_failure(error))
             session.tell(broker_pb2.SessionEvent(refused=refused))
 
-    async def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
+    def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
         agreement, now = _agreement(join), asyncio.get_running_loop().time()
         changed = self._engine.groups.join(group, session.client_id, agreement, map(_queue, join.held), now=now)
         if changed is not None:
             self._agreements.keep(group)
-        for name in join.topics:
-            topic = self._engine.state.topics.get(name)
-            if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
-                await self._engine.offsets.start(group, partial(self._decide_start, group, name, join.start))
+        session.starts[group] = join.start
         if changed is None:
             session.tell(self._members_event(self._engine.groups.members(group)))
         else:
             self._broadcast_soon(group)
-
-    def _decide_start(
-        self, group: str, name: str, start: broker_pb2.StartPosition, state: State
-    ) -> GroupStarted | None:
-        topic = state.topics.get(name)
-        if topic is None or (group, topic.topic_id) in state.started:
-            return None
-        offsets = []
-        for queue_id in range(topic.queues):
-            queue = QueueKey(topic.topic_id, queue_id)
-            if self._engine.offsets.committed(group, queue) is None:  # otherwise somebody committed by hand before
-                offsets.append(CommittedOffset(*queue, start_offset(self._engine.store, queue, _start_in(name, start))))
-        return GroupStarted(group, topic.topic_id, tuple(offsets))
 
     def _leave(self, group: str, client_id: str) -> None:
         self.leases.drop(group, client_id)
@@ -258,12 +247,14 @@ class SessionService:
             broker_pb2.MemberQueues(client_id=client_id, queues=map(_queue_name, queues))
             for client_id, queues in members.held.items()
         ]
+        agreement = self._engine.groups.agreement(members.group)
         event = broker_pb2.GroupMembers(
             group=members.group,
             version=members.version,
             client_ids=members.client_ids,
             held=held,
             grace_ms=round(self._options.grace_s * 1000),
+            begun=self._starts.begun(members.group, agreement.topics if agreement else ()),
         )
         return broker_pb2.SessionEvent(members=event)
 
@@ -287,12 +278,6 @@ def _queue(name: broker_pb2.QueueName) -> MessageQueue:
 
 def _queue_name(queue: MessageQueue) -> broker_pb2.QueueName:
     return broker_pb2.QueueName(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
-
-
-def _start_in(topic: str, start: broker_pb2.StartPosition) -> broker_pb2.StartPosition:
-    """Return where a group begins in a topic: what waits there for another try of its own is never passed over."""
-    earliest = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
-    return earliest if topic.startswith(RETRY_PREFIX) else start
 
 
 async def _send(session: _Session, writer: StreamWriter[broker_pb2.SessionEvent]) -> None:

@@ -16,13 +16,14 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving.assignment import Assignment, GroupView, OwnAssignment, ServerAssignment
+from minimq.receiving.begun_topics import BegunTopics
 from minimq.receiving.broker_sessions import BrokerSessions
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
@@ -109,6 +110,7 @@ class GroupMember:
         )
         #: The latest list of members that each broker has told.
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
+        self._begun = BegunTopics()
         #: By broker, why it does not have this member in the group.
         self._refusals: dict[str, MiniMQError] = {}
         now = time.monotonic()
@@ -211,11 +213,13 @@ class GroupMember:
             case "members":
                 if self._about.client_id in told.members.client_ids:
                     self._accepted(name)
+                self._note_begun(name, told.members)
                 if told.members != self._lists.get(name):
                     self._lists[name] = told.members
                     self._rounds.want(now)
             case "granted":
                 granted = told.granted
+                self._begun.began(granted.topic, self._sessions.answered_at(name))
                 grant = Grant(
                     granted.epoch,
                     granted.offset,
@@ -230,6 +234,12 @@ class GroupMember:
                 self._rounds.want(now)
             case "refused":
                 self._refused(name, from_failure(told.refused.failure))
+
+    def _note_begun(self, name: str, members: broker_pb2.GroupMembers) -> None:
+        """Take out of a member list in which topics the group has begun: that changes with time."""
+        told_at = self._sessions.answered_at(name)  # or later
+        self._begun.told(name, {item.topic: told_at - item.ago_ms / 1000 for item in members.begun})
+        members.ClearField("begun")
 
     def _refused(self, name: str, error: MiniMQError) -> None:
         if isinstance(error, GroupConflict):
@@ -281,8 +291,24 @@ class GroupMember:
         share = self._assignment.share(view)
         if share is None:
             self._rounds.want(now + _RETRY_S)
-        else:
-            self._do(self._state.aim(share, now))
+            return
+        undecided = self._undecided(queues, now)
+        if undecided:
+            self._rounds.want(now + _RETRY_S)
+        self._do(self._state.aim([item for item in share if item.topic not in undecided], now))
+
+    def _undecided(self, queues: Mapping[str, Sequence[MessageQueue]], now: float) -> set[str]:
+        """Return the topics of which it cannot be said yet whether the group is new in them."""
+        if self._about.start.at == broker_pb2.START_AT_EARLIEST:
+            return set()  # it makes no difference
+        return self._begun.undecided(
+            {
+                topic: {item.broker_name for item in items}
+                for topic, items in queues.items()
+                if not topic.startswith(RETRY_PREFIX)  # read from its beginning in any case
+            },
+            now,
+        )
 
     def _queues_of(self, topic: str) -> list[MessageQueue] | None:
         """Return the queues of a topic; None while no message of the group has had to wait for another try."""
@@ -369,7 +395,7 @@ class GroupMember:
         for name, items in by_broker.items():
             match steps[0]:
                 case Ask():
-                    acquire = broker_pb2.AcquireQueues(group=group, queues=items)
+                    acquire = broker_pb2.AcquireQueues(group=group, queues=items, begun=self._begun_of(items))
                     request = broker_pb2.SessionRequest(acquire=acquire)
                 case GiveBack():
                     release = broker_pb2.ReleaseQueues(group=group, queues=items)
@@ -377,6 +403,13 @@ class GroupMember:
                 case _:
                     request = broker_pb2.SessionRequest(saved=broker_pb2.StateSaved(group=group, queues=items))
             self._sessions.tell(name, request)
+
+    def _begun_of(self, items: Iterable[broker_pb2.QueueEpoch]) -> Iterator[broker_pb2.TopicBegun]:
+        now = time.monotonic()
+        for topic in sorted({item.topic for item in items}):
+            ago_ms = self._begun.ago_ms(topic, now)
+            if ago_ms is not None:
+                yield broker_pb2.TopicBegun(topic=topic, ago_ms=ago_ms)
 
 
 def _nothing() -> None:

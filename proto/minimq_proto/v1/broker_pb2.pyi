@@ -880,24 +880,53 @@ global___QueueEpoch = QueueEpoch
 class AcquireQueues(google.protobuf.message.Message):
     """A member wants these queues; each is granted as soon as nobody else holds it. By the epochs a broker that has just
     started gives precedence to former owners.
+
+    With the first of a topic it is decided where the group begins there: as the member said when it joined, but not
+    behind what was sent since the group has begun elsewhere.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    BEGUN_FIELD_NUMBER: builtins.int
     group: builtins.str
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueEpoch]: ...
+    @property
+    def begun(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicBegun]:
+        """Of the topics of these queues those in which the group has begun, on other brokers or before they were made anew."""
+
     def __init__(
         self,
         *,
         group: builtins.str = ...,
         queues: collections.abc.Iterable[global___QueueEpoch] | None = ...,
+        begun: collections.abc.Iterable[global___TopicBegun] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "queues", b"queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "queues", b"queues"]) -> None: ...
 
 global___AcquireQueues = AcquireQueues
+
+@typing.final
+class TopicBegun(google.protobuf.message.Message):
+    """A group reads a topic, for so long by now."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    AGO_MS_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    ago_ms: builtins.int
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        ago_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ago_ms", b"ago_ms", "topic", b"topic"]) -> None: ...
+
+global___TopicBegun = TopicBegun
 
 @typing.final
 class StateSaved(google.protobuf.message.Message):
@@ -1023,6 +1052,7 @@ class GroupMembers(google.protobuf.message.Message):
     CLIENT_IDS_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
     GRACE_MS_FIELD_NUMBER: builtins.int
+    BEGUN_FIELD_NUMBER: builtins.int
     group: builtins.str
     version: builtins.int
     grace_ms: builtins.int
@@ -1033,6 +1063,10 @@ class GroupMembers(google.protobuf.message.Message):
     def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberQueues]:
         """What each member held when this version began, so that all members decide from the same."""
 
+    @property
+    def begun(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicBegun]:
+        """In which topics the group has begun on this broker."""
+
     def __init__(
         self,
         *,
@@ -1041,8 +1075,9 @@ class GroupMembers(google.protobuf.message.Message):
         client_ids: collections.abc.Iterable[builtins.str] | None = ...,
         held: collections.abc.Iterable[global___MemberQueues] | None = ...,
         grace_ms: builtins.int = ...,
+        begun: collections.abc.Iterable[global___TopicBegun] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_ids", b"client_ids", "grace_ms", b"grace_ms", "group", b"group", "held", b"held", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "client_ids", b"client_ids", "grace_ms", b"grace_ms", "group", b"group", "held", b"held", "version", b"version"]) -> None: ...
 
 global___GroupMembers = GroupMembers
 

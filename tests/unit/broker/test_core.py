@@ -36,7 +36,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
     state, queue = State(), QueueKey(1, 0)
     facts: list[Fact] = [
         TopicSet(Topic("t", 1, 4, 4)),
-        GroupStarted("g", 1, (CommittedOffset(1, 0, 3),)),
+        GroupStarted("g", 1, (CommittedOffset(1, 0, 3),), 1234),
         OffsetsCommitted("g", (CommittedOffset(1, 1, 5),)),
         GroupAgreed("g", Agreement((("t", "red"),), "averagely", 5, by_server=True)),
         PermissionSet(4),

@@ -1,0 +1,157 @@
+"""Where a group begins is decided once for each topic, wherever and however often the topic comes to brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq_proto.v1 import broker_pb2
+from support.members import Log, Member
+from support.raw_member import RawMember
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+LATEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_LATEST)
+EVER_MS = 1 << 50
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as made:
+        yield made
+
+
+def read(nameserver: str, group: str, topic: str, count: int, queues: int) -> list[bytes]:
+    """Return what a group with the rule "latest" reads of a topic until all is read and nothing is missing."""
+    bodies: list[bytes] = []
+    with PullConsumer(nameserver, group=group, start="latest") as consumer:
+        consumer.subscribe(topic)
+
+        def done() -> bool:
+            bodies.extend(message.body for message in consumer.poll(0.1))
+            return len(consumer.assignment) == queues and len(bodies) >= count and consumer.at_end()
+
+        wait_until(done, PATIENCE_S)
+    return bodies
+
+
+def test_a_broker_to_which_the_topic_comes_later_passes_nothing_over(
+    cluster: LocalCluster, admin: Admin, producer: Producer, new_name: Callable[[], str]
+) -> None:
+    name = new_name()
+    # The broker on which the group has begun decides about the members, or it does not.
+    for topic, first, second in ((f"{name}-1", "broker-a", "broker-b"), (f"{name}-2", "broker-b", "broker-a")):
+        admin.create_topic(topic, queues=1, brokers=[first])
+        producer.send(Message(topic, b"before the group"))
+        assert read(cluster.nameserver, topic, topic, 0, 1) == []
+        admin.create_topic(topic, queues=1, brokers=[second])
+        with Producer(cluster.nameserver) as later:
+            later.send_many(Message(topic, b"%d" % number) for number in range(5))
+            later.send(Message(topic, b"there"), queue=MessageQueue(topic, second, 0))
+        bodies = read(cluster.nameserver, topic, topic, 6, 2)
+        assert sorted(bodies) == sorted([b"0", b"1", b"2", b"3", b"4", b"there"])
+
+
+def test_a_group_that_is_new_everywhere_begins_by_its_rule(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    producer.send_many(Message(topic, b"history %d" % number) for number in range(100))
+    log = Log()
+    members = [Member(cluster.nameserver, group, topic, log, start="latest") for _ in range(3)]
+    try:
+        wait_until(lambda: sum(len(member.queues) for member in members) == 8, PATIENCE_S)
+        receipts = [producer.send(Message(topic, b"now")) for _ in range(10)]
+        wait_until(lambda: not log.missing({(item.queue, item.queue_offset) for item in receipts}), PATIENCE_S)
+        assert len(log) == 10
+    finally:
+        for member in members:
+            member.leave()
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_topic_that_is_made_anew_under_a_member_is_read_from_its_beginning(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str, start: str
+) -> None:
+    """Though no route has changed by then, and long before everything is said again."""
+    log = Log()
+    with Member(cluster.nameserver, group, topic, log, start=start, rebalance_interval_s=300.0) as member:
+        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=4)
+        queues = {MessageQueue(topic, broker.name, number) for broker in cluster.brokers for number in range(4)}
+        for queue in queues:
+            assert producer.send(Message(topic, b"x"), queue=queue).queue_offset == 0
+        wait_until(lambda: not log.missing({(queue, 0) for queue in queues}), PATIENCE_S)
+
+
+# ---- one broker ----------------------------------------------------------------------------------
+
+
+def send_to(producer: Producer, topic: str, count: int) -> None:
+    producer.send_many([Message(topic, b"x") for _ in range(count)], queue=MessageQueue(topic, "broker-a", 0))
+
+
+def test_a_start_is_decided_before_a_queue_is_granted(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    send_to(producer, topic, 3)
+    with RawMember(cluster.brokers[0].address, group) as member:
+        member.join(group, topic, start=LATEST)
+        assert not member.hear("members").members.begun
+        member.ask(group, topic, 0)
+        assert member.granted().offset == 3
+        committed = member.call("GetCommitted", broker_pb2.GetCommittedRequest(group=group, topic=topic)).offsets
+        assert {item.queue_id: item.offset for item in committed} == {0: 3, 1: 0, 2: 0, 3: 0}
+        member.join(group, topic, start=LATEST)
+        assert [item.topic for item in member.hear("members").members.begun] == [topic]
+
+
+def test_a_group_that_reads_a_topic_elsewhere_begins_when_it_did(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    send_to(producer, topic, 3)
+    for ago_ms, offset in ((EVER_MS, 0), (0, 3)):
+        with RawMember(cluster.brokers[0].address, f"{group}-{offset}") as member:
+            member.join(f"{group}-{offset}", topic, start=LATEST)
+            items = [broker_pb2.QueueEpoch(topic=topic, queue_id=0)]
+            begun = [broker_pb2.TopicBegun(topic=topic, ago_ms=ago_ms)]
+            member.say(acquire=broker_pb2.AcquireQueues(group=f"{group}-{offset}", queues=items, begun=begun))
+            assert member.granted().offset == offset
+
+
+def test_a_queue_that_comes_is_granted_to_those_who_asked_before(
+    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], group: str
+) -> None:
+    topic = new_name()
+    with RawMember(cluster.brokers[0].address, group) as member:
+        member.join(group, topic)
+        member.ask(group, topic, 0, 1, 2)
+        member.give_back(group, topic, 1)
+        assert "granted" not in member.hears_before_heartbeat()
+        admin.create_topic(topic, queues=2)
+        assert member.granted().queue_id == 0
+        admin.resize_topic(topic, 3)
+        assert member.granted().queue_id == 2
+
+
+def test_who_has_left_gets_no_queue_that_comes(
+    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], group: str
+) -> None:
+    topic = new_name()
+    with RawMember(cluster.brokers[0].address, group) as member:
+        member.join(group, topic)
+        member.ask(group, topic, 0)
+        member.leave(group)
+        member.join(group, topic)
+        member.hears_before_heartbeat()
+        admin.create_topic(topic, queues=2)
+        member.ask(group, topic, 1)
+        assert member.granted().queue_id == 1
+        assert "granted" not in member.hears_before_heartbeat()
