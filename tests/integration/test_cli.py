@@ -237,6 +237,22 @@ def test_a_reader_that_leaves_is_no_error_and_loses_nothing(minimq: Minimq, topi
     assert 200_000 - 2 * 4096 <= len(rest) < 200_000
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file that is always full")
+def test_a_full_disk_is_an_error_in_one_line_and_loses_nothing(minimq: Minimq, topic: str, group: str) -> None:
+    minimq("produce", topic, stdin=b"one\ntwo\n")
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [*COMMAND, "consume", topic, "--group", group],
+            env=environment(MINIMQ_NAMESERVER=minimq.nameserver),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, b"error: stdout takes no more: No space left on device\n")
+    assert sorted(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == ["one", "two"]
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("signals", "status"), [((signal.SIGINT,), 0), ((signal.SIGINT, signal.SIGTERM), 130)])
 def test_what_a_full_pipe_has_not_taken_comes_again(

@@ -67,6 +67,10 @@ class PullConsumer:
         """How many messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
         return self._consumer.missed_messages
 
+    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+        """Tell that the state which belongs to queues is saved; see `minimq.PullConsumer.state_saved`."""
+        self._consumer.state_saved(queues)
+
     # ---- what to read ---------------------------------------------------------------------------
 
     def subscribe(self, topic: str, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of the plain one
@@ -88,6 +92,10 @@ class PullConsumer:
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again."""
         await self._run(partial(self._consumer.resume, list(queues)))
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
+        return self._consumer.position(queue)
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -119,6 +127,10 @@ class PullConsumer:
             raise Closed("the consumer is closed")
         return portion
 
+    def at_end(self) -> bool:
+        """Tell whether everything that was stored when last heard of has been returned."""
+        return self._consumer.at_end()
+
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk; see `minimq.PullConsumer.commit`."""
         await self._run(partial(self._consumer.commit, offsets))
@@ -128,6 +140,8 @@ class PullConsumer:
 
         When it is cancelled, it goes on all the same; another call waits for its end.
         """
+        if self._consumer.is_forked:
+            return
         if self._closing is None:
             self._consumer.halt()  # a poll that is under way would hold the thread
             self._closing = asyncio.ensure_future(self._close())
@@ -140,6 +154,7 @@ class PullConsumer:
             self._thread.shutdown(wait=False)
 
     async def _run(self, call: Callable[[], T]) -> T:
+        self._consumer.check_process()
         try:
             answer = asyncio.get_running_loop().run_in_executor(self._thread, call)
         except RuntimeError:  # the thread is gone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -46,6 +46,15 @@ class PushConsumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
         return self._consumer.assignment
+
+    @property
+    def missed_messages(self) -> int:
+        """How many messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
+        return self._consumer.missed_messages
+
+    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+        """Tell that the state which belongs to queues is saved; see `minimq.PushConsumer.state_saved`."""
+        self._consumer.state_saved(queues)
 
     def subscribe(self, topic: str, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of the plain one
         """Read a topic; before `start`. See `minimq.PushConsumer.subscribe`."""

@@ -121,10 +121,13 @@ def _write(writer: _Writer, messages: list[ReceivedMessage], consumer: PullConsu
         # The consumer counts as done what it has handed out: these are not, so the group gets them again.
         with contextlib.suppress(InvalidArgument):
             consumer.seek(messages[0].queue, messages[0].queue_offset)
-        if not isinstance(error, BrokenPipeError):
+        if not isinstance(error, OSError):
             raise
         # Python flushes stdout at the exit, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"error: stdout takes no more: {error.strerror}", err=True)
+            sys.exit(1)
         return False
     return True
 

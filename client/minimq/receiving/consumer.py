@@ -24,7 +24,7 @@ from minimq.routes.read_places import ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.allocation import known_to_brokers
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_group, check_topic
 from minimq_proto.v1 import broker_pb2
@@ -61,6 +61,10 @@ def start_position(start: Start) -> broker_pb2.StartPosition:
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r}: it must be text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a character
+        raise InvalidArgument(f"{name} is {value!r}: it must be text that UTF-8 can hold") from None
 
 
 def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
@@ -89,6 +93,7 @@ class Consumer:
         start: Start,
         options: ConsumerOptions,
     ) -> None:
+        self._process = os.getpid()
         _check_text("group", group)
         _check_text("client_id", client_id or "")
         if options.model == "broadcasting" and not client_id:
@@ -119,6 +124,7 @@ class Consumer:
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
+        self.check_process()
         return self._core.queues
 
     @property
@@ -136,11 +142,26 @@ class Consumer:
         Raises:
             InvalidArgument: topics were not subscribed to.
         """
+        self.check_process()
         if self._member is None:
             raise InvalidArgument("only a member of a group has state to hand over: subscribe first")
         self._member.state_saved(queues)
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy in a process that was forked: threads and connections did not come along."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raise `Closed` where nothing could work."""
+        if self.is_forked:
+            raise Closed(
+                f"the consumer was made in process {self._process}, and this is {os.getpid()}: "
+                "make one in each process, after the fork"
+            )
+
     def _subscribe(self, topic: str, expression: str = "*", where: str | None = None) -> None:
+        self.check_process()
         if self._member is not None:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
         self._filters[check_topic(topic)] = wanted = MessageFilter(expression, where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -135,6 +136,22 @@ class ConsumerOptions:
                 raise InvalidArgument(
                     f"{name} is a coroutine function, which nobody would await: it must be a plain one"
                 )
+
+
+def check_offset(queue: MessageQueue, offset: object) -> None:
+    """Raise `InvalidArgument` unless an offset is one that a queue can have."""
+    if type(offset) is not int or not 0 <= offset < 1 << 63:
+        raise InvalidArgument(
+            f"the offset of queue {queue} is {offset!r}: it must be a whole number from 0 on, below 2^63"
+        )
+
+
+def check_timeout(value: object) -> None:
+    """Raise `InvalidArgument` unless a timeout is a number of seconds that can be waited for; below 0 is no wait."""
+    if isinstance(value, bool) or not (isinstance(value, int | float) and value <= threading.TIMEOUT_MAX):
+        raise InvalidArgument(
+            f"timeout is {value!r}: it must be a number of seconds, up to {threading.TIMEOUT_MAX:.0f}"
+        )
 
 
 def check_count(name: str, value: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Start
-from minimq.receiving.consumer_options import ConsumerOptions, check_count
+from minimq.receiving.consumer_options import ConsumerOptions, check_count, check_offset, check_timeout
 from minimq.receiving.member_state import Grant
 from minimq.receiving.portion import Portion
 from minimq.receiving.received import ReceivedMessage
@@ -111,6 +111,7 @@ class PullConsumer(Consumer):
             InvalidArgument: topics were subscribed to, or the consumer is for broadcasting.
             TopicNotFound, QueueNotFound, Unavailable: a queue cannot be read.
         """
+        self.check_process()
         if self._filters:
             raise InvalidArgument("subscribe and assign exclude each other")
         if self._options.model == "broadcasting":
@@ -129,20 +130,25 @@ class PullConsumer(Consumer):
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset; the next commit of the queue may then go back. Raises `InvalidArgument`."""
+        self.check_process()
+        check_offset(queue, offset)
         self._core.seek(queue, offset)
         if self._portion is not None and not self._undone():
             self._portion.over = True  # a loop goes on there, and not with what it has of before
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
+        self.check_process()
         self._core.pause(queues, paused=True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again. Raises `InvalidArgument`."""
+        self.check_process()
         self._core.pause(queues, paused=False)
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
+        self.check_process()
         positions = self._core.positions()
         if queue not in positions:
             raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
@@ -163,10 +169,10 @@ class PullConsumer(Consumer):
             CorruptBatch: a batch is damaged; `seek` to the offset that the text names.
             GroupConflict: the consumer contradicts its group; said by each `poll` until the group takes it.
             TopicNotFound, Unavailable: a topic is not found at the first `poll`.
-            InvalidArgument: nothing was subscribed to or assigned, or `max_messages` is no number from 1 on.
-            Closed: the consumer was closed, perhaps meanwhile.
+            InvalidArgument: nothing was subscribed to or assigned, or a number is wrong.
+            Closed: the consumer was closed, perhaps meanwhile, or is of a process that was forked.
         """
-        check_count("max_messages", max_messages)
+        self._check_poll(timeout, max_messages)
         with self._turn:
             return self._poll(timeout, max_messages)
 
@@ -178,7 +184,7 @@ class PullConsumer(Consumer):
             max_messages: most messages.
             given_up: says that nobody waits any more; `wake` has it asked.
         """
-        check_count("max_messages", max_messages)
+        self._check_poll(timeout, max_messages)
         with self._turn:
             portion = Portion(self._poll(timeout, max_messages, given_up))
             self._portion = portion
@@ -186,11 +192,18 @@ class PullConsumer(Consumer):
 
     def wake(self) -> None:
         """Let a poll that waits look whether anybody waits for it."""
-        self._core.wake()
+        if not self.is_forked:
+            self._core.wake()
 
     def halt(self) -> None:
         """Let polls raise `Closed` from now on, also one that runs: the beginning of `close`."""
-        self._core.halt()
+        if not self.is_forked:
+            self._core.halt()
+
+    def _check_poll(self, timeout: float, max_messages: int) -> None:
+        self.check_process()
+        check_timeout(timeout)
+        check_count("max_messages", max_messages)
 
     def _poll(
         self, timeout: float, max_messages: int, given_up: Callable[[], bool] = lambda: False
@@ -217,6 +230,7 @@ class PullConsumer(Consumer):
 
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
+        self.check_process()
         return bool(self._core.queues) and self._core.at_end() and not self._waiting()
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
@@ -233,8 +247,12 @@ class PullConsumer(Consumer):
             Fenced: a queue has left, so that what was returned of it, or its offset here, is not recorded; its owner
                 reads it again. What is still this consumer's is recorded. Without `offsets` each such loss is told
                 once.
+            InvalidArgument: an offset is no number from 0 on; then nothing is recorded.
             MiniMQError: a broker refused or did not answer; what others have is recorded.
         """
+        self.check_process()
+        for queue, offset in (offsets or {}).items():
+            check_offset(queue, offset)
         patience_s = self._options.request_timeout_s
         if offsets is None:
             self._core.commits.record_all(self._undone(), patience_s=patience_s)
@@ -252,6 +270,8 @@ class PullConsumer(Consumer):
                 same, as after each of these errors.
             MiniMQError: the last commit failed.
         """
+        if self.is_forked:
+            return  # the group is for the process that made it
         self._core.halt()
         with self._turn:
             if self._closed:

@@ -13,7 +13,7 @@ from minimq.filtering.message_filter import MessageFilter
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Start
-from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions, check_count
+from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions, check_count, check_timeout
 from minimq.receiving.in_hand import Call, InHand
 from minimq.receiving.listener import AskedListener, Listener, Verdict
 from minimq.receiving.listener_threads import ListenerThreads
@@ -156,6 +156,7 @@ class PushConsumer(Consumer):
             InvalidArgument: nothing is subscribed to, it was started before, or the listener is no plain function.
             TopicNotFound, Unavailable: a topic is not found.
         """
+        self.check_process()
         if not self._filters or self._listener is not None:
             raise InvalidArgument("subscribe to at least one topic, and start once")
         asked = AskedListener(listener, self.group)
@@ -172,10 +173,12 @@ class PushConsumer(Consumer):
                 is not finished then is given to another member. `on_revoked` may take as long after that.
 
         Raises:
-            InvalidArgument: it is called by a callback or by the listener, for whose end it would have to wait.
+            InvalidArgument: it is called by a callback or by the listener, for whose end it would have to wait, or the
+                timeout is no number.
             InternalError: its dispatcher had ended before, and so had all reading; the consumer is closed all the same.
         """
-        if self._closed:
+        check_timeout(timeout)
+        if self._closed or self.is_forked:
             return
         if threading.current_thread() is self._dispatcher or self._threads.is_mine():
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")

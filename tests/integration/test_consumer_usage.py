@@ -1,0 +1,139 @@
+"""Consumers that are used wrongly, or from where they cannot work, and what both faces of them have in common."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import minimq.aio
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from minimq_common.errors import InvalidArgument
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+#: What the plain pull consumer has for the other face.
+INNER = {"ask", "wake", "halt", "check_process", "is_forked"}
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+@pytest.mark.parametrize(
+    ("plain", "other"), [(PullConsumer, minimq.aio.PullConsumer), (PushConsumer, minimq.aio.PushConsumer)]
+)
+def test_both_faces_can_do_the_same(plain: type, other: type) -> None:
+    #: Attributes, and what a group member tells its owner.
+    beyond = INNER | {"granted", "revoked", "lost", "trusted", "doubted", "refused", "failed", "tick"}
+
+    def public(face: type) -> set[str]:
+        return {name for name, _ in inspect.getmembers(face) if not name.startswith("_")}
+
+    assert public(plain) - beyond == public(other)
+
+
+# ---- numbers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 70, 1.5, "x", None, True])
+def test_a_wrong_offset_is_refused_before_anything_is_done(
+    cluster: LocalCluster,
+    admin: Admin,
+    topic: str,
+    group: str,
+    wrong: Any,  # noqa: ANN401
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        queue = producer.send(Message(topic, b"0")).queue
+        producer.send_many([Message(topic, b"1")] * 9, queue=queue)
+    with PullConsumer(cluster.nameserver, group=group, auto_commit=False) as consumer:
+        consumer.subscribe(topic)
+        wait_until(lambda: consumer.poll(0.1, 3), PATIENCE_S)
+        with pytest.raises(InvalidArgument, match="it must be a whole number from 0 on"):
+            consumer.seek(queue, wrong)
+        assert consumer.position(queue) == 3
+        other = MessageQueue(topic, "broker-a", (queue.queue_id + 1) % 4)
+        with pytest.raises(InvalidArgument, match="it must be a whole number from 0 on"):
+            consumer.commit({queue: 3, other: wrong})
+        assert admin.committed_offsets(group, topic).get(queue, 0) == 0
+
+
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan"), 1e300, "1", None])
+def test_a_wrong_timeout_is_refused(cluster: LocalCluster, topic: str, group: str, wrong: Any) -> None:  # noqa: ANN401
+    with PullConsumer(cluster.nameserver, group=group) as pulling:
+        pulling.subscribe(topic)
+        with pytest.raises(InvalidArgument, match="timeout is"):
+            pulling.poll(wrong)
+    with PushConsumer(cluster.nameserver, group=group) as pushing, pytest.raises(InvalidArgument, match="timeout is"):
+        pushing.close(wrong)
+
+
+def test_a_name_that_cannot_be_sent_is_refused(cluster: LocalCluster, group: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"client_id is .*UTF-8"):
+        PullConsumer(cluster.nameserver, group=group, client_id="\ud800")
+
+
+# ---- forks --------------------------------------------------------------------------------------
+
+FORK = """
+import asyncio, os, signal, sys
+import minimq, minimq.aio
+from minimq_common.errors import Closed
+nameserver, topic = sys.argv[1:]
+
+def refused(call):
+    try:
+        call()
+    except Closed as error:
+        assert "after the fork" in error.message, error
+    else:
+        raise AssertionError(call)
+
+pull = minimq.PullConsumer(nameserver, group=topic + "-1")
+pull.subscribe(topic)
+pull.poll(0.1)
+push = minimq.PushConsumer(nameserver, group=topic + "-2")
+push.subscribe(topic)
+push.start(lambda messages: minimq.ConsumeResult.SUCCESS)
+other = minimq.aio.PullConsumer(nameserver, group=topic + "-3")
+other.subscribe(topic)
+asyncio.run(other.poll(0.1))
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    refused(lambda: pull.poll(1.0))
+    refused(lambda: next(iter(pull)))
+    refused(lambda: pull.assignment)
+    refused(pull.commit)
+    refused(lambda: push.start(print))
+    refused(lambda: asyncio.run(other.poll(1.0)))
+    pull.close()
+    push.close()
+    asyncio.run(other.close())
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+assert len(pull.assignment) in range(9)
+pull.close()
+push.close()
+asyncio.run(other.close())
+"""
+
+
+def test_a_forked_process_is_told_that_consumers_did_not_come_along(cluster: LocalCluster, topic: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FORK, cluster.nameserver, topic],
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert ended.returncode == 0, ended.stderr
