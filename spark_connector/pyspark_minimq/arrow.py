@@ -30,6 +30,8 @@ SMALL_BATCH: Final = 32
 #: How many records, and how many bytes of bodies, are put together at most.
 MERGED_RECORDS: Final = 4096
 MERGED_BYTES: Final = 1 << 20
+#: Arrow batches with fewer rows than this are put together as well: each costs Java as much as some hundred rows.
+ENOUGH_ROWS: Final = 1024
 #: Rows in a batch that is made without a stored one.
 COUNTED_ROWS: Final = 1 << 16
 
@@ -93,6 +95,30 @@ class ArrowColumns:
         Raises:
             CorruptBatch: a column contradicts itself.
         """
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        for piece in self._pieces(batches, start, end):
+            if piece.num_rows < ENOUGH_ROWS:
+                waiting.append(piece)
+                rows, size = rows + piece.num_rows, size + piece.nbytes
+                if rows < MERGED_RECORDS and size < MERGED_BYTES:
+                    continue
+            if waiting:
+                yield self._together(waiting)
+                waiting, rows, size = [], 0, 0
+            if piece.num_rows >= ENOUGH_ROWS:
+                yield piece
+        if waiting:
+            yield self._together(waiting)
+
+    def _together(self, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+        if len(parts) == 1:
+            return parts[0]
+        [whole] = pa.Table.from_batches(parts, self.schema).combine_chunks().to_batches()
+        return whole
+
+    def _pieces(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield what is wanted of each batch, of those with few records together."""
         small: list[ReceivedMessage] = []
         size = 0
         for batch in batches:

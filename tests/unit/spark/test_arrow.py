@@ -137,6 +137,40 @@ def test_small_batches_are_put_together_by_what_they_take_when_opened() -> None:
     assert [part.num_rows for part in made] == [4, 4, 1]
 
 
+def test_what_is_made_of_middling_batches_is_put_together() -> None:
+    sent = [Message("orders", b"%d" % number, tag="t") for number in range(100)]
+    batches = [stored(sent, base_offset=offset) for offset in range(0, 10_000, 100)]
+    made = list(ArrowColumns(MESSAGE_SCHEMA).convert(batches, 50, 10_000))
+    assert [part.num_rows for part in made] == [4150, 4100, 1700]
+    assert [row["offset"] for part in made for row in part.to_pylist()] == list(range(50, 10_000))
+
+
+def test_only_records_with_a_wanted_tag_are_taken() -> None:
+    sizes = (5, SMALL_BATCH + 50, 3, 2000, SMALL_BATCH)
+    batches, wanted = [], []
+    for size in sizes:
+        first = batches[-1].end_offset if batches else 0
+        tags = ["no" if size == SMALL_BATCH else ("paid", "open", None)[n % 3] for n in range(size)]
+        batches.append(stored([Message("orders", b"x", tag=tag) for tag in tags], base_offset=first))
+        wanted += [first + n for n, tag in enumerate(tags) if tag == "paid" and 2 <= first + n < 2100]
+    columns = ArrowColumns(StructType([MESSAGE_SCHEMA["offset"]]), frozenset({"paid", "void"}))
+    made = list(columns.convert(batches, 2, 2100))
+    assert [row["offset"] for part in made for row in part.to_pylist()] == wanted
+    assert list(columns.convert(batches[-1:], 0, 1 << 40)) == []
+
+
+def test_rows_are_counted_when_their_place_says_all() -> None:
+    chosen = StructType([MESSAGE_SCHEMA[name] for name in ("offset", "topic", "queue_id")])
+    columns = ArrowColumns(chosen)
+    assert columns.are_known
+    assert not ArrowColumns(chosen, frozenset({"paid"})).are_known
+    assert not ArrowColumns(MESSAGE_SCHEMA).are_known
+    made = list(columns.count(QUEUE, 5, 200_000))
+    assert all(part.schema == columns.schema for part in made)
+    assert [offset for part in made for offset in part["offset"].to_pylist()] == list(range(5, 200_000))
+    assert made[0].slice(0, 1).to_pylist() == [{"offset": 5, "topic": "orders", "queue_id": 3}]
+
+
 @settings(deadline=None)  # the machine may be busy
 @given(
     sizes=st.lists(st.integers(1, 3 * SMALL_BATCH), min_size=1, max_size=8),
