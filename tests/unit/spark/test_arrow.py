@@ -147,7 +147,8 @@ def test_what_is_made_of_middling_batches_is_put_together() -> None:
 
 def test_only_records_with_a_wanted_tag_are_taken() -> None:
     sizes = (5, SMALL_BATCH + 50, 3, 2000, SMALL_BATCH)
-    batches, wanted = [], []
+    batches: list[ReceivedBatch] = []
+    wanted: list[int] = []
     for size in sizes:
         first = batches[-1].end_offset if batches else 0
         tags = ["no" if size == SMALL_BATCH else ("paid", "open", None)[n % 3] for n in range(size)]
