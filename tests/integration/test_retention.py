@@ -3,101 +3,27 @@
 from __future__ import annotations
 
 import queue as queues
-import shutil
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from minimq import (
-    Admin,
     ConsumeResult,
-    LocalCluster,
-    Message,
-    MessageQueue,
     OffsetReset,
-    Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
 )
-from minimq.administration.descriptions import BrokerReport
 from minimq.receiving.pull_stream import PullStream
 from minimq.receiving.range_reader import RangeReader
 from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import MiniMQError, OffsetOutOfRange
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
-from support.reading import check_brokers
+from support.small_segments import BODY, OTHER, PATIENCE_S, QUEUE, SEGMENT, World, world_of
 from support.waiting import wait_until
-
-PATIENCE_S = 30.0
-SEGMENT = 1 << 16
-QUEUE = MessageQueue("t", "broker-a", 0)
-OTHER = MessageQueue("t", "broker-a", 1)
-#: A segment has ten of these at most.
-BODY = bytes(8000)
-
-
-class World:
-    """One broker with small segments, topic "t" of two queues, and what looks at them."""
-
-    def __init__(self, cluster: LocalCluster, admin: Admin, producer: Producer) -> None:
-        self.cluster = cluster
-        self.admin = admin
-        self.producer = producer
-
-    @property
-    def nameserver(self) -> str:
-        return self.cluster.nameserver
-
-    def send(self, count: int, queue: MessageQueue = QUEUE) -> list[int]:
-        """Send messages one by one, so that each is a batch; return their offsets."""
-        return [self.producer.send(Message("t", BODY), queue=queue).queue_offset for _ in range(count)]
-
-    def bounds(self, queue: MessageQueue = QUEUE) -> tuple[int, int]:
-        [found] = [item for item in self.admin.describe_topic("t").queues if item.queue == queue]
-        return found.min_offset, found.max_offset
-
-    def report(self) -> BrokerReport:
-        [status] = self.admin.broker_status()
-        assert status.report is not None, status.error
-        return status.report
-
-    def files(self) -> list[Path]:
-        return sorted((self.cluster.brokers[0].data_dir / "commitlog").glob("*.mdb*"))
-
-    def wait_until_empty(self, end: int, queue: MessageQueue = QUEUE) -> None:
-        wait_until(lambda: self.bounds(queue) == (end, end), PATIENCE_S, what=f"{queue} is empty at {end}")
-
-    def wait_until_trimmed(self) -> None:
-        """Return when retention by size has nothing more to do."""
-
-        def is_so() -> bool:
-            report = self.report()
-            files = sum(path.suffix == ".mdb" for path in self.files())
-            return report.disk_bytes <= 300_000 and report.segments == files  # a file goes a moment before its segment
-
-        wait_until(is_so, PATIENCE_S, what="300,000 bytes are left")
-
-    def restart(self) -> None:
-        [broker] = self.cluster.brokers
-        broker.kill()
-        broker.start()
-
-
-@contextmanager
-def world_of(path: Path, **options: object) -> Iterator[World]:
-    shrunk = {"segment_bytes": SEGMENT, "checkpoint_interval_s": 0.05, "retention_check_s": 0.05}
-    with ExitStack() as opened:
-        cluster = opened.enter_context(LocalCluster(brokers=1, data_dir=path, broker_options={**shrunk, **options}))
-        admin = opened.enter_context(Admin(cluster.nameserver))
-        admin.create_topic("t", queues=2)
-        yield World(cluster, admin, opened.enter_context(Producer(cluster.nameserver)))
-    check_brokers(cluster)
 
 
 @pytest.fixture
@@ -342,81 +268,3 @@ def test_times_are_looked_up_in_what_is_left(by_size: World, new_name: Callable[
 
     assert offset_at(began) == first
     assert offset_at(datetime.now(UTC) + timedelta(seconds=60)) == end
-
-
-# ---- a log that was cut ---------------------------------------------------------------------------
-
-
-@contextmanager
-def cut_log(path: Path, before: int, after: int) -> Iterator[tuple[World, Callable[[], None]]]:
-    """A broker with `before` messages, and later `before + after`; the call makes those after go away."""
-    with world_of(path / "data") as world:
-        [broker] = world.cluster.brokers
-        copy = path / "copy"
-        world.send(before)
-        broker.stop()
-        shutil.copytree(broker.data_dir, copy)
-        broker.start()
-        world.send(after)
-
-        def cut() -> None:
-            broker.kill()
-            shutil.rmtree(broker.data_dir)
-            copy.rename(broker.data_dir)
-            broker.start()
-
-        yield world, cut
-
-
-def test_a_reader_beyond_the_end_goes_back_there(tmp_path: Path) -> None:
-    resets: list[OffsetReset] = []
-    with (
-        cut_log(tmp_path, 5, 3) as (world, cut),
-        PullConsumer(world.nameserver, group="g", on_offset_reset=resets.append) as consumer,
-    ):
-        consumer.assign([QUEUE])
-        while consumer.position(QUEUE) < 8:
-            consumer.poll(PATIENCE_S)
-        consumer.commit()
-        cut()
-        while not resets:
-            consumer.poll(0.1)
-        assert resets == [OffsetReset(QUEUE, 8, 5, 0, 5)]
-        assert world.send(2) == [5, 6]
-        while consumer.position(QUEUE) < 7:
-            consumer.poll(PATIENCE_S)
-        consumer.commit()
-        assert consumer.missed_messages == 0
-        assert world.admin.describe_group("g").queues[0].committed_offset == 7
-
-
-def test_a_listener_gets_what_comes_under_offsets_that_it_had_before(tmp_path: Path) -> None:
-    seen: queues.SimpleQueue[int] = queues.SimpleQueue()
-    resets: list[OffsetReset] = []
-    go_on = threading.Event()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
-        [message] = messages
-        seen.put(message.queue_offset)
-        if message.queue_offset == 3 and not resets:
-            go_on.wait(PATIENCE_S)
-            return ConsumeResult.RETRY_LATER
-        return ConsumeResult.SUCCESS
-
-    with (
-        cut_log(tmp_path, 5, 3) as (world, cut),
-        PushConsumer(
-            world.nameserver, group="g", on_offset_reset=resets.append, commit_interval_s=0.05, batch_size=1
-        ) as consumer,
-    ):
-        consumer.subscribe("t")
-        consumer.start(listen)
-        assert sorted(seen.get(timeout=PATIENCE_S) for _ in range(8)) == list(range(8))
-        cut()
-        # What was in hand is given again, since nobody knows any more what becomes of it.
-        assert sorted(seen.get(timeout=PATIENCE_S) for _ in range(2)) == [3, 4]
-        assert [(reset.wanted, reset.offset) for reset in resets] == [(8, 5)]
-        go_on.set()
-        assert world.send(2) == [5, 6]
-        assert sorted(seen.get(timeout=PATIENCE_S) for _ in range(2)) == [5, 6]
-        wait_until(lambda: 7 in {item.committed_offset for item in world.admin.describe_group("g").queues}, PATIENCE_S)

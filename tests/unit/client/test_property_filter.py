@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from random import Random
 from types import MappingProxyType
 
@@ -13,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minimq.filtering.property_filter import MAX_LENGTH, compile_filter
+from minimq.filtering.property_filter import compile_filter
 from minimq_common.errors import InvalidArgument
 from support.where_trees import NAMES, TEXTS, Tree, evaluate, render, trees
 
@@ -323,53 +320,6 @@ def test_an_empty_expression_says_what_one_looks_like(text: str) -> None:
 
 def test_the_example_of_an_empty_expression_is_one() -> None:
     assert compile_filter("region = 'eu' AND amount > 10").matches(ORDER, None)
-
-
-# ---- Bounds -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def stack_of(frames: int) -> Iterator[None]:
-    """Run with that much room on the stack."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(len(inspect.stack()) + frames)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
-
-
-def test_the_deepest_expression_needs_little_of_the_stack() -> None:
-    text = "NOT (count = 7 AND NOT (count = 8 OR " * 16 + "region = 'eu'" + "))" * 16
-    with stack_of(250):
-        wanted = compile_filter(text)
-        assert wanted.matches({"count": "7", "region": "eu"}, None)
-        assert not wanted.matches({"count": "7", "region": "us"}, None)
-
-
-@pytest.mark.parametrize("levels", [33, 4000])
-def test_what_is_nested_deeper_is_refused(levels: int) -> None:
-    with stack_of(250), pytest.raises(InvalidArgument) as raised:
-        compile_filter("(" * levels + "a = 1")
-
-    assert raised.value.message.startswith("where: parentheses are nested deeper than 32 levels:\n")
-    assert raised.value.message.endswith("\n" + " " * 34 + "^")
-
-
-def test_long_rows_are_not_deep() -> None:
-    with stack_of(250):
-        assert compile_filter("NOT " * 1000 + "region = 'eu'").matches(ORDER, None)
-        assert compile_filter("a = 1 OR " * 400 + "region = 'eu'").matches(ORDER, None)
-        assert compile_filter("(a = 1) OR " * 300 + "region = 'eu'").matches(ORDER, None)
-        assert compile_filter("TRUE AND " * 400 + "region = 'eu'").matches(ORDER, None)
-        assert not compile_filter(f"region IN ({'5, ' * 1000}5)").matches(ORDER, None)
-
-
-def test_an_expression_has_a_largest_length() -> None:
-    text = "a = 1".ljust(MAX_LENGTH)
-    assert compile_filter(text).matches({"a": "1"}, None)
-    with pytest.raises(InvalidArgument, match=r"where: the expression has 4,097 characters, the limit is 4,096\Z"):
-        compile_filter(text + " ")
 
 
 # ---- What a filter tells of itself --------------------------------------------------------------

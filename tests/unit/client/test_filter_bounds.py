@@ -1,0 +1,59 @@
+"""Where-expressions: how deep and how long they may be."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from minimq.filtering.property_filter import MAX_LENGTH, compile_filter
+from minimq_common.errors import InvalidArgument
+
+ORDER = {"region": "eu"}
+
+
+@contextmanager
+def stack_of(frames: int) -> Iterator[None]:
+    """Run with that much room on the stack."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + frames)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_the_deepest_expression_needs_little_of_the_stack() -> None:
+    text = "NOT (count = 7 AND NOT (count = 8 OR " * 16 + "region = 'eu'" + "))" * 16
+    with stack_of(250):
+        wanted = compile_filter(text)
+        assert wanted.matches({"count": "7", "region": "eu"}, None)
+        assert not wanted.matches({"count": "7", "region": "us"}, None)
+
+
+@pytest.mark.parametrize("levels", [33, 4000])
+def test_what_is_nested_deeper_is_refused(levels: int) -> None:
+    with stack_of(250), pytest.raises(InvalidArgument) as raised:
+        compile_filter("(" * levels + "a = 1")
+
+    assert raised.value.message.startswith("where: parentheses are nested deeper than 32 levels:\n")
+    assert raised.value.message.endswith("\n" + " " * 34 + "^")
+
+
+def test_long_rows_are_not_deep() -> None:
+    with stack_of(250):
+        assert compile_filter("NOT " * 1000 + "region = 'eu'").matches(ORDER, None)
+        assert compile_filter("a = 1 OR " * 400 + "region = 'eu'").matches(ORDER, None)
+        assert compile_filter("(a = 1) OR " * 300 + "region = 'eu'").matches(ORDER, None)
+        assert compile_filter("TRUE AND " * 400 + "region = 'eu'").matches(ORDER, None)
+        assert not compile_filter(f"region IN ({'5, ' * 1000}5)").matches(ORDER, None)
+
+
+def test_an_expression_has_a_largest_length() -> None:
+    text = "a = 1".ljust(MAX_LENGTH)
+    assert compile_filter(text).matches({"a": "1"}, None)
+    with pytest.raises(InvalidArgument, match=r"where: the expression has 4,097 characters, the limit is 4,096\Z"):
+        compile_filter(text + " ")
