@@ -14,6 +14,7 @@ from minimq_proto.v1 import broker_pb2
 from support.detour import lead
 from support.group_listener import QueueLog
 from support.members import Log, Member, shared_evenly
+from support.raw_member import RawMember
 from support.session_filter import SessionFilter
 from support.waiting import wait_until
 
@@ -36,6 +37,24 @@ def test_ten_members_that_join_together_make_few_rounds(cluster: LocalCluster, t
         members = [stack.enter_context(Member(cluster.nameserver, group, topic, Log())) for _ in range(10)]
         wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
         assert max(map(rounds, members)) <= 8
+
+
+def test_changes_that_come_together_are_told_together(cluster: LocalCluster, topic: str, group: str) -> None:
+    address, changes = cluster.brokers[0].address, 41
+    with RawMember(address, f"{group}-stays") as stays, RawMember(address, f"{group}-hesitates") as hesitates:
+        stays.join(group, topic)
+        first = stays.hear("members").members.version
+        for number in range(changes):
+            if number % 2:
+                hesitates.leave(group)
+            else:
+                hesitates.join(group, topic)
+        lists = 0
+        version = first
+        while version < first + changes:
+            version = stays.hear("members").members.version
+            lists += 1
+        assert lists < changes / 2
 
 
 def test_a_member_that_was_not_told_of_another_finds_out_by_itself(

@@ -89,6 +89,27 @@ def test_a_former_owner_can_neither_pull_nor_commit(cluster: LocalCluster, topic
         commit(present, topic, group, "present", new)
 
 
+@pytest.mark.parametrize("how", ["leave", "reset"])
+def test_a_pull_that_waits_ends_when_its_lease_does(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str, how: str
+) -> None:
+    """Long before it has waited for as long as it was to."""
+    queue = MessageQueue(topic, cluster.brokers[0].name, 0)
+    with RawMember(cluster.brokers[0].address, group) as member, Producer(cluster.nameserver) as producer:
+        member.join(group, topic)
+        member.ask(group, topic, 0)
+        lease = member.lease(group, member.granted().epoch)
+        frames = member.pull(topic, 0, wait_ms=300_000, lease=lease)
+        producer.send(Message(topic, b"x"), queue=queue)
+        assert len(next(frames).batches) == 1  # it waits from now on
+        if how == "leave":
+            member.leave(group)
+        else:
+            admin.reset_offsets(group, topic, "earliest", queues=[queue], force=True)
+
+        assert next(frames).failure.code == Fenced.code
+
+
 def test_an_offset_beyond_the_end_cannot_be_committed(cluster: LocalCluster, topic: str, group: str) -> None:
     with RawMember(cluster.brokers[0].address, "member") as member, pytest.raises(InvalidArgument, match="ends at 0"):
         commit(member, topic, group, "", 0, offset=1)

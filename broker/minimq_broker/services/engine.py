@@ -307,7 +307,7 @@ class Engine:
     def _finish(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
         for queue in grown:
             self._wake(self._long_poll.arrived(queue))
-        may_have_changed = False
+        may_have_changed = may_stand = False
         for job in jobs:
             if isinstance(job, ReplicaJob):
                 may_have_changed = True
@@ -325,10 +325,13 @@ class Engine:
                 if job.fact is not None and job.error is None:
                     self._react(job.fact)
                 may_have_changed = may_have_changed or job.error is not None
+                # It may stand though it is answered by an error, and may have been counted by the one before it.
+                may_stand = may_stand or (job.error is not None and isinstance(job.fact, Told))
                 job.done(job)
         self._stuck_since = math.inf
         self._room.set()
-        if may_have_changed and self._told != self._store.state.made and not self.slot.is_closed:
+        is_untold = may_stand or (may_have_changed and self._told != self._store.state.made)
+        if is_untold and not self.slot.is_closed:
             self._look_for_topics()
 
     def _react(self, fact: Fact) -> None:

@@ -1,0 +1,62 @@
+"""Leases on a real engine: what has to be on disk before a member hears of its queue."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.groups import Agreement
+from minimq_broker.core.state import State
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.leases import LeaseKeeper
+from minimq_broker.services.starts import GroupStarts
+from minimq_proto.v1 import broker_pb2
+from support.replica_engine import make_topic, with_engine
+from support.stores import PATIENCE_S
+
+EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
+
+
+def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path: Path) -> None:
+    """The commit waits for the disk while the queue changes hands."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(_: State) -> None:
+        held.set()
+        go_on.wait(PATIENCE_S)
+
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        queue = await make_topic(engine, messages=5)
+        told: asyncio.Queue[tuple[str, broker_pb2.QueueGranted]] = asyncio.Queue()
+
+        def tell(client_id: str, event: broker_pb2.SessionEvent) -> None:
+            if event.HasField("granted"):
+                told.put_nowait((client_id, event.granted))
+
+        keeper = LeaseKeeper(engine, GroupStarts(engine), "broker-a", tell)
+        items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
+        for name in ("former", "next"):
+            engine.groups.join("g", name, Agreement((("t", ""),), "averagely"))
+        await keeper.acquire("former", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)
+        assert (await told.get())[0] == "former"
+        await keeper.acquire("next", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)
+
+        holding = asyncio.create_task(engine.record(hold))
+        await asyncio.to_thread(held.wait)
+        fact = OffsetsCommitted("g", (CommittedOffset(*queue, 3),))
+        committing = asyncio.create_task(engine.offsets.commit(fact))
+        await asyncio.sleep(0)  # it is handed in
+        keeper.release("g", "former", items)
+        for _ in range(10):  # whatever can be told without the disk is told by then
+            await asyncio.sleep(0)
+        assert told.empty()
+        go_on.set()
+        client_id, granted = await told.get()
+        assert (client_id, granted.offset) == ("next", 3)
+        await asyncio.gather(holding, committing)
+        engine.end_streams()
+
+    with_engine(tmp_path, test)
