@@ -67,6 +67,13 @@ def test_bounds_count_what_comes_only(reader: RawMember, topic: str) -> None:
     assert ([batch.base_offset for batch in frame.batches], frame.next_offset, frame.end) == ([2], 4, True)
 
 
+def test_frames_tell_the_time_of_the_broker(reader: RawMember, topic: str) -> None:
+    before = time.time_ns() // 1_000_000
+    send(reader, topic, "red")
+    [frame] = reader.pull(topic, 0, max_messages=2)
+    assert before <= frame.batches[0].store_timestamp_ms <= frame.now_ms <= time.time_ns() // 1_000_000
+
+
 def test_a_batch_with_too_many_tags_to_list_comes_always(reader: RawMember, topic: str, tmp_path: Path) -> None:
     from minimq_common.batch_builder import BatchBuilder  # noqa: PLC0415
     from minimq_common.model import Message  # noqa: PLC0415

@@ -13,7 +13,7 @@ import lmdb
 
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.store.segment import Wish
 from minimq_common.errors import (
     CorruptEntry,
@@ -228,6 +228,7 @@ class _Pull:
             next_offset=next_offset,
             suggested_broker_id=self._advice(batches[-1].position),
             from_slave=self._engine.slot.is_slave,
+            now_ms=now_ms(),
         )
 
     def _advice(self, position: int) -> int:

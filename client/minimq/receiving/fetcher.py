@@ -38,8 +38,8 @@ class Fetcher:
         sought: the reader has moved; the next commit may go back.
         unsaved: messages were handed out, up to `position`, since an offset was recorded.
         sure_until: when the lease is in doubt, on the monotonic clock: after it nothing is handed out.
-        delay_ms: how long messages wait after they were stored before they are handed out, by the clock of this
-            machine.
+        delay_ms: how long messages wait after they were stored before they are handed out; by the clock of the broker,
+            and never longer than that after they have come here, whatever clocks say.
         announced: whether the user was told that the queue is this consumer's.
         generation: grows with each seek, so that frames of an earlier pull are told apart.
         moves: grows when the reader goes on elsewhere than behind what it was handed.
@@ -71,7 +71,8 @@ class Fetcher:
         #: The queue's end as last heard of, None before the first frame.
         self.end_offset: int | None = None
         self._fetch_offset = offset
-        self._batches: deque[StoredBatch] = deque()
+        #: Each with the time from which on it may be handed out, on the monotonic clock.
+        self._batches: deque[tuple[StoredBatch, float]] = deque()
         self._opened: list[ReceivedMessage] = []
         self._handed_out = 0  # of the opened messages
         self._buffered_bytes = 0
@@ -84,7 +85,7 @@ class Fetcher:
         return more and not (self.leaving or self.paused or self.error)
 
     def _is_due(self) -> bool:
-        return not self.delay_ms or self._batches[0].stored_ms + self.delay_ms <= time.time() * 1000
+        return not self.delay_ms or self._batches[0][1] <= time.monotonic()
 
     def room(self, max_messages: int, max_bytes: int) -> tuple[int, int]:
         """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
@@ -107,8 +108,10 @@ class Fetcher:
 
     def add(self, frame: broker_pb2.PullFrame) -> None:
         """Take a frame in."""
+        now = time.monotonic()
         for stored in map(StoredBatch.from_wire, frame.batches):
-            self._batches.append(stored)
+            left_ms = min(stored.stored_ms + self.delay_ms - frame.now_ms, self.delay_ms)
+            self._batches.append((stored, now + left_ms / 1000))
             self._buffered_bytes += len(stored.data)
             self._buffered_messages += stored.count
             self._fetch_offset = stored.base_offset + stored.count
@@ -146,7 +149,7 @@ class Fetcher:
         self.position = messages[0].queue_offset
 
     def _open(self) -> None:
-        stored = self._batches[0]
+        stored, _ = self._batches[0]
         self._opened = ReceivedBatch(self.queue, stored).messages(self.position)
         self._handed_out = 0
         self._batches.popleft()

@@ -291,6 +291,7 @@ class PullFrame(google.protobuf.message.Message):
     NEXT_OFFSET_FIELD_NUMBER: builtins.int
     SUGGESTED_BROKER_ID_FIELD_NUMBER: builtins.int
     FROM_SLAVE_FIELD_NUMBER: builtins.int
+    NOW_MS_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
     min_offset: builtins.int
     """First offset that is still stored, and the one that the next message will get."""
@@ -306,6 +307,8 @@ class PullFrame(google.protobuf.message.Message):
     """
     from_slave: builtins.bool
     """A slave has answered: its queues may end earlier than those of its master, and begin elsewhere."""
+    now_ms: builtins.int
+    """The broker's time when it read the batches, in ms since 1970: tells how old they are by the clock that stored them."""
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredBatch]:
         """The first batch holds the offset that was asked for, which need not be the first of the batch."""
@@ -324,9 +327,10 @@ class PullFrame(google.protobuf.message.Message):
         next_offset: builtins.int = ...,
         suggested_broker_id: builtins.int = ...,
         from_slave: builtins.bool = ...,
+        now_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id"]) -> None: ...
 
 global___PullFrame = PullFrame
 

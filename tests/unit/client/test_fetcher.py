@@ -9,6 +9,7 @@ from minimq_common.errors import CorruptBatch
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 from support.batches import encode, one
+from support.waiting import wait_until
 
 
 def fetcher_with(*batches: bytes, start: int = 0, size: int = 3) -> Fetcher:
@@ -44,3 +45,27 @@ def test_what_is_ahead_of_a_damaged_batch_comes_first() -> None:
     with pytest.raises(CorruptBatch, match="seek to 6"):
         fetcher.take(9)
     assert fetcher.position == 3
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("stored_ms", "now_ms", "delay_ms", "due"),
+    [
+        (10 * HOUR_MS, 10 * HOUR_MS, 2 * HOUR_MS, False),
+        (10 * HOUR_MS, 11 * HOUR_MS, 2 * HOUR_MS, False),
+        (10 * HOUR_MS, 12 * HOUR_MS, 2 * HOUR_MS, True),
+        (2_000_000 * HOUR_MS, 2_000_002 * HOUR_MS, 2 * HOUR_MS, True),  # which is long after today
+        (10 * HOUR_MS, 3 * HOUR_MS, 20, True),  # the broker's clock was set back
+    ],
+)
+def test_a_wait_is_counted_by_the_clock_of_the_broker(stored_ms: int, now_ms: int, delay_ms: int, due: bool) -> None:
+    fetcher = Fetcher(MessageQueue("t", "broker-a", 0), 0, epoch=0, topic_id=0)
+    fetcher.delay_ms = delay_ms
+    stored = broker_pb2.StoredBatch(base_offset=0, count=3, store_timestamp_ms=stored_ms, batch=A)
+    fetcher.add(broker_pb2.PullFrame(batches=[stored], max_offset=3, now_ms=now_ms))
+    if due:
+        wait_until(lambda: fetcher.has_messages)
+    else:
+        assert not fetcher.has_messages
