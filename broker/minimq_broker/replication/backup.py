@@ -3,48 +3,85 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
 
+from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.copying import FRAME_BYTES, fill, state_frames
-from minimq_broker.replication.feed import SILENCE_S
+from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.engine import Engine
-from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.message_store import Snapshot
 from minimq_common import rpc
-from minimq_common.errors import DeadlineExceeded, Unavailable
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:
     from minimq_proto.v1.replication_pb2_grpc import ReplicationAsyncStub
 
-#: The broker may have much to read from its disk before it says the first word, in seconds.
-_FIRST_WORD_S = 30.0
+#: A copy that does not move on for so long, in seconds, keeps nothing from being deleted any more.
+_STUCK_S = 10.0
 
 
-async def send_snapshot(engine: Engine, context: Any) -> None:  # noqa: ANN401 - the context of the stream
-    """Send all that is confirmed now, from the oldest entry on.
+@dataclass(slots=True)
+class _Copy:
+    position: int
+    moved_at: float
 
-    Raises:
-        CopyNeeded: retention was faster; the copy has to begin anew.
-        SystemBusy: nobody may look into the store at this moment.
+
+class Snapshots:
+    """Sends copies of what a broker has. Lives on the loop of the engine.
+
+    Args:
+        engine: whose store is copied.
     """
-    store = engine.store
-    snapshot = await asyncio.to_thread(store.snapshot)
-    position, end = store.log.start, max(store.confirmed, snapshot.position)
-    for frame in state_frames(snapshot, position):
-        frame.end = end
-        await context.write(frame)
-    while position < end:
-        entries = await asyncio.to_thread(_entries, engine.store, position, end)
-        await context.write(replication_pb2.ReplicaFrame(position=position, entries=entries, end=end))
-        position += sum(map(len, entries))
 
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._copies: list[_Copy] = []
 
-def _entries(store: MessageStore, position: int, end: int) -> list[bytes]:
-    return store.entries(position, min(FRAME_BYTES, end - position))
+    def lowest_needed(self) -> int:
+        """Return the log position from which on a copy needs entries that is under way."""
+        since = self._loop.time() - _STUCK_S
+        return min((copy.position for copy in self._copies if copy.moved_at > since), default=NOTHING_NEEDED)
+
+    async def send(self, context: Any) -> None:  # noqa: ANN401 - the context of the stream
+        """Send all that is confirmed now, from the oldest entry on.
+
+        Raises:
+            CopyNeeded: the copy was stuck, and retention was faster; it has to begin anew.
+            SystemBusy: nobody may look into the store at this moment.
+        """
+        copy = _Copy(self._engine.store.log.start, self._loop.time())
+        self._copies.append(copy)
+        try:
+            await self._send(copy, context)
+        finally:
+            self._copies.remove(copy)
+
+    async def _send(self, copy: _Copy, context: Any) -> None:  # noqa: ANN401 - the context of the stream
+        snapshot, copy.position, end = await asyncio.to_thread(self._begin)
+        for frame in state_frames(snapshot, copy.position):
+            frame.end = end
+            await context.write(frame)
+            copy.moved_at = self._loop.time()
+        while copy.position < end:
+            entries = await asyncio.to_thread(self._entries, copy.position, end)
+            await context.write(replication_pb2.ReplicaFrame(position=copy.position, entries=entries, end=end))
+            copy.position += sum(map(len, entries))
+            copy.moved_at = self._loop.time()
+
+    def _begin(self) -> tuple[Snapshot, int, int]:
+        with self._engine.slot.reading() as store:
+            snapshot = store.snapshot()
+            return snapshot, store.log.start, max(store.confirmed, snapshot.position)
+
+    def _entries(self, position: int, end: int) -> list[bytes]:
+        with self._engine.slot.reading() as store:
+            return store.entries(position, min(FRAME_BYTES, end - position))
 
 
 async def take_snapshot(address: str, directory: Path, segment_bytes: int) -> tuple[int, int]:
@@ -61,24 +98,16 @@ async def take_snapshot(address: str, directory: Path, segment_bytes: int) -> tu
     """
     async with rpc.open_aio_channel(address) as channel:
         stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
-        stream = stub.Replicate()
-
-        async def next_frame(patience_s: float = SILENCE_S) -> replication_pb2.ReplicaFrame:
-            try:
-                async with asyncio.timeout(patience_s):
-                    frame = await stream.read()
-            except TimeoutError:
-                raise DeadlineExceeded(f"broker {address} said nothing for {patience_s} s") from None
-            if not isinstance(frame, replication_pb2.ReplicaFrame):
-                raise Unavailable(f"broker {address} ended the copy before its end: take it anew")
-            return frame
+        stream, peer = stub.Replicate(), f"broker {address}"
 
         try:
             await stream.write(replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()))
-            first = await next_frame(_FIRST_WORD_S)
-            end = await fill(directory, segment_bytes, first, next_frame, until=first.end)
+            first = await next_frame(stream, FIRST_WORD_S, peer)
+            end = await fill(
+                directory, segment_bytes, first, lambda: next_frame(stream, SILENCE_S, peer), until=first.end
+            )
             return first.copy.start, end
         except grpc.RpcError as error:
-            raise rpc.from_rpc_error(error, f"broker {address}") from None
+            raise rpc.from_rpc_error(error, peer) from None
         finally:
             stream.cancel()

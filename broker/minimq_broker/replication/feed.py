@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import grpc.aio
 
 from minimq_broker.core.in_sync import InSync
 from minimq_broker.core.state import QueueKey
 from minimq_broker.replication.copying import FRAME_BYTES, state_frames
+from minimq_broker.replication.frames import HEARTBEAT_S, SILENCE_S
+from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.kept_offsets import Kept
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import MiniMQError, StoreError
@@ -21,9 +24,6 @@ from minimq_proto.v1 import replication_pb2
 Context = grpc.aio.ServicerContext[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
 log = logging.getLogger(__name__)
 
-#: After this time without a word the stream is over, in seconds; either side says something more often.
-SILENCE_S = 3.0
-HEARTBEAT_S = 0.5
 #: A slave hears of what is confirmed with the next entries, or after this time in seconds.
 _TELL_CONFIRMED_S = 0.02
 #: With more to read than this, it is read beside the event loop: it may have to come from the disk.
@@ -34,13 +34,21 @@ _RETRY_S = 0.5
 _DRAIN_S = 0.5
 
 
+class Introduced(NamedTuple):
+    """Who a slave says that it is: its id, and what tells processes with the same id apart."""
+
+    replica_id: int
+    run: int
+    address: str
+
+
 class Feed:
     """Feeds one slave. Lives on one event loop.
 
     Args:
         store: whose log is streamed.
         in_sync: is told what the slave does.
-        replica_id: of the slave.
+        follower: who the slave is.
         position: up to where its log is the same; None when it has to copy everything.
         moved: called when the slave has synced more, has come or has gone.
         record: records offsets that were kept at the slave.
@@ -50,14 +58,15 @@ class Feed:
         self,
         store: MessageStore,
         in_sync: InSync,
-        replica_id: int,
+        follower: Introduced,
         position: int | None,
         moved: Callable[[], None],
         record: Callable[[Sequence[Kept]], Awaitable[None]],
     ) -> None:
         self._store = store
         self._in_sync = in_sync
-        self._replica_id = replica_id
+        self.follower = follower
+        self._replica_id = follower.replica_id
         self._position = position
         self._copies = position is None
         self._copied_to = store.end
@@ -83,6 +92,11 @@ class Feed:
         """Log position of the next entry that is sent."""
         return self._position or 0
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the stream is over, or will be soon."""
+        return self._end.is_set() or self._has_ended.is_set()
+
     def wake(self) -> None:
         """The log has grown, or more of it is confirmed."""
         self._more.set()
@@ -92,7 +106,7 @@ class Feed:
         self._end.set()
 
     async def ended(self) -> None:
-        """Return when the slave does not count as connected any more."""
+        """Return when the slave does not count as connected any more, and nothing looks into the store."""
         await self._has_ended.wait()
 
     async def run(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Context) -> None:
@@ -120,8 +134,10 @@ class Feed:
             self._moved()
             for task in (*tasks, recorder):
                 task.cancel()
-            await asyncio.gather(*tasks, recorder, return_exceptions=True)
-            self._has_ended.set()
+            try:
+                await to_the_end(asyncio.gather(*tasks, recorder, return_exceptions=True))
+            finally:
+                self._has_ended.set()
             log.info("replication: slave is gone id=%d", self._replica_id)
         with contextlib.suppress(TimeoutError):  # one that does not read any more is cut off
             async with asyncio.timeout(_DRAIN_S):
@@ -188,7 +204,7 @@ class Feed:
 
     async def _send_copy(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> int:
         """Send all rows of the state that was saved last. Returns from where the log follows."""
-        snapshot = await asyncio.to_thread(self._store.snapshot)
+        snapshot = await to_the_end(asyncio.to_thread(self._store.snapshot))
         start = self._store.log.start
         for frame in state_frames(snapshot, start):
             await self._write(writer, frame)
@@ -209,7 +225,7 @@ class Feed:
     async def _next_frame(self, position: int) -> replication_pb2.ReplicaFrame:
         behind = self._store.end - position
         if behind > _FAR_BEHIND_BYTES:
-            entries = await asyncio.to_thread(self._store.entries, position, FRAME_BYTES)
+            entries = await to_the_end(asyncio.to_thread(self._store.entries, position, FRAME_BYTES))
         else:
             entries = self._store.entries(position, FRAME_BYTES) if behind else []
         if behind and not entries:

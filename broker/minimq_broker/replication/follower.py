@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -12,17 +13,18 @@ import grpc
 import grpc.aio
 
 from minimq_broker.replication.copying import take_copy
-from minimq_broker.replication.feed import HEARTBEAT_S, SILENCE_S
+from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
+from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.jobs import ReplicaJob
 from minimq_common import rpc
-from minimq_common.errors import CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
+from minimq_common.errors import BrokerConflict, CopyNeeded, MiniMQError, StoreError, Unavailable
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:
+    from minimq_broker.replication.frames import ReplicaStream
     from minimq_proto.v1.replication_pb2_grpc import ReplicationAsyncStub
-
-    _Stream = grpc.aio.StreamStreamCall[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +42,12 @@ class Whom:
     """Whom a slave follows: the master of a term of its replica set.
 
     Attributes:
-        cluster, broker_name: the replica set.
-        replica_id: that of the slave itself.
+        own: the slave itself.
         term: the term.
         address: HOST:PORT of the master.
     """
 
-    cluster: str
-    broker_name: str
-    replica_id: int
+    own: OwnReplica
     term: int
     address: str
 
@@ -78,6 +77,11 @@ class Follower:
     def lost_s(self) -> float:
         """For how long there has been no master, in seconds; 0 while this broker follows."""
         return 0.0 if self.connected else self._loop.time() - self._lost_at
+
+    @property
+    def peer(self) -> str:
+        """Whom it follows, for the texts of errors."""
+        return f"master {self.whom.address}"
 
     def start(self) -> None:
         """Begin to follow."""
@@ -119,26 +123,28 @@ class Follower:
             self._lost_at = self._loop.time()
         self.connected = False
         self._anew = self._anew or isinstance(error, CopyNeeded)
-        peer = f"master {self.whom.address}"
-        cause = rpc.from_rpc_error(error, peer) if isinstance(error, grpc.RpcError) else error
+        cause = rpc.from_rpc_error(error, self.peer) if isinstance(error, grpc.RpcError) else error
+        if isinstance(cause, BrokerConflict):  # there is a master, but it is not for this broker to follow
+            self._lost_at = self._loop.time()
         complaint = type(cause).__name__ if isinstance(cause, Unavailable) else str(cause)
         if complaint != self._complaint:
             log.warning("replication: stream broken, trying again master=%s reason=%s", self.whom.address, cause)
         self._complaint = complaint
 
-    async def _follow(self, stream: _Stream) -> None:
+    async def _follow(self, stream: ReplicaStream) -> None:
         """Follow over one stream until it breaks, which raises."""
         try:
             async with asyncio.timeout(SILENCE_S):
                 await stream.write(replication_pb2.ReplicaRequest(follow=self._introduction()))
-            frame = await _next(stream)
-            if frame.WhichOneof("first") == "copy":
-                log.info("replication: copying everything master=%s", self.whom.address)
-                await self._copy(frame, stream)
-                self._anew = False
-            else:
-                self._check_kin(frame.go_on)
-                await self._cut(frame.go_on.position)
+            async with _living(stream):
+                frame = await next_frame(stream, FIRST_WORD_S, self.peer)
+                if frame.WhichOneof("first") == "copy":
+                    log.info("replication: copying everything master=%s", self.whom.address)
+                    await take_copy(self._engine, frame, lambda: next_frame(stream, SILENCE_S, self.peer))
+                    self._anew = False
+                else:
+                    self._check_kin(frame.go_on)
+                    await self._cut(frame.go_on.position)
             await self._engine.offsets.retain_topics()  # as long as there are none that come with the next entries
             self._found(frame)
             await _Intake(self, self._engine, stream).run(frame)
@@ -146,32 +152,19 @@ class Follower:
             stream.cancel()
 
     def _introduction(self) -> replication_pb2.Follow:
-        store, whom = self._engine.store, self.whom
+        store, own = self._engine.store, self.whom.own
         return replication_pb2.Follow(
-            cluster=whom.cluster,
-            broker_name=whom.broker_name,
-            replica_id=whom.replica_id,
-            term=whom.term,
+            cluster=own.cluster,
+            broker_name=own.broker_name,
+            replica_id=own.replica_id,
+            run=own.run,
+            address=own.address,
+            term=self.whom.term,
             terms=[replication_pb2.TermStart(term=start.term, position=start.position) for start in store.state.terms],
             log_start=store.log.start,
             log_end=store.end,
             anew=self._anew,
         )
-
-    async def _copy(self, first: replication_pb2.ReplicaFrame, stream: _Stream) -> None:
-        """Put a copy of the master's store in the place of this one, and keep saying that the slave lives."""
-
-        async def live() -> None:
-            while True:
-                await stream.write(replication_pb2.ReplicaRequest())
-                await asyncio.sleep(HEARTBEAT_S)
-
-        living = asyncio.create_task(live(), name="follow-live")
-        try:
-            await take_copy(self._engine, first, lambda: _next(stream))
-        finally:
-            living.cancel()
-            await asyncio.gather(living, return_exceptions=True)
 
     def _check_kin(self, go_on: replication_pb2.GoOn) -> None:
         """Raise `StoreError` when the log is that of another broker, of which nothing may be taken away."""
@@ -180,8 +173,8 @@ class Follower:
             return
         if store.entries(position, 1) != [go_on.term_entry]:
             raise StoreError(
-                f"the log of this broker is not one of {self.whom.broker_name}: its term {go_on.term.term} began in "
-                "another way; give it the data directory of this replica, or an empty one"
+                f"the log of this broker is not one of {self.whom.own.broker_name}: its term {go_on.term.term} began "
+                "in another way; give it the data directory of this replica, or an empty one"
             )
 
     async def _cut(self, position: int) -> None:
@@ -203,7 +196,7 @@ class Follower:
 class _Intake:
     """Takes entries from one stream in. Frames go on coming while earlier ones are synced, within bounds."""
 
-    def __init__(self, follower: Follower, engine: Engine, stream: _Stream) -> None:
+    def __init__(self, follower: Follower, engine: Engine, stream: ReplicaStream) -> None:
         self._follower = follower
         self._engine = engine
         self._stream = stream
@@ -226,15 +219,14 @@ class _Intake:
                 await self._take(frame)
                 if acknowledging.done():
                     acknowledging.result()
-                frame = await _next(self._stream)
+                frame = await next_frame(self._stream, SILENCE_S, self._follower.peer)
         except asyncio.CancelledError:
             if self._failure is not None:  # it was the stream that was cancelled, by us
                 raise self._failure from None
             raise
         finally:
             acknowledging.cancel()
-            await self._settle()
-            await asyncio.gather(acknowledging, return_exceptions=True)
+            await to_the_end(asyncio.gather(self._settle(), acknowledging, return_exceptions=True))
 
     async def _take(self, frame: replication_pb2.ReplicaFrame) -> None:
         if frame.entries:
@@ -266,11 +258,10 @@ class _Intake:
         self._news.set()
 
     async def _settle(self) -> None:
-        """Return when nothing is on its way to the disk; not even the end of the task cuts this short."""
+        """Return when nothing is on its way to the disk."""
         while self._pending_bytes:
             self._settled.clear()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._settled.wait()
+            await self._settled.wait()
 
     async def _acknowledge(self) -> None:
         """Say what is synced, at once and every now and then."""
@@ -299,13 +290,23 @@ class _Intake:
         return request
 
 
-async def _next(stream: _Stream) -> replication_pb2.ReplicaFrame:
-    """Return the next frame. Raises when the stream is over, or silent for too long."""
+@contextlib.asynccontextmanager
+async def _living(stream: ReplicaStream) -> AsyncIterator[None]:
+    """Keep saying that the slave lives, while it has nothing to acknowledge yet."""
+    over = asyncio.Event()
+
+    async def live() -> None:
+        while not over.is_set():
+            await stream.write(replication_pb2.ReplicaRequest())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await over.wait()
+
+    living = asyncio.create_task(live(), name="follow-live")
     try:
-        async with asyncio.timeout(SILENCE_S):
-            frame = await stream.read()
-    except TimeoutError:
-        raise DeadlineExceeded(f"the master said nothing for {SILENCE_S} s") from None
-    if not isinstance(frame, replication_pb2.ReplicaFrame):
-        raise Unavailable("the master has ended the stream")
-    return frame
+        yield
+        over.set()
+        await asyncio.wait((living,), timeout=SILENCE_S)  # a write that is cut short would break the stream
+    finally:
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)

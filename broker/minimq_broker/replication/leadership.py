@@ -11,9 +11,9 @@ from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.term_history import TermStart, common_point
 from minimq_broker.replication.controller import Controller
-from minimq_broker.replication.feed import Context, Feed
+from minimq_broker.replication.feed import Context, Feed, Introduced
 from minimq_broker.services.engine import Engine
-from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
+from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.replica_set import ReplicaSet
 from minimq_proto.v1 import replication_pb2
 
@@ -54,6 +54,8 @@ class Leadership:
         self._lease_until = lease_until
         self._ended = False
         self._feeds: dict[int, Feed] = {}
+        #: Of whom it was said that another has their id.
+        self._refused: set[Introduced] = set()
         self._look = asyncio.Event()
         self.record = record
         self.in_sync = InSync(
@@ -144,7 +146,7 @@ class Leadership:
         self.end()
         for feed in self._feeds.values():
             feed.end()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *(feed.ended() for feed in self._feeds.values()), return_exceptions=True)
 
     # ---- slaves ---------------------------------------------------------------------------------
 
@@ -158,21 +160,40 @@ class Leadership:
 
         Raises:
             StaleTerm: it follows another term.
+            BrokerConflict: another process has the same id.
         """
-        replica_id = follow.replica_id
-        while (former := self._feeds.pop(replica_id, None)) is not None:  # a replica that comes again has left before
-            former.end()
+        follower = Introduced(follow.replica_id, follow.run, follow.address)
+        replica_id = follower.replica_id
+        if replica_id == self._own_id:
+            raise self._conflict(follower, self.record.master_address)
+        while (former := self._feeds.get(replica_id)) is not None:
+            if former.follower.run != follower.run and not former.is_ending:
+                raise self._conflict(follower, former.follower.address)
+            former.end()  # a replica that comes again has left before
             await former.ended()
+            if self._feeds.get(replica_id) is former:
+                del self._feeds[replica_id]
         if follow.term != self.term or self._ended:
             raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
         record = self._engine.offsets.take_over
-        feed = Feed(self._store, self.in_sync, replica_id, self._meeting_point(follow), self._moved, record)
+        feed = Feed(self._store, self.in_sync, follower, self._meeting_point(follow), self._moved, record)
         self._feeds[replica_id] = feed
         try:
             await feed.run(requests, context)
         finally:
             if self._feeds.get(replica_id) is feed:
                 del self._feeds[replica_id]
+
+    def _conflict(self, follower: Introduced, other: str) -> BrokerConflict:
+        """Two logs must never count as one replica, so whoever is there stays, and whoever comes is refused."""
+        conflict = BrokerConflict(
+            f"replica {follower.replica_id} of {self.record} is at {other}, but {follower.address} says that it is "
+            "that one, too: give one of them another --id, or end it"
+        )
+        if follower not in self._refused:
+            self._refused.add(follower)
+            log.error("replication: a slave is refused reason=%s", conflict)
+        return conflict
 
     def _meeting_point(self, follow: replication_pb2.Follow) -> int | None:
         """Return up to where the log of a slave is that of this broker; None when it cannot be gone on with."""

@@ -12,13 +12,14 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, Whom
 from minimq_broker.replication.leadership import Leadership, lease_clock
+from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
 from minimq_common.replica_set import ReplicaSet, Report, shown_id_of_slave
@@ -37,20 +38,6 @@ _RESIGN_S = 1.0
 _LOOK_S = 0.25
 #: A slave that found no master for so many leases serves groups: by then another would have been elected.
 _ALONE_AFTER = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class OwnReplica:
-    """What a broker says of itself to its controller; see `Report`."""
-
-    cluster: str
-    broker_name: str
-    replica_id: int
-    run: int
-    address: str
-    founds: bool
-    sync: bool
-    min_in_sync: int
 
 
 class RoleKeeper:
@@ -247,7 +234,7 @@ class RoleKeeper:
         elif record.master_id == self.own.replica_id:  # an earlier run of this broker: it waits to be elected
             await self._end_role()
         else:
-            whom = Whom(record.cluster, record.broker_name, self.own.replica_id, record.term, record.master_address)
+            whom = Whom(self.own, record.term, record.master_address)
             if self.follower is None or self.follower.whom != whom:
                 await self._follow(whom)
 

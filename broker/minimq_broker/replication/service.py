@@ -9,11 +9,10 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-from minimq_broker.replication.backup import send_snapshot
-from minimq_broker.replication.feed import SILENCE_S
+from minimq_broker.replication.backup import Snapshots
+from minimq_broker.replication.frames import SILENCE_S
 from minimq_broker.replication.roles import RoleKeeper
-from minimq_broker.services.engine import Engine
-from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, StaleTerm
+from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, NotMaster, StaleTerm
 from minimq_common.rpc import abort
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
@@ -26,11 +25,11 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
     Args:
         cluster, broker_name: the replica set.
         roles: what knows whether this broker leads; None when it stands alone.
-        engine: what copies are taken of.
+        snapshots: sends copies.
     """
 
-    def __init__(self, cluster: str, broker_name: str, roles: RoleKeeper | None, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, cluster: str, broker_name: str, roles: RoleKeeper | None, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
         self._cluster = cluster
         self._broker_name = broker_name
         self._roles = roles
@@ -41,7 +40,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         try:
             await self._serve(requests, context)
         except MiniMQError as error:
-            level = logging.DEBUG if isinstance(error, NotMaster | StaleTerm) else logging.WARNING
+            level = logging.DEBUG if isinstance(error, NotMaster | StaleTerm | BrokerConflict) else logging.WARNING
             log.log(level, "replication: a stream is refused or ended reason=%s", error)
             await abort(context, error)
 
@@ -53,7 +52,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
             raise InvalidArgument(f"nothing was asked for within {SILENCE_S} s") from None
         match first and first.WhichOneof("first"):
             case "snapshot":
-                await send_snapshot(self._engine, context)
+                await self._snapshots.send(context)
             case "follow":
                 assert first is not None
                 await self._feed(first.follow, requests, context)

@@ -11,12 +11,14 @@ import pytest
 
 from minimq_broker.core.in_sync import InSync, Patience
 from minimq_broker.replication import feed as feed_module
-from minimq_broker.replication.feed import Feed
+from minimq_broker.replication.feed import Feed, Introduced
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.kept_offsets import Kept
 from minimq_common.errors import NotEnoughReplicas
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import with_engine
+
+SLAVE = Introduced(1, 7, "host:1")
 
 
 class Frames:
@@ -53,7 +55,7 @@ def test_what_comes_later_does_not_pass_by_what_was_refused(tmp_path: Path, monk
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         in_sync = InSync(0, {0}, Patience(), 0.0, sync=False)
-        feed = Feed(engine.store, in_sync, 1, engine.store.end, lambda: None, record)
+        feed = Feed(engine.store, in_sync, SLAVE, engine.store.end, lambda: None, record)
         frames = Frames()
 
         async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
@@ -94,7 +96,7 @@ def test_nothing_of_a_feed_goes_on_when_it_has_ended(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         feed = Feed(
-            engine.store, InSync(0, {0}, Patience(), 0.0, sync=False), 1, engine.store.end, lambda: None, record
+            engine.store, InSync(0, {0}, Patience(), 0.0, sync=False), SLAVE, engine.store.end, lambda: None, record
         )
 
         async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:

@@ -1,0 +1,43 @@
+"""What both ends of a stream of replication go by: how long either may be silent, and how a frame is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from minimq_common.errors import DeadlineExceeded, Unavailable
+from minimq_proto.v1 import replication_pb2
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    ReplicaStream = grpc.aio.StreamStreamCall[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
+
+#: After this time without a word the stream is over, in seconds; either side says something more often.
+SILENCE_S = 3.0
+HEARTBEAT_S = 0.5
+#: But a broker may have much to read from its disk before it says the first word.
+FIRST_WORD_S = 30.0
+
+
+async def next_frame(stream: ReplicaStream, patience_s: float, peer: str) -> replication_pb2.ReplicaFrame:
+    """Return the next frame that a broker sends.
+
+    Args:
+        stream: to the broker.
+        patience_s: how long it may take, in seconds.
+        peer: who it is, for the texts of errors.
+
+    Raises:
+        DeadlineExceeded: there was none in that time.
+        Unavailable: the broker has ended the stream.
+        grpc.RpcError: the stream broke.
+    """
+    try:
+        async with asyncio.timeout(patience_s):
+            frame = await stream.read()
+    except TimeoutError:
+        raise DeadlineExceeded(f"{peer} said nothing for {patience_s} s") from None
+    if not isinstance(frame, replication_pb2.ReplicaFrame):
+        raise Unavailable(f"{peer} has ended the stream")
+    return frame

@@ -1,0 +1,136 @@
+"""Replicas in this process, at a controller: what takes a fault that happens at one moment."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.replication import feed, follower, frames
+from minimq_broker.replication.follower import Follower, Whom
+from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.roles import new_run
+from minimq_broker.store.message_store import MessageStore, Snapshot
+from minimq_broker.store.segment import Row, Segment
+from minimq_common.errors import InternalError
+from support.controller_process import ControllerProcess
+from support.replica import CLUSTER, NAME, replica, until
+from support.replica_engine import make_topic, replica_engine
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[str]:
+    with ControllerProcess(tmp_path / "controller", 1.0) as running:
+        yield running.address
+
+
+def test_of_two_processes_with_one_id_the_first_stays(
+    tmp_path: Path, controller: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their logs must never count as one replica, and they must not end each other's streams in turns."""
+
+    async def test() -> None:
+        async with replica(tmp_path / "0", controller, 0) as master:
+            await until(lambda: master.in_sync)
+            async with replica(tmp_path / "2", controller, 1) as other:
+                async with replica(tmp_path / "1", controller, 1) as slave:
+                    await until(lambda: master.in_sync == {0, 1})
+                    here, there = slave.roles, other.roles
+                    await until(lambda: "a slave is refused" in caplog.text)
+                    assert here.follower is not None
+                    assert there.follower is not None
+                    first, second = (here, there) if here.follower.connected else (there, here)
+                    refused = next(record for record in caplog.records if "a slave is refused" in record.message)
+                    assert first.own.address in refused.message
+                    assert second.own.address in refused.message
+                    assert "--id" in refused.message
+                    await until(lambda: "stream broken" in caplog.text)
+                    await make_topic(master.engine)
+                    assert first.follower is not None
+                    assert second.follower is not None
+                    assert first.follower.connected
+                    assert not second.follower.connected
+                    # It is told again and again that there is a master, so it does not serve groups by itself.
+                    refused_s = second.follower.lost_s
+                    await until(lambda: second.follower is not None and second.follower.lost_s < refused_s)
+                    assert sum("a slave is refused" in record.message for record in caplog.records) == 1
+                    assert master.in_sync == {0, 1}
+                # The other one is taken once the first has left.
+                await until(lambda: other.roles.follower is not None and other.roles.follower.connected)
+
+    asyncio.run(test())
+
+
+def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[Path] = []
+    put = Segment.put
+
+    def put_or_fail(
+        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
+    ) -> None:
+        if any(segment.path.is_relative_to(path) for path in broken):
+            raise OSError(errno.EIO, "no more")
+        put(segment, txn, entries, rows)
+
+    monkeypatch.setattr(Segment, "put", put_or_fail)
+
+    async def test() -> None:
+        async with (
+            replica(tmp_path / "0", controller, 0) as master,
+            replica(tmp_path / "1", controller, 1) as slave,
+        ):
+            await until(lambda: master.in_sync == {0, 1})
+            queue = await make_topic(master.engine, 10)
+            await until(lambda: slave.engine.slot.extent.end == master.engine.slot.extent.end)
+            broken.append(tmp_path / "0")
+            with pytest.raises(InternalError):
+                await make_topic(master.engine, name="other")
+            await until(lambda: slave.roles.is_master)
+            await until(lambda: not master.roles.is_master)
+            broken.clear()  # it is left as it is until it is started anew
+            assert master.engine.slot.extent.has_failed
+            assert slave.engine.store.queue_end(queue).offset == 10
+            assert (await make_topic(slave.engine, 1, name="more")).topic_id > queue.topic_id
+
+    asyncio.run(test())
+
+
+def test_a_master_may_have_much_to_read_before_its_first_word(
+    tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (feed, follower, frames):
+        monkeypatch.setattr(module, "SILENCE_S", 0.5)
+    monkeypatch.setattr(follower, "HEARTBEAT_S", 0.1)
+    gate, looks = threading.Event(), []
+    snapshot = MessageStore.snapshot
+
+    def slowly(store: MessageStore) -> Snapshot:
+        looks.append(store)
+        gate.wait(20)
+        return snapshot(store)
+
+    monkeypatch.setattr(MessageStore, "snapshot", slowly)
+
+    async def test() -> None:
+        async with replica(tmp_path / "0", controller, 0) as master, replica_engine(tmp_path / "1") as engine:
+            await until(lambda: master.in_sync)
+            await make_topic(master.engine, 10)
+            assert master.roles.leadership is not None
+            own = OwnReplica(CLUSTER, NAME, 1, new_run(), "127.0.0.1:1", founds=False, sync=False, min_in_sync=1)
+            slave = Follower(engine, Whom(own, master.roles.leadership.term, master.roles.own.address))
+            slave._anew = True
+            slave.start()
+            await until(lambda: looks)
+            await asyncio.sleep(1.2)  # longer than either may be silent otherwise
+            gate.set()
+            await until(lambda: slave.connected and engine.slot.extent.end == master.engine.slot.extent.end)
+            assert len(looks) == 1  # it came to the end at the first try
+            await slave.stop()
+
+    asyncio.run(test())

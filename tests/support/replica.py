@@ -1,0 +1,62 @@
+"""One of several replicas in this process: an engine that gets its roles from a controller, and its streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+
+from minimq_broker.core.in_sync import Patience
+from minimq_broker.replication.backup import Snapshots
+from minimq_broker.replication.controller import parse
+from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.roles import RoleKeeper, new_run
+from minimq_broker.replication.service import ReplicationService
+from minimq_broker.services.engine import Engine
+from minimq_common import rpc
+from minimq_proto.v1 import replication_pb2_grpc
+from support.replica_engine import replica_engine
+
+CLUSTER, NAME = "c", "broker-a"
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A replica that runs."""
+
+    engine: Engine
+    roles: RoleKeeper
+
+    @property
+    def in_sync(self) -> frozenset[int]:
+        """Those in sync, as the master knows them; none when this is not the master."""
+        return self.roles.leadership.in_sync.members if self.roles.leadership else frozenset()
+
+
+@asynccontextmanager
+async def replica(path: Path, controller: str, replica_id: int) -> AsyncIterator[Replica]:
+    """Run a replica of `NAME`; only replica 0 founds a replica set."""
+    async with replica_engine(path) as engine:
+        server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+        address = await rpc.bind(server, "127.0.0.1:0")
+        own = OwnReplica(CLUSTER, NAME, replica_id, new_run(), address, not replica_id, sync=False, min_in_sync=1)
+        roles = RoleKeeper(engine, own, parse(controller), Patience(), lambda: None)
+        service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine))
+        replication_pb2_grpc.add_ReplicationServicer_to_server(service, server)
+        await server.start()
+        roles.start()
+        try:
+            yield Replica(engine, roles)
+        finally:
+            await roles.stop()
+            await server.stop(None)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something on the loop; the test has a limit for all it waits for."""
+    while not condition():  # noqa: ASYNC110 - another task's doing, which tells nobody
+        await asyncio.sleep(0.01)

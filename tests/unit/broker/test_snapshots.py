@@ -1,0 +1,64 @@
+"""A copy that is taken of a broker, as retention sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.replication import backup
+from minimq_broker.replication.backup import Snapshots
+from minimq_broker.services.engine import Engine
+from minimq_proto.v1 import replication_pb2
+from support.replica_engine import make_topic, with_engine
+
+
+class Reader:
+    """Takes frames of a stream, as far as it is let."""
+
+    def __init__(self) -> None:
+        self.frames: list[replication_pb2.ReplicaFrame] = []
+        self.turn = asyncio.Semaphore(0)
+        self.waits = asyncio.Event()
+
+    async def write(self, frame: replication_pb2.ReplicaFrame) -> None:
+        self.waits.set()
+        await self.turn.acquire()
+        self.frames.append(frame)
+
+
+@pytest.mark.parametrize("patience_s", [20.0, 0.0])
+def test_what_a_copy_needs_stays_as_long_as_it_moves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    monkeypatch.setattr(backup, "_STUCK_S", patience_s)
+    monkeypatch.setattr(backup, "FRAME_BYTES", 1)
+
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        await make_topic(engine, 10)
+        snapshots, reader = Snapshots(engine), Reader()
+        assert snapshots.lowest_needed() == NOTHING_NEEDED
+        sending = asyncio.create_task(snapshots.send(cast("Any", reader)))
+        needed = []
+        while not sending.done():
+            reader.waits.clear()
+            reader.turn.release()
+            waiting = asyncio.create_task(reader.waits.wait())
+            await asyncio.wait((sending, waiting), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            needed.append(snapshots.lowest_needed())
+        await sending
+        entries = [frame.position for frame in reader.frames if frame.entries]
+        assert len(entries) == 3
+        if patience_s:
+            assert needed == sorted(needed)
+            assert {*entries} <= {*needed}
+        else:
+            assert {*needed} == {NOTHING_NEEDED}
+        assert snapshots.lowest_needed() == NOTHING_NEEDED
+
+    with_engine(tmp_path, test)
