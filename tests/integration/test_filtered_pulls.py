@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster
+from minimq import Admin, LocalCluster, PullConsumer
 from minimq_common.batch import tag_hash
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_sender import RawSender
 from support.stores import make_batch
+from support.waiting import wait_until
 
+PATIENCE_S = 30.0
 RED, BLUE = tag_hash("red"), tag_hash("blue")
 
 
@@ -107,6 +109,20 @@ def test_arrivals_that_are_passed_over_are_told_of_now_and_then_only(reader: Raw
         seen.append(next(frames))
     assert offsets(seen) == [200]
     assert len(seen) - 1 <= time.monotonic() - began  # at most one a second
+
+
+def test_a_consumer_is_sent_what_it_wants_alone(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("t", queues=1)
+        with RawMember(cluster.brokers[0].address, "sender") as sender:
+            send(sender, "t", *["blue"] * 50, "red", *["blue"] * 50)
+        with PullConsumer(cluster.nameserver, group="g") as consumer:
+            consumer.subscribe("t", "red || green")
+            assert len(wait_until(lambda: consumer.poll(0.2), PATIENCE_S)) == 2
+            wait_until(lambda: consumer.poll(0.0) == [] and consumer.at_end(), PATIENCE_S)
+        [status] = admin.broker_status()
+        assert status.report is not None
+        assert status.report.messages_out == 2
 
 
 def test_passing_over_crosses_segments(tmp_path: Path) -> None:
