@@ -141,6 +141,23 @@ def test_a_queue_that_comes_is_granted_to_those_who_asked_before(
         assert member.granted().queue_id == 2
 
 
+def test_who_waits_for_a_queue_waits_on_when_its_topic_is_made_anew(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str
+) -> None:
+    """And gets it: the former owner has not asked for it again."""
+    address = cluster.brokers[0].address
+    with RawMember(address, f"{group}-owns") as owner, RawMember(address, f"{group}-waits") as waiting:
+        owner.join(group, topic)
+        owner.ask(group, topic, 0)
+        owner.granted()
+        waiting.join(group, topic)
+        waiting.ask(group, topic, 0)
+        owner.hear("wanted")
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=4)
+        assert waiting.granted().queue_id == 0
+
+
 def test_who_has_left_gets_no_queue_that_comes(
     cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], group: str
 ) -> None:

@@ -50,10 +50,10 @@ class LeaseKeeper:
         self._news: asyncio.Queue[LeaseEvent] = asyncio.Queue()
         #: What members said when they asked: how often they had given a queue back. 0 is left out.
         self._given_back: dict[tuple[str, LeaseKey], int] = {}
-        #: Wishes for queues that are not here, by group and client, then by topic and number: they may come, or come
-        #: back, without the client noticing that they were away.
-        self._absent: dict[tuple[str, str], dict[tuple[str, int], _Wish]] = {}
-        engine.topics_came = self._look_for_absent
+        #: Wishes that are not granted, by group and client, then by topic and number. A queue that is not here may come
+        #: yet, or come back without the client noticing that it was away.
+        self._wishes: dict[tuple[str, str], dict[tuple[str, int], _Wish]] = {}
+        engine.topics_came = self._ask_again
         engine.receive(self._deliver(), "lease-news")
 
     def retire(self) -> None:
@@ -88,9 +88,9 @@ class LeaseKeeper:
             return  # it was given up meanwhile
         for wish in wishes:
             item = wish.item
+            self._wishes.setdefault((group, client_id), {})[item.topic, item.queue_id] = wish
             key = self._find(group, item)
             if key is None:
-                self._absent.setdefault((group, client_id), {})[item.topic, item.queue_id] = wish
                 continue
             queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
             self._note_given_back(client_id, key, item.given_back)
@@ -98,22 +98,22 @@ class LeaseKeeper:
             self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
         self._wind()
 
-    def _look_for_absent(self) -> None:
+    def _ask_again(self) -> None:
         """Ask for those queues that have come for members that wait for them."""
-        for (group, client_id), wishes in list(self._absent.items()):
-            come = [wish for wish in wishes.values() if self._find(group, wish.item) is not None]
-            for wish in come:
-                del wishes[wish.item.topic, wish.item.queue_id]
-            if not wishes:
-                del self._absent[group, client_id]
+        for (group, client_id), wishes in self._wishes.items():
+            come = [wish for wish in wishes.values() if self._has_come(group, client_id, wish)]
             if come:
                 self._engine.receive(self._ask(group, client_id, come), "lease-wishes")
+
+    def _has_come(self, group: str, client_id: str, wish: _Wish) -> bool:
+        key = self._find(group, wish.item)
+        return key is not None and client_id not in self._engine.leases.status(key, self._loop.time()).waiting
 
     def release(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueEpoch]) -> None:
         """Take queues back from a member; what it owned is held for it as long as its group says."""
         queues = list(queues)
         for item in queues:
-            self._absent.get((group, client_id), {}).pop((item.topic, item.queue_id), None)
+            self._forget_wish(group, client_id, item.topic, item.queue_id)
         for key, _ in self._present(group, queues):
             self._later(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
         self._wind()
@@ -127,7 +127,7 @@ class LeaseKeeper:
     def drop(self, group: str, client_id: str) -> None:
         """Take all queues from a member that leaves its group; called before it is out of the member list."""
         self._later(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
-        self._absent.pop((group, client_id), None)
+        self._wishes.pop((group, client_id), None)
         for client, key in [item for item in self._given_back if item[0] == client_id and item[1].group == group]:
             del self._given_back[client, key]
         self._wind()
@@ -145,6 +145,12 @@ class LeaseKeeper:
             self._given_back[client_id, key] = times
         else:
             self._given_back.pop((client_id, key), None)
+
+    def _forget_wish(self, group: str, client_id: str, topic: str, queue_id: int) -> None:
+        wishes = self._wishes.get((group, client_id), {})
+        wishes.pop((topic, queue_id), None)
+        if not wishes:
+            self._wishes.pop((group, client_id), None)
 
     def _hold_s(self, group: str) -> float:
         agreement = self._engine.groups.agreement(group)
@@ -211,6 +217,7 @@ class LeaseKeeper:
                 if self._engine.leases.owner(key) == (client_id, epoch):  # otherwise given back meanwhile
                     granted = self._granted(key, epoch)
                     granted.given_back = self._given_back.get((client_id, key), 0)
+                    self._forget_wish(key.group, client_id, granted.topic, granted.queue_id)
                     self._tell(client_id, broker_pb2.SessionEvent(granted=granted))
             case Wanted(client_id, key):
                 wanted = broker_pb2.QueueWanted(
