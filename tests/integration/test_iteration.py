@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -43,7 +44,12 @@ def make(cluster: LocalCluster, queue: MessageQueue, group: str, **options: obje
 
 def take(consumer: PullConsumer, count: int) -> list[int]:
     """Loop as users do who do not wait for the garbage collector: the loop is left open."""
-    return [message.queue_offset for message in itertools.islice(iter(consumer), count)]
+    too_late = threading.Timer(PATIENCE_S, consumer.close)
+    too_late.start()
+    try:
+        return [message.queue_offset for message in itertools.islice(iter(consumer), count)]
+    finally:
+        too_late.cancel()
 
 
 def test_a_loop_that_is_left_commits_what_it_went_beyond(
