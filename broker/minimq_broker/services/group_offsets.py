@@ -122,7 +122,7 @@ class GroupOffsets:
             NotMaster, NotEnoughReplicas: it is not recorded, or not everywhere.
         """
         for (group, forced), own in _by_group(rows).items():
-            await self._engine.record(partial(_decide, group, own, forced))
+            await self._engine.record(partial(_decide, group, own, forced=forced))
 
     async def retain_topics(self) -> None:
         """Forget what is kept of topics that are no more; another one may get the same id."""
@@ -145,7 +145,7 @@ def _by_group(rows: Sequence[Kept]) -> dict[tuple[str, bool], list[Kept]]:
     return grouped
 
 
-def _decide(group: str, rows: Sequence[Kept], forced: bool, state: State) -> OffsetsCommitted | None:
+def _decide(group: str, rows: Sequence[Kept], state: State, *, forced: bool) -> OffsetsCommitted | None:
     """Return what is recorded of offsets of a group: nobody has read what is behind the end of a queue."""
     topics = {topic.topic_id for topic in state.topics.values()}
     offsets = tuple(
