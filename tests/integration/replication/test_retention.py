@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ OPTIONS: dict[str, Any] = {
 
 
 def size_of(broker: BrokerProcess) -> int:
-    return sum(file.stat().st_size for file in (broker.data_dir / "commitlog").glob("*.mdb"))
+    size = 0
+    for file in (broker.data_dir / "commitlog").glob("*.mdb"):
+        with contextlib.suppress(FileNotFoundError):  # it was deleted this moment
+            size += file.stat().st_size
+    return size
 
 
 def starts_of(broker: BrokerProcess) -> list[int]:
