@@ -13,7 +13,7 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullCon
 from minimq.local.server_process import ServerProcess
 from minimq.receiving.pull_stream import PullStream
 from minimq.transport.broker_link import BrokerLink
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError, OffsetOutOfRange
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError, OffsetOutOfRange, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
@@ -215,7 +215,6 @@ def test_where_assigned_queues_begin(
         lambda consumer, queue: consumer.subscribe("t", "||"),
         lambda consumer, queue: consumer.subscribe("no spaces"),
         lambda consumer, queue: consumer.assign([MessageQueue(queue.topic, "broker-a", 99)]),
-        lambda consumer, queue: consumer.assign([MessageQueue(queue.topic, "broker-z", 0)]),
     ],
 )
 def test_wrong_usage_of_a_consumer_is_named(
@@ -223,6 +222,12 @@ def test_wrong_usage_of_a_consumer_is_named(
 ) -> None:
     with pytest.raises(InvalidArgument):
         call(consumer, MessageQueue(topic, "broker-a", 0))
+
+
+def test_a_queue_of_a_broker_that_is_not_known_may_come(cluster: LocalCluster, topic: str) -> None:
+    consumer = PullConsumer(cluster.nameserver, group="closed")
+    with consumer, pytest.raises(Unavailable, match="broker-z running"):
+        consumer.assign([MessageQueue(topic, "broker-z", 0)])
 
 
 def test_a_closed_consumer_says_so(cluster: LocalCluster, topic: str) -> None:
