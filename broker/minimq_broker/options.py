@@ -16,6 +16,7 @@ from minimq_common.options import check_limits, option
 #: Where Linux says how much memory the control group of this process may use: that of its container.
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _TERM_LEASE_S = 3.0
+_ETCD = "etcd://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,11 @@ class BrokerOptions:
 
     name: str = option("broker-a", "Name of the broker; master and slaves share it.")
     broker_id: int = option(
-        0, "Number of this replica, which never changes; each broker of one name has another.", flag="--id", minimum=0
+        0,
+        "Number of this replica, which never changes; each broker of one name has another.",
+        flag="--id",
+        minimum=0,
+        maximum=(1 << 31) - 1,
     )
     role: Literal["async-master", "sync-master", "slave"] = option(
         "async-master",
@@ -165,13 +170,29 @@ class BrokerOptions:
                 "say with --advertise HOST:PORT which one they shall use"
             )
 
+    def _check_controller(self) -> None:
+        is_etcd = self.controller.startswith(_ETCD)
+        try:
+            for part in self.controller.removeprefix(_ETCD).rstrip("/").split(",") if is_etcd else [self.controller]:
+                check_address(part.strip())
+        except InvalidArgument:
+            is_address = False
+        else:
+            is_address = is_etcd or "," not in self.controller
+        if not is_address:
+            raise InvalidArgument(
+                f"--controller is {self.controller!r}: write HOST:PORT of a name server that was started with "
+                "--controller-dir, or etcd://HOST:PORT[,HOST:PORT]"
+            )
+
     def _check_replication(self) -> None:
-        if self.term_lease_s != _TERM_LEASE_S and not self.controller.startswith("etcd://"):
+        if self.term_lease_s != _TERM_LEASE_S and not self.controller.startswith(_ETCD):
             raise InvalidArgument(
                 f"--term-lease is {self.term_lease_s:g}: a broker decides on it only with --controller etcd://..., "
                 "a name server that is the controller has a --term-lease of its own"
             )
         if self.controller:
+            self._check_controller()
             return
         remedy = "give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
         if self.broker_id:

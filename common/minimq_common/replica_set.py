@@ -60,6 +60,7 @@ class Report:
         min_in_sync: as such, the fewest members with which it accepts anything.
         last_term: the latest term that its log knows; 0 when it knows none.
         log_end: the position behind its last entry on disk.
+        log_id: what tells its log from those of other replica sets; "" when it is not known.
         resigns: it stops: if it is the master, it has acknowledged its last send already.
 
     Raises:
@@ -76,6 +77,7 @@ class Report:
     min_in_sync: int = 1
     last_term: int = 0
     log_end: int = 0
+    log_id: str = ""
     resigns: bool = False
 
     def __post_init__(self) -> None:
@@ -108,6 +110,7 @@ class ReplicaSet:
         lease_s: how long the master holds a lease in this term, in seconds.
         addresses: where each replica was last reached, by replica id.
         log_term: the latest term that the log of the master knew when it was elected.
+        log_id: what tells the log of the set from those of others; "" until a master has said it.
         successor: the replica that was promoted by hand and becomes the master once the lease has run out; the lease
             is renewed no more.
     """
@@ -124,6 +127,7 @@ class ReplicaSet:
     lease_s: float
     addresses: Mapping[int, str] = field(default_factory=dict)
     log_term: int = 0
+    log_id: str = ""
     successor: int | None = None
 
     @property
@@ -171,15 +175,21 @@ def found(report: Report, lease_s: float) -> ReplicaSet | None:
         lease_s=lease_s,
         addresses={report.replica_id: report.address},
         log_term=report.last_term,
+        log_id=report.log_id,
     )
 
 
 def renew(replica_set: ReplicaSet, report: Report) -> ReplicaSet:
-    """Return the record after a report: the same one, or one with the new address of the reporter."""
-    if replica_set.addresses.get(report.replica_id) == report.address:
+    """Return the record after a report: the same one, or one with what it tells anew.
+
+    That is the address of the reporter and, once the master has begun its term, the identity of the log.
+    """
+    leads = replica_set.is_master(report.replica_id, report.run) and report.last_term >= replica_set.term
+    log_id = report.log_id if leads and report.log_id else replica_set.log_id
+    if replica_set.addresses.get(report.replica_id) == report.address and log_id == replica_set.log_id:
         return replica_set
     addresses = {**replica_set.addresses, report.replica_id: report.address}
-    return replace(replica_set, addresses=addresses, version=replica_set.version + 1)
+    return replace(replica_set, addresses=addresses, log_id=log_id, version=replica_set.version + 1)
 
 
 def renews_lease(replica_set: ReplicaSet, report: Report) -> bool:
@@ -293,9 +303,11 @@ def may_lead(replica_set: ReplicaSet, report: Report) -> bool:
 
     Whoever joins the set has the entry with which the term begins. A member whose log does not know the term has lost
     its data since. A master that is alone in its set may have ended before it began: its log has to be no older than
-    when it was elected.
+    when it was elected. A log with another identity is that of another replica set, whatever it knows.
     """
     if report.resigns or report.replica_id not in replica_set.in_sync:
+        return False
+    if report.log_id and replica_set.log_id and report.log_id != replica_set.log_id:
         return False
     known = replica_set.log_term if len(replica_set.in_sync) == 1 else replica_set.term
     return report.last_term >= known

@@ -21,6 +21,7 @@ def replica_set_to_wire(replica_set: ReplicaSet) -> controller_pb2.ReplicaSet:
         lease_ms=round(replica_set.lease_s * 1000),
         addresses=dict(replica_set.addresses),
         log_term=replica_set.log_term,
+        log_id=replica_set.log_id,
         successor=replica_set.successor,
     )
 
@@ -40,6 +41,7 @@ def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
         lease_s=message.lease_ms / 1000,
         addresses=dict(sorted(message.addresses.items())),
         log_term=message.log_term,
+        log_id=message.log_id,
         successor=message.successor if message.HasField("successor") else None,
     )
 
@@ -57,6 +59,7 @@ def report_to_wire(report: Report, known_version: int, wait_s: float) -> control
         min_in_sync=report.min_in_sync,
         last_term=report.last_term,
         log_end=report.log_end,
+        log_id=report.log_id,
         resigns=report.resigns,
         known_version=known_version,
         wait_ms=round(wait_s * 1000),
@@ -80,5 +83,6 @@ def report_from_wire(message: controller_pb2.ReportRequest) -> Report:
         min_in_sync=message.min_in_sync,
         last_term=message.last_term,
         log_end=message.log_end,
+        log_id=message.log_id,
         resigns=message.resigns,
     )

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from minimq_common.errors import BrokerConflict
 from minimq_common.replica_set import ReplicaSet, Report, elect, may_lead, patience, renews_lease
 
 
@@ -40,6 +41,22 @@ class RollCall:
         """Count the lease of a new master."""
         self._patience_s = patience(replica_set.lease_s)
         self._lease_over_at = now + self._patience_s
+
+    def check_alone(self, report: Report, now: float) -> None:
+        """Check that a replica has no other process, which is recognized by its address: one that restarts keeps it.
+
+        Raises:
+            BrokerConflict: another one reported lately, and did not resign.
+        """
+        known = self._heard.get(report.replica_id)
+        if known is None or known.report.resigns or not self._is_recent(known, now):
+            return
+        if known.report.run != report.run and known.report.address != report.address:
+            raise BrokerConflict(
+                f"replica {report.replica_id} of {report.broker_name} (cluster {report.cluster}) is at "
+                f"{known.report.address}, but {report.address} says that it is that one, too: give one of them "
+                "another --id, or end it"
+            )
 
     def hear(self, replica_set: ReplicaSet, report: Report, now: float) -> None:
         """Note a report; that of the master renews its lease, or ends it when it resigns."""

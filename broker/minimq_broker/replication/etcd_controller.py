@@ -36,7 +36,7 @@ class EtcdController:
         deadline = time.monotonic() + wait_s
         view = self._view(report.key)
         await view.look({view.report_key(report.replica_id): msgspec.json.encode(report)})
-        if view.record is None and (founded := rules.found(report, self._term_lease_s)) is not None:
+        if view.record is None and (founded := view.found(report)) is not None:
             await view.replace(founded)
         if view.record is not None and (renewed := rules.renew(view.record, report)) is not view.record:
             await view.replace(renewed)  # or it is, when the next report comes

@@ -21,6 +21,7 @@ import msgspec
 
 from minimq_broker.replication.etcd_link import EtcdLink, Outcome
 from minimq_common.errors import InvalidArgument
+from minimq_common.founding import Founding
 from minimq_common.replica_set import ReplicaSet, Report
 from minimq_common.roll_call import RollCall
 
@@ -46,6 +47,7 @@ class EtcdView:
         self._record_key = self._prefix + "record"
         self._seen: Outcome | None = None
         self._call: RollCall | None = None
+        self._founding = Founding(term_lease_s)
 
     def report_key(self, replica_id: int) -> str:
         """Return the key of the reports of a replica."""
@@ -60,6 +62,12 @@ class EtcdView:
     def is_alive(self, replica_id: int) -> bool:
         """Say whether a replica was seen to report lately."""
         return self._call is not None and replica_id in self._call.alive(time.monotonic())
+
+    def found(self, own: Report) -> ReplicaSet | None:
+        """Return the first record, when it is time and there is a replica that founds the set."""
+        now = time.monotonic()
+        self._founding.hear(own, now)
+        return self._founding.found(now)
 
     async def look(self, puts: dict[str, bytes] | None = None) -> None:
         """Bring the view up to date, after some puts."""
@@ -103,13 +111,21 @@ class EtcdView:
         known, stored = self.record, outcome.stored.get(self._record_key)
         if stored is None:
             self.record = self._call = None
+            for report in self._news(before, outcome):
+                self._founding.hear(report, now)
             return
         self.record = msgspec.json.decode(stored.value, type=ReplicaSet)
         if self._call is None or known is None:
             self._call = RollCall(self.record.lease_s, now)
         elif known.term != self.record.term:
             self._call.begin_term(self.record, now)
-        for key in outcome.stored.keys() - {self._record_key}:
-            # What was there at the first look may be old.
-            if before is not None and before.revision(key) < outcome.revision(key):
-                self._call.hear(self.record, msgspec.json.decode(outcome.stored[key].value, type=Report), now)
+        for report in self._news(before, outcome):
+            self._call.hear(self.record, report, now)
+
+    def _news(self, before: Outcome | None, outcome: Outcome) -> list[Report]:
+        """Return the reports that have come between two looks. What was there at the first look may be old."""
+        return [
+            msgspec.json.decode(stored.value, type=Report)
+            for key, stored in outcome.stored.items()
+            if before is not None and key != self._record_key and before.revision(key) < stored.revision
+        ]

@@ -108,7 +108,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     def _receive(self, report: ReplicaReport) -> None:
         if self._table.record(report.key) is None:
-            record = self._table.found(report)
+            record = self._table.found(report, time.monotonic())
             if record is None:
                 return
             self._decide(record)
@@ -174,6 +174,14 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             log.exception("a decision was not made broker=%s cluster=%s", record.broker_name, record.cluster)
             raise
         self._table.adopt(record, time.monotonic())
+        if known is None and record.log_term:
+            log.warning(
+                "nothing was recorded of a broker that has a log, its replica with the longest one becomes the master: "
+                "was the directory of the controller lost? broker=%s cluster=%s log=%s",
+                record.broker_name,
+                record.cluster,
+                record.log_id,
+            )
         level = logging.INFO if known is None or known.term != record.term else logging.DEBUG
         log.log(
             level,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 
 from minimq_common import replica_set as rules
 from minimq_common.errors import InvalidArgument
+from minimq_common.founding import Founding
 from minimq_common.replica_set import ReplicaSet, Report
 from minimq_common.roll_call import RollCall
 
@@ -30,6 +31,7 @@ class ControllerTable:
         self._lease_s = lease_s
         self._records: dict[Key, ReplicaSet] = {}
         self._calls: dict[Key, RollCall] = {}
+        self._foundings: dict[Key, Founding] = {}
         for record in records:
             self._records[record.key] = record
             self._calls[record.key] = RollCall(record.lease_s, now)
@@ -38,16 +40,22 @@ class ControllerTable:
         """Return what is decided about a replica set."""
         return self._records.get(key)
 
-    def found(self, report: Report) -> ReplicaSet | None:
-        """Return the first record of the reporter's replica set; None if it founds none."""
-        return rules.found(report, self._lease_s)
+    def found(self, report: Report, now: float) -> ReplicaSet | None:
+        """Note a report of a replica set that has no record, and return the first one; None while there is none."""
+        founding = self._foundings.setdefault(report.key, Founding(self._lease_s))
+        founding.hear(report, now)
+        return founding.found(now)
 
     def hear(self, report: Report, now: float) -> ReplicaSet:
         """Note a report of a replica set that has a record, and return the record as it shall be.
 
         The report of a master that may renew its lease renews it.
+
+        Raises:
+            BrokerConflict: another process has the same id.
         """
         record, call = self._records[report.key], self._calls[report.key]
+        call.check_alone(report, now)
         call.hear(record, report, now)
         record = rules.renew(record, report)
         return call.elect(record, now, self._lease_s) or record
@@ -69,19 +77,22 @@ class ControllerTable:
         return rules.promote(record, replica_id, unclean=unclean)
 
     def elections(self, now: float) -> list[ReplicaSet]:
-        """Return the records of those replica sets that get another master now."""
-        elected = (call.elect(self._records[key], now, self._lease_s) for key, call in self._calls.items())
-        return [record for record in elected if record is not None]
+        """Return the records of those replica sets that get another master now, or their first."""
+        elected = [call.elect(self._records[key], now, self._lease_s) for key, call in self._calls.items()]
+        founded = [founding.found(now) for founding in self._foundings.values()]
+        return [record for record in (*elected, *founded) if record is not None]
 
     def next_look_at(self, now: float) -> float:
         """Return when `elections` may have something new, were no report to come; infinity for never."""
-        return min((call.next_look_at(self._records[key], now) for key, call in self._calls.items()), default=math.inf)
+        elections = [call.next_look_at(self._records[key], now) for key, call in self._calls.items()]
+        return min([*elections, *(each.next_look_at(now) for each in self._foundings.values())], default=math.inf)
 
     def adopt(self, record: ReplicaSet, now: float) -> None:
         """Make a record what is decided; with a new term, a lease begins."""
         known = self._records.get(record.key)
         self._records[record.key] = record
         if known is None:
+            self._foundings.pop(record.key, None)
             self._calls[record.key] = RollCall(record.lease_s, now)
         elif known.term != record.term:
             self._calls[record.key].begin_term(record, now)

@@ -34,6 +34,22 @@ def test_a_set_without_members_is_refused() -> None:
         BrokerOptions(min_in_sync=0)
 
 
+@pytest.mark.parametrize("controller", ["127.0.0.1", "etcd://", "etcd://a:1,b", "http://a:1", "a:1,b:2", "a:99999"])
+def test_what_names_no_controller_is_refused(controller: str) -> None:
+    result = CliRunner().invoke(main, ["--controller", controller])
+
+    assert result.exit_code == 2
+    assert f"--controller is '{controller}': write HOST:PORT of a name server" in result.output
+
+
+def test_a_replica_number_has_a_limit() -> None:
+    result = CliRunner().invoke(main, ["--id", "9" * 23, "--controller", "127.0.0.1:9876"])
+
+    assert result.exit_code == 2
+    assert "--id" in result.output
+    assert BrokerOptions(broker_id=(1 << 31) - 1, controller="etcd://a:1, b:2/").broker_id
+
+
 @pytest.mark.parametrize("controller", ["", "127.0.0.1:9876"])
 def test_a_lease_is_refused_where_another_one_decides_on_it(controller: str) -> None:
     with pytest.raises(InvalidArgument, match=r"--term-lease is 5: .*a name server .* has a --term-lease of its own"):

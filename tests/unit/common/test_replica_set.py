@@ -205,3 +205,21 @@ def test_another_one_is_elected_when_the_promoted_replica_has_gone() -> None:
     elected = elect(promote(record(), 2, unclean=True), [report(1, last_term=5)])
     assert elected is not None
     assert (elected.master_id, elected.successor) == (1, None)
+
+
+def test_a_log_of_another_set_is_not_elected_whatever_it_knows() -> None:
+    known = record(log_id="ours")
+    assert elect(known, [report(1, last_term=9, log_end=900, log_id="theirs")]) is None
+    for log_id in ("ours", ""):
+        elected = elect(known, [report(1, last_term=9, log_id=log_id)])
+        assert elected is not None
+        assert (elected.master_id, elected.log_id) == (1, "ours")
+
+
+def test_the_record_learns_from_its_master_which_log_it_is_of() -> None:
+    known = record()
+    assert renew(known, report(1, last_term=5, log_id="theirs")).log_id == ""
+    assert renew(known, report(last_term=4, log_id="before")) is known
+    told = renew(known, report(last_term=5, log_id="ours"))
+    assert (told.log_id, told.version) == ("ours", known.version + 1)
+    assert renew(told, report(last_term=5, log_id="ours")) is told

@@ -3,6 +3,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
+from minimq_common.errors import BrokerConflict
 from minimq_common.replica_set import ReplicaSet, found, promote
 from minimq_common.roll_call import RollCall
 from support.reports import report
@@ -116,3 +119,17 @@ def test_a_new_term_begins_with_a_lease_of_its_own_length() -> None:
     call = RollCall(LEASE_S, now=0)
     call.begin_term(replace(record(), lease_s=20), 100)
     assert call.next_look_at(record(), 100) == 122
+
+
+def test_another_process_with_the_same_id_is_refused_while_the_first_one_reports() -> None:
+    call = RollCall(LEASE_S, now=0)
+    call.hear(record(), SLAVE, 0)
+    other = replace(SLAVE, run=77, address="127.0.0.1:1")
+    with pytest.raises(BrokerConflict, match=r"replica 1 .* is at 127.0.0.1:10912, but 127.0.0.1:1 says"):
+        call.check_alone(other, PATIENCE_S - 0.1)
+    call.check_alone(SLAVE, 1)
+    call.check_alone(replace(SLAVE, run=77), 1)  # it was started anew
+    call.check_alone(replace(SLAVE, address="127.0.0.1:1"), 1)
+    call.check_alone(other, PATIENCE_S)
+    call.hear(record(), replace(SLAVE, resigns=True), 1)
+    call.check_alone(other, 1)
