@@ -21,6 +21,7 @@ def rows(state: State) -> dict[str, Any]:
         "position": state.position,
         "term": state.term,
         "terms": state.terms,
+        "log_id": state.log_id,
         "permission": state.permission,
         "topics": state.topics.copy(),
         "ends": state.ends.copy(),

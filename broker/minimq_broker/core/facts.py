@@ -82,10 +82,14 @@ class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
     permission: int
 
 
-class TermBegun(msgspec.Struct, frozen=True, tag="term"):
-    """A broker began to write, as master. Epochs of leases start with the term, so that they grow over restarts."""
+class TermBegun(msgspec.Struct, frozen=True, tag="term", omit_defaults=True):
+    """A broker began to write, as master. Epochs of leases start with the term, so that they grow over restarts.
+
+    The first one in a log gives the log an identity, drawn at random: all of its copies have it, and no other log.
+    """
 
     term: int
+    log_id: str = ""
 
 
 #: Facts that change what name servers are told.

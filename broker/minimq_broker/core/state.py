@@ -68,6 +68,8 @@ class State:
     Attributes:
         position: the log position up to which entries are applied.
         terms: where the latest terms began, ascending; replaced as a whole.
+        log_id: what tells the log from those of other brokers; "" when there is nothing in it yet, or an older release
+            began it.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
         producers: which numbered batches are stored where.
         begun, made: count the changes of topics and of the permission, before and after each. A thread that reads
@@ -79,6 +81,7 @@ class State:
         self.position = 0
         self.term = 0
         self.terms: list[TermStart] = []
+        self.log_id = ""
         self.permission: int = Permission.READ_WRITE
         self.topics: dict[str, Topic] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
@@ -154,10 +157,11 @@ class State:
             case PermissionSet(permission):
                 self.permission = permission
                 self.changed.add(("permission",))
-            case TermBegun(term):
+            case TermBegun(term, log_id):
                 self.term = term
                 self.terms = [*self.terms[1 - MAX_TERMS :], TermStart(term, self.position)]
-                self.changed.update((("term",), ("terms",)))
+                self.log_id = log_id or self.log_id
+                self.changed.update((("term",), ("terms",), ("log-id",)))
         self.made += is_told
         self.position = position
 
@@ -262,4 +266,5 @@ _ROWS: dict[str, _Row] = {
     "permission": _row_of_attribute("permission"),
     "term": _row_of_attribute("term"),
     "terms": _row_of_attribute("terms", list[TermStart]),
+    "log-id": _row_of_attribute("log_id"),
 }

@@ -22,14 +22,16 @@ FRAME_BYTES = 1 << 20
 NextFrame = Callable[[], Awaitable[replication_pb2.ReplicaFrame]]
 
 
-def state_frames(snapshot: Snapshot, start: int) -> Iterator[replication_pb2.ReplicaFrame]:
+def state_frames(snapshot: Snapshot, start: int, log_id: str = "") -> Iterator[replication_pb2.ReplicaFrame]:
     """Yield the frames that begin a copy: what it is, and all rows of the state.
 
     Args:
         snapshot: the state.
         start: log position from which on entries will follow.
+        log_id: the identity of the log, for a slave that has one already.
     """
-    yield replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(start=start, applied=snapshot.position))
+    copy = replication_pb2.CopyAll(start=start, applied=snapshot.position)
+    yield replication_pb2.ReplicaFrame(copy=copy, log_id=log_id)
     part: list[replication_pb2.StateRow] = []
     size = 0
     for key, value in snapshot.rows:

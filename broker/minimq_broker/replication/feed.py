@@ -35,11 +35,12 @@ _DRAIN_S = 0.5
 
 
 class Introduced(NamedTuple):
-    """Who a slave says that it is: its id, and what tells processes with the same id apart."""
+    """Who a slave says that it is: its id, what tells processes with the same id apart, and which log it has."""
 
     replica_id: int
     run: int
     address: str
+    log_id: str = ""
 
 
 class Feed:
@@ -113,7 +114,9 @@ class Feed:
         """Serve until the slave leaves, is silent for too long, or `end` is called."""
         writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context)
         position = self._position
-        self._in_sync.attach(self._replica_id, position or 0, self._loop.time())
+        # Nothing is held there for sure as long as the slave has not seen that the logs are of the same replica set.
+        is_kin = self.follower.log_id == self._store.state.log_id
+        self._in_sync.attach(self._replica_id, position or 0 if is_kin else 0, self._loop.time())
         log.info(
             "replication: slave follows id=%d from=%s", self._replica_id, "nothing" if position is None else position
         )
@@ -187,7 +190,8 @@ class Feed:
         if self._position is None:
             self._position = await self._send_copy(writer)
         else:
-            await self._write(writer, replication_pb2.ReplicaFrame(go_on=self._go_on(self._position)))
+            log_id = self._store.state.log_id
+            await self._write(writer, replication_pb2.ReplicaFrame(go_on=self._go_on(self._position), log_id=log_id))
         while True:
             await self._news()
             await self._write(writer, await self._next_frame(self._position))
@@ -206,7 +210,7 @@ class Feed:
         """Send all rows of the state that was saved last. Returns from where the log follows."""
         snapshot = await to_the_end(asyncio.to_thread(self._store.snapshot))
         start = self._store.log.start
-        for frame in state_frames(snapshot, start):
+        for frame in state_frames(snapshot, start, self._store.state.log_id):
             await self._write(writer, frame)
         return start
 

@@ -138,12 +138,12 @@ class Follower:
                 await stream.write(replication_pb2.ReplicaRequest(follow=self._introduction()))
             async with _living(stream):
                 frame = await next_frame(stream, FIRST_WORD_S, self.peer)
+                self._check_kin(frame)
                 if frame.WhichOneof("first") == "copy":
                     log.info("replication: copying everything master=%s", self.whom.address)
                     await take_copy(self._engine, frame, lambda: next_frame(stream, SILENCE_S, self.peer))
                     self._anew = False
                 else:
-                    self._check_kin(frame.go_on)
                     await self._cut(frame.go_on.position)
             await self._engine.offsets.retain_topics()  # as long as there are none that come with the next entries
             self._found(frame)
@@ -163,18 +163,26 @@ class Follower:
             terms=[replication_pb2.TermStart(term=start.term, position=start.position) for start in store.state.terms],
             log_start=store.log.start,
             log_end=store.end,
+            log_id=store.state.log_id,
             anew=self._anew,
         )
 
-    def _check_kin(self, go_on: replication_pb2.GoOn) -> None:
+    def _check_kin(self, frame: replication_pb2.ReplicaFrame) -> None:
         """Raise `StoreError` when the log is that of another broker, of which nothing may be taken away."""
-        store, position = self._engine.store, go_on.term.position
-        if not go_on.term_entry or position < store.log.start:
-            return
-        if store.entries(position, 1) != [go_on.term_entry]:
+        store, term = self._engine.store, frame.go_on.term
+        name, mine, theirs = self.whom.own.broker_name, store.state.log_id, frame.log_id
+        remedy = "give it the data directory of this replica, or an empty one"
+        if frame.go_on.term_entry and term.position >= store.log.start:
+            # Logs of an older release get an identity late, perhaps two that have a common beginning.
+            if store.entries(term.position, 1) != [frame.go_on.term_entry]:
+                raise StoreError(
+                    f"the log of this broker, {mine or 'of an older release'}, is not one of {name}, which is "
+                    f"{theirs or 'of an older release'}: its term {term.term} began in another way; {remedy}"
+                )
+        elif store.end and mine and theirs and mine != theirs:
             raise StoreError(
-                f"the log of this broker is not one of {self.whom.own.broker_name}: its term {go_on.term.term} began "
-                "in another way; give it the data directory of this replica, or an empty one"
+                f"the log of this broker, {mine}, is not one of {name}, which is {theirs}: nothing is deleted here; "
+                f"{remedy}"
             )
 
     async def _cut(self, position: int) -> None:

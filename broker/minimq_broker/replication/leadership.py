@@ -162,7 +162,7 @@ class Leadership:
             StaleTerm: it follows another term.
             BrokerConflict: another process has the same id.
         """
-        follower = Introduced(follow.replica_id, follow.run, follow.address)
+        follower = Introduced(follow.replica_id, follow.run, follow.address, follow.log_id)
         replica_id = follower.replica_id
         if replica_id == self._own_id:
             raise self._conflict(follower, self.record.master_address)

@@ -153,6 +153,7 @@ class RoleKeeper:
             min_in_sync=own.min_in_sync,
             last_term=extent.last_term,
             log_end=extent.end,
+            log_id=extent.log_id,
             resigns=resigns,
         )
 

@@ -35,12 +35,14 @@ class Extent:
         end: up to where it is synced.
         confirmed: up to where it is confirmed.
         has_failed: the store refuses everything until the broker is started anew.
+        log_id: the identity of the log.
     """
 
     last_term: int = 0
     end: int = 0
     confirmed: int = 0
     has_failed: bool = False
+    log_id: str = ""
 
 
 class StoreSlot:
@@ -99,7 +101,7 @@ class StoreSlot:
         if self._closed is not None:
             return Extent()
         store = self._store
-        return Extent(store.state.term, store.end, store.confirmed, store.has_failed)
+        return Extent(store.state.term, store.end, store.confirmed, store.has_failed, store.state.log_id)
 
     @property
     def is_slave(self) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 import lmdb
 
 from minimq_broker.core.disk import UNWATCHED, Watermarks
-from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.retention import FOR_EVER, RetentionRules
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint, position_of
@@ -22,6 +21,7 @@ from minimq_broker.store.disk import Disk
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.recovery import recover
 from minimq_broker.store.segment import Wish
+from minimq_broker.store.term_begin import term_begun
 from minimq_broker.store.writer import Writer
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas, StoreError
 
@@ -130,7 +130,7 @@ class MessageStore:
         self._own_term = self.state.term + 1 if alone else 0
         self._writer.start()
         if alone:
-            self.submit(FactJob(lambda _: TermBegun(self._own_term), lambda job: None))
+            self.submit(FactJob(lambda state: term_begun(self._own_term, state), lambda job: None))
 
     def submit(self, job: AnyJob) -> None:
         """Hand a job to the writer; it comes back through `notify`."""

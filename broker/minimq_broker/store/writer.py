@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Set
 
 import lmdb
 
-from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_figures import CommitFigures
@@ -26,6 +25,7 @@ from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.group import Group
 from minimq_broker.store.jobs import AnyJob, AppendJob, Call, FactJob, ReplicaJob, SendStatus
 from minimq_broker.store.recovery import truncate
+from minimq_broker.store.term_begin import term_begun
 from minimq_common.errors import (
     Closed,
     CopyNeeded,
@@ -187,7 +187,7 @@ class Writer:
             raise InvalidArgument(f"term {term} cannot follow on term {self.state.term}")
         self._confirmation.restart(holds=holds, end=self.state.position)
         self.leads = True
-        job = FactJob(lambda _: TermBegun(term), lambda _: None)
+        job = FactJob(lambda state: term_begun(term, state), lambda _: None)
         jobs: list[AnyJob] = [job]
         try:
             grown = self._commit(jobs)

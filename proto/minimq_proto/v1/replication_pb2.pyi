@@ -48,6 +48,7 @@ class Follow(google.protobuf.message.Message):
     ANEW_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
+    LOG_ID_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     replica_id: builtins.int
@@ -60,6 +61,8 @@ class Follow(google.protobuf.message.Message):
     run: builtins.int
     """Tells apart processes that have the same id by mistake: a number that each start has drawn, and where it is reached."""
     address: builtins.str
+    log_id: builtins.str
+    """What tells its log from those of other brokers."""
     @property
     def terms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TermStart]: ...
     def __init__(
@@ -75,8 +78,9 @@ class Follow(google.protobuf.message.Message):
         anew: builtins.bool = ...,
         run: builtins.int = ...,
         address: builtins.str = ...,
+        log_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anew", b"anew", "broker_name", b"broker_name", "cluster", b"cluster", "log_end", b"log_end", "log_start", b"log_start", "replica_id", b"replica_id", "run", b"run", "term", b"term", "terms", b"terms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anew", b"anew", "broker_name", b"broker_name", "cluster", b"cluster", "log_end", b"log_end", "log_id", b"log_id", "log_start", b"log_start", "replica_id", b"replica_id", "run", b"run", "term", b"term", "terms", b"terms"]) -> None: ...
 
 global___Follow = Follow
 
@@ -103,12 +107,19 @@ class KeptOffset(google.protobuf.message.Message):
     QUEUE_ID_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
     FORCED_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
     group: builtins.str
     topic_id: builtins.int
     queue_id: builtins.int
     offset: builtins.int
     forced: builtins.bool
     """It counts even if the group goes back by it."""
+    term: builtins.int
+    """How far the log of the slave was then: its latest term, and its end. An offset that was forced at a master since
+    counts instead.
+    """
+    position: builtins.int
     def __init__(
         self,
         *,
@@ -117,8 +128,10 @@ class KeptOffset(google.protobuf.message.Message):
         queue_id: builtins.int = ...,
         offset: builtins.int = ...,
         forced: builtins.bool = ...,
+        term: builtins.int = ...,
+        position: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["forced", b"forced", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic_id", b"topic_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["forced", b"forced", "group", b"group", "offset", b"offset", "position", b"position", "queue_id", b"queue_id", "term", b"term", "topic_id", b"topic_id"]) -> None: ...
 
 global___KeptOffset = KeptOffset
 
@@ -241,6 +254,7 @@ class ReplicaFrame(google.protobuf.message.Message):
     CONFIRMED_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     OFFSETS_NUMBER_FIELD_NUMBER: builtins.int
+    LOG_ID_FIELD_NUMBER: builtins.int
     rows_end: builtins.bool
     """No more rows follow."""
     position: builtins.int
@@ -250,6 +264,8 @@ class ReplicaFrame(google.protobuf.message.Message):
     end: builtins.int
     offsets_number: builtins.int
     """Offsets up to this number are recorded."""
+    log_id: builtins.str
+    """In the first of a stream from a master: what tells its log from those of other brokers."""
     @property
     def go_on(self) -> global___GoOn: ...
     @property
@@ -270,9 +286,10 @@ class ReplicaFrame(google.protobuf.message.Message):
         confirmed: builtins.int = ...,
         end: builtins.int = ...,
         offsets_number: builtins.int = ...,
+        log_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["copy", b"copy", "first", b"first", "go_on", b"go_on"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "offsets_number", b"offsets_number", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "log_id", b"log_id", "offsets_number", b"offsets_number", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["go_on", "copy"] | None: ...
 
 global___ReplicaFrame = ReplicaFrame

@@ -154,23 +154,40 @@ def test_a_slave_that_hangs_costs_its_master_no_memory(tmp_path: Path) -> None:
         wait_caught_up(cluster)
 
 
-def test_the_log_of_another_broker_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begins_late", [False, True], ids=["whole", "begin removed"])
+def test_the_log_of_another_broker_is_left_alone(tmp_path: Path, *, begins_late: bool) -> None:
+    options: dict[str, Any] = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 18} if begins_late else {}
+    options |= {"retention_check_s": 0.05, "checkpoint_interval_s": 0.1}
     with LocalCluster(brokers=1, data_dir=tmp_path / "other") as other:
         with Admin(other.nameserver) as admin, Producer(other.nameserver) as producer:
             admin.create_topic("t", queues=2)
             for number in range(100):
                 producer.send(Message("t", b"of another broker %d" % number))
         foreign = other.brokers[0]
-    with LocalCluster(brokers=1, slaves=1, data_dir=tmp_path / "cluster") as cluster:
+    with (
+        LocalCluster(brokers=1, slaves=1, data_dir=tmp_path / "cluster", broker_options=options) as cluster,
+        Producer(cluster.nameserver) as producer,
+    ):
         master, slave = cluster.brokers
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
         slave.stop()
         wait_in_sync(cluster, master)
+
+        def log_start() -> int:
+            producer.send(Message("t", b"x" * 10_000))
+            return min(int(path.stem) for path in (master.data_dir / "commitlog").glob("*.mdb"))
+
+        wait_until(lambda: (log_start() > 0) == begins_late, PATIENCE_S, what="retention deleted something")
         slave.data_dir.rename(tmp_path / "own")
         shutil.copytree(foreign.data_dir, slave.data_dir)
+        master_log = len(master.log_path.read_text())
         slave.start()
         wait_until(lambda: "is not one of broker-a" in slave.log_path.read_text(), PATIENCE_S, what="it is refused")
+        wait_until(lambda: master.log_path.read_text()[master_log:].count("slave is gone id=1") > 3, PATIENCE_S)
         report = master.replication()
         assert report is not None
         assert report.in_sync == (0,)
+        assert "replicas=[0, 1]" not in master.log_path.read_text()[master_log:]
     assert compare_directories(foreign.data_dir, slave.data_dir).difference is None
     assert check_directory(slave.data_dir).findings == []

@@ -1,0 +1,57 @@
+"""A log is told from all others by what its first term brought; a copy of it is the same log."""
+
+from __future__ import annotations
+
+from minimq_broker.core.facts import TermBegun, encode_fact
+from minimq_broker.core.state import State
+from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.term_begin import term_begun
+from support.stores import Stores
+
+
+def test_every_log_has_another_identity_and_keeps_it(stores: Stores) -> None:
+    first, other, slave = stores.open("a"), stores.open("b"), stores.open("slave", alone=False)
+    for store in (first, other):
+        store.create_topic("t")
+    log_id = first.state.log_id
+    assert log_id
+    assert log_id != other.state.log_id
+    assert slave.state.log_id == "", "there is nothing in it"
+    slave.take_from(first)
+    assert slave.state.log_id == log_id
+    slave.store.lead(7)
+    assert slave.state.log_id == log_id
+
+    first.close()
+    again = stores.open("a")
+    again.create_topic("u")
+    assert (again.state.log_id, again.state.term) == (log_id, 2)
+
+
+def test_a_copy_has_the_identity_also_without_the_entry_that_brought_it(stores: Stores) -> None:
+    first = stores.open("a", segment_bytes=48 << 10)
+    first.create_topic("t")
+    for _ in range(10):
+        first.append("t", 0, bytes(20_000))
+    log_id = first.state.log_id
+    first.close()
+    first = stores.open("a", segment_bytes=48 << 10)
+    assert first.store.remove_first(first.store.saved_position)
+    start, snapshot = first.store.log.start, first.store.snapshot()
+    with StoreCopy(stores.folder / "copy", snapshot, start) as copy:
+        copy.put(first.store.entries(start, 1 << 30))
+        copy.finish()
+    assert start > 0
+    assert stores.open("copy", alone=False).state.log_id == log_id
+
+
+def test_the_log_of_an_older_release_gets_one_with_its_next_term() -> None:
+    older = State()
+    older.apply(TermBegun(3), 10)
+    assert older.log_id == ""
+    begun = term_begun(4, older)
+    assert begun.log_id
+    older.apply(begun, 20)
+    assert older.log_id == begun.log_id
+    assert term_begun(5, older) == TermBegun(5)
+    assert b"log_id" not in encode_fact(TermBegun(5)), "older releases read it, too"
