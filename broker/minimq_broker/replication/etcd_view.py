@@ -111,7 +111,8 @@ class EtcdView:
         known, stored = self.record, outcome.stored.get(self._record_key)
         if stored is None:
             self.record = self._call = None
-            for report in self._news(before, outcome):
+            # At the first look old ones, too: whoever has a log is waited for.
+            for report in self._news(before or Outcome(succeeded=False, stored={}), outcome):
                 self._founding.hear(report, now)
             return
         self.record = msgspec.json.decode(stored.value, type=ReplicaSet)

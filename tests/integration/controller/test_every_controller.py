@@ -46,6 +46,18 @@ def test_the_first_reporter_leads_and_the_others_learn_of_it(controller: str, st
     assert record.lease_s == LEASE_S
 
 
+def test_without_a_record_the_longest_log_leads_and_not_the_first_one(controller: str, start: StartReporter) -> None:
+    first = start(controller, 1, last_term=4, log_end=10)
+    longest = start(controller, 0, last_term=4, log_end=90, log_id="ab")
+    empty = start(controller, 2)
+    wait_for_master(longest)
+    record = record_of(longest)
+    assert (record.term, set(record.in_sync), record.log_id) == (5, {0}, "ab")
+    for other in (first, empty):
+        assert record_of(other).term == 5
+        assert other.led == {}
+
+
 def test_a_plain_slave_founds_nothing(controller: str, start: StartReporter, loop: LoopThread) -> None:
     slave = start(controller, 1, founds=False)
     assert loop.run(slave.controller.report(slave.report)) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.replication.controller import parse
-from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.errors import BrokerConflict, InvalidArgument, Unavailable
 from support.controller_process import ControllerProcess
 from support.loop_thread import LoopThread
 from support.process import process
@@ -108,3 +108,20 @@ def test_a_controller_that_is_not_there_is_unavailable(loop: LoopThread) -> None
 def test_what_names_no_controller_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument):
         parse(text)
+
+
+def test_of_two_processes_with_one_id_the_first_is_heard(nameserver: ControllerProcess, start: StartReporter) -> None:
+    master = start(nameserver.address, 0)
+    wait_until(lambda: master.is_master)
+    slave = start(nameserver.address, 1)
+    record = wait_until(lambda: slave.record)
+    second = start(nameserver.address, 1, run=77, address="127.0.0.1:1")
+    wait_until(lambda: second.errors)
+    assert {type(error) for error in second.errors} == {BrokerConflict}
+    assert f"is at {slave.report.address}, but 127.0.0.1:1 says" in str(second.errors[0])
+    assert record
+    assert master.record
+    assert master.record.addresses[1] == slave.report.address
+    slave.fall_silent()
+    wait_until(lambda: second.record, 20)
+    wait_until(lambda: master.record and master.record.addresses[1] == "127.0.0.1:1")
