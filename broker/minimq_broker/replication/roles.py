@@ -162,23 +162,20 @@ class RoleKeeper:
             sent_at = lease_clock()
             held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
             version = self.record.version if self.record else 0
-            report = self._report(
-                resigns=self._engine.slot.extent.has_failed
-            )  # a disk that failed needs another master
             try:
+                report = self._report(resigns=self._engine.slot.extent.has_failed)  # such a disk needs another master
                 record = await self.controller.report(report, known_version=version, wait_s=held_s)
+                self._complaint = None
+                if record is not None:
+                    self._take(record, sent_at)
+                if record is None or report.resigns:  # such answers are not held back
+                    await asyncio.sleep(_RETRY_S)
             except MiniMQError as error:
                 self._complain(error)
                 await asyncio.sleep(_RETRY_S)
             except Exception:  # without reports this broker would be nothing for ever
                 log.exception("roles: the report failed")
                 await asyncio.sleep(_RETRY_S)
-            else:
-                self._complaint = None
-                if record is not None:
-                    self._take(record, sent_at)
-                if record is None or report.resigns:  # such answers are not held back
-                    await asyncio.sleep(_RETRY_S)
 
     def _complain(self, error: MiniMQError) -> None:
         complaint = type(error).__name__
