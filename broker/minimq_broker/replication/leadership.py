@@ -232,7 +232,10 @@ class Leadership:
             try:
                 async with asyncio.timeout(_ANSWER_S):
                     record = await self._controller.change_in_sync(self.record, wanted)
-            except (ReplicaSetChanged, StaleTerm, TimeoutError) as error:
+            except ReplicaSetChanged as error:  # as is to be expected: the record was not known here yet
+                log.debug("replication: in-sync set asked for again wanted=%s reason=%s", sorted(wanted), error)
+                await asyncio.sleep(_LOOK_S)
+            except (StaleTerm, TimeoutError) as error:
                 log.info("replication: in-sync set not recorded yet wanted=%s reason=%s", sorted(wanted), error)
                 await asyncio.sleep(_LOOK_S)  # the answer to the next report tells more
             except MiniMQError as error:

@@ -21,12 +21,14 @@ class Comparison:
     Attributes:
         start: log position from which on both logs hold entries.
         end: log position up to which they do.
+        ahead: by how many bytes the first log goes on further than the second one; negative when it ends before.
         entries: number of entries that are the same.
         difference: one line about the first entry that is not the same; None when all are.
     """
 
     start: int
     end: int
+    ahead: int
     entries: int
     difference: str | None = None
 
@@ -37,7 +39,10 @@ class Comparison:
             return f"different: {self.difference}"
         if self.start >= self.end:
             return "nothing to compare: no position is in both logs"
-        return f"the same: {self.entries} entries, from position {self.start} to {self.end}"
+        same = f"the same: {self.entries} entries, from position {self.start} to {self.end}"
+        if not self.ahead:
+            return f"{same}, where both logs end"
+        return f"{same}; the {'first' if self.ahead > 0 else 'second'} log is {abs(self.ahead)} bytes longer"
 
 
 def compare_directories(path: Path, other: Path) -> Comparison:
@@ -67,9 +72,9 @@ def _compare(mine: CommitLog, other: CommitLog) -> Comparison:
             break
         difference = _difference(left, right)
         if difference is not None:
-            return Comparison(start, end, entries, difference)
+            return Comparison(start, end, mine.end - other.end, entries, difference)
         entries += 1
-    return Comparison(start, end, entries)
+    return Comparison(start, end, mine.end - other.end, entries)
 
 
 def _difference(left: tuple[int, memoryview] | None, right: tuple[int, memoryview] | None) -> str | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,8 +15,10 @@ from minimq import LocalCluster, Message, Producer
 from minimq_broker.__main__ import main
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
+from support.command import Minimq
 from support.reading import read_all
-from support.replicas import replicas, wait_caught_up
+from support.replicas import PATIENCE_S, replicas, wait_caught_up
+from support.waiting import wait_until
 
 
 def snapshot(address: str, directory: Path, status: int = 0) -> str:
@@ -49,8 +54,40 @@ def test_a_broker_is_copied_while_it_is_written_to(tmp_path: Path, replica: int)
     comparison = compare_directories(copy, original)
     assert comparison.difference is None
     assert comparison.entries > 2
+    assert comparison.ahead < 0
+    assert comparison.summary.endswith(f"; the second log is {-comparison.ahead} bytes longer")
     with LocalCluster(brokers=1, data_dir=copy.parent) as restored:
         assert set(before) <= {message.body for message in read_all(restored.nameserver, "t")}
+
+
+def test_a_backup_is_restored_on_all_replicas(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with replicas(tmp_path / "cluster") as cluster, Producer(cluster.nameserver) as producer:
+        minimq = Minimq(cluster.nameserver)
+        master, slave = cluster.brokers
+        producer.send(Message("t", b"kept"))
+        wait_caught_up(cluster)
+        snapshot(slave.address, copy)
+        producer.send(Message("t", b"lost"))
+        for broker in cluster.brokers:
+            broker.stop()
+        address = f"--nameserver={cluster.nameserver}", f"--controller={cluster.nameserver}", "--listen=127.0.0.1:0"
+        command = [sys.executable, "-m", "minimq_broker", "--name=broker-a", "--id=3", f"--data-dir={copy}", *address]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as restored:
+            try:
+                assert restored.stdout is not None
+                assert restored.stdout.readline().startswith(b"ready ")
+                wait_until(lambda: [row["replica"] for row in minimq.json("cluster", "status")] == [3], PATIENCE_S)
+                assert "replica 3 is the master" in minimq(
+                    "cluster", "promote", "broker-a", "--to", "3", "--unclean", "--yes"
+                )
+                for broker in cluster.brokers:
+                    shutil.rmtree(broker.data_dir)
+                    broker.start()
+                wait_until(lambda: master.in_sync and slave.in_sync, PATIENCE_S)
+                assert [message.body for message in read_all(cluster.nameserver, "t")] == [b"kept"]
+            finally:
+                restored.terminate()
 
 
 def test_a_copy_goes_into_no_directory_that_holds_something(tmp_path: Path) -> None:
