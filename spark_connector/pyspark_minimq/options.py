@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -114,6 +115,7 @@ def check_options(options: Mapping[str, str]) -> None:
 
     Spark asks for the columns before it tells which way it is going to be.
     """
+    _refuse_unknown(options, OPTIONS, "a read")
     given = {name.lower() for name in options}
     only_stream = any(_BY_KEY[key].batch is None for key in given & _BY_KEY.keys())
     if only_stream:
@@ -164,16 +166,14 @@ class _Values:
     def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
         self._mode = mode
         self._given = {name.lower(): value for name, value in options.items()}
-        known = [option.name for option in OPTIONS if option.default(mode) is not None]
-        unknown = sorted(self._given.keys() - {name.lower() for name in known})
-        elsewhere = [_BY_KEY[key].name for key in unknown if key in _BY_KEY]
+        known = [option for option in OPTIONS if option.default(mode) is not None]
+        elsewhere = [option.name for option in OPTIONS if option not in known and option.name.lower() in self._given]
         if elsewhere:
             other = Mode.STREAM if mode is Mode.BATCH else Mode.BATCH
             raise MinimqSourceError(
-                f"option {_listed(elsewhere)} is for {other.value}: {mode.value} has {', '.join(known)}"
+                f"option {_listed(elsewhere)} is for {other.value}: {mode.value} has {_names_of(known)}"
             )
-        if unknown:
-            raise MinimqSourceError(f"unknown option {_listed(unknown)}: {mode.value} has {', '.join(known)}")
+        _refuse_unknown(options, known, mode.value)
 
     def get(self, name: str, parse: Callable[[str, str], T]) -> T | None:
         """Return the value of an option; None when it is not given and has no default."""
@@ -185,6 +185,22 @@ class _Values:
         value = self.get(name, parse)
         assert value is not None
         return value
+
+
+def _refuse_unknown(options: Iterable[str], known: Sequence[Option], reader: str) -> None:
+    """Raise `MinimqSourceError` when one of the names is not that of an option which the reader has."""
+    names = {option.name.lower(): option.name for option in known}
+    unknown = sorted(name for name in options if name.lower() not in names)
+    if unknown:
+        nearest = dict.fromkeys(
+            names[key] for name in unknown for key in difflib.get_close_matches(name.lower(), names, 1)
+        )
+        hint = f"did you mean {_listed(nearest)}? " if nearest else ""
+        raise MinimqSourceError(f"unknown option {_listed(unknown)}: {hint}{reader} has {_names_of(known)}")
+
+
+def _names_of(options: Iterable[Option]) -> str:
+    return ", ".join(option.name for option in options)
 
 
 def _common(values: _Values) -> ReadOptions:

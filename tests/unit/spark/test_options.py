@@ -135,7 +135,7 @@ def test_a_moment_goes_before_offsets(text: str) -> None:
 
 def test_an_unknown_option_is_refused_with_those_there_are() -> None:
     text = refusal(startingOffset="earliest")
-    assert "unknown option 'startingoffset'" in text
+    assert text.startswith("unknown option 'startingOffset': did you mean 'startingOffsets'? spark.read has ")
     assert all(option.name in text for option in OPTIONS if option.batch is not None)
     assert "maxOffsetsPerTrigger" in stream_refusal(startingOffset="earliest")
 
@@ -153,6 +153,10 @@ def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None
             check_options({"topic": "t", **bad})
     with pytest.raises(MinimqSourceError, match="is for"):
         check_options({"topic": "t", "endingOffsets": "latest", "maxTriggerDelay": "1h"})
+    with pytest.raises(MinimqSourceError) as raised:
+        check_options({"topic": "t", "startingOffset": "latest"})
+    assert "unknown option 'startingOffset': did you mean 'startingOffsets'? a read has" in str(raised.value)
+    assert "spark.read" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
