@@ -7,7 +7,7 @@ import json
 import textwrap
 import tomllib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -21,12 +21,13 @@ _WORDS: Mapping[object, str] = types.MappingProxyType(
 )
 
 
-def read_config(path: Path, kinds: Mapping[str, object]) -> dict[str, Any]:
+def read_config(path: Path, kinds: Mapping[str, object], durations: Container[str] = ()) -> dict[str, Any]:
     """Return what a file sets, by key, as values of the options.
 
     Args:
         path: the file.
         kinds: the type of each key's value, as an options class declares it. An empty string stands for None.
+        durations: keys whose numbers are seconds.
 
     Raises:
         InvalidArgument: the file cannot be read, is not TOML, has an unknown key, or a value of another type.
@@ -48,7 +49,8 @@ def read_config(path: Path, kinds: Mapping[str, object]) -> dict[str, Any]:
             )
         except msgspec.ValidationError:
             said = json.dumps(value, default=str, ensure_ascii=False)
-            raise InvalidArgument(f"{path}: {key} is {said}: it has to be {_wanted(kind)}") from None
+            unit = " of seconds" if key in durations else ""
+            raise InvalidArgument(f"{path}: {key} is {said}: it has to be {_wanted(kind)}{unit}") from None
     return values
 
 
@@ -79,7 +81,10 @@ def _wanted(kind: Any) -> str:  # noqa: ANN401 - a type
 
 
 def _nearest(key: str, known: Mapping[str, object]) -> str:
-    found = difflib.get_close_matches(key.replace("_", "-").lower(), known, 1)
+    written = key.replace("_", "-").lower()
+    # A key with something behind it, which is mostly its unit, is nearer than one that has as many letters in common.
+    found = sorted((name for name in known if written.startswith(f"{name}-")), key=len, reverse=True)
+    found = found or difflib.get_close_matches(written, known, 1)
     return f": did you mean {found[0]!r}?" if found else ""
 
 

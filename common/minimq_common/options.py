@@ -140,7 +140,8 @@ def _config_option(
         if path is None:
             return
         try:
-            values = read_config(path, {_key(field): hints[field.name] for field in fields})
+            durations = {_key(field) for field in fields if field.name.endswith("_s")}
+            values = read_config(path, {_key(field): hints[field.name] for field in fields}, durations)
         except InvalidArgument as error:
             raise click.UsageError(error.message, context) from None
         names = {_key(field): field.name for field in fields}
