@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -340,8 +341,34 @@ def test_a_server_that_ends_by_itself_is_named_with_its_log_and_the_remedy(minim
         assert running.wait(20) == 0
 
 
-def test_a_local_cluster_cannot_have_slaves_yet(minimq: Minimq) -> None:
-    assert "do not replicate yet" in minimq("local", "--slaves", "1", status=2)
+def test_a_master_that_is_killed_comes_back_by_the_command_that_is_printed(tmp_path: Path) -> None:
+    port = free_port()
+    minimq = Minimq(f"127.0.0.1:{port}")
+    assert "give --slaves 1 or more" in minimq("local", "--sync", status=2)
+    arguments = ("local", "--brokers", "1", "--slaves", "1", "--sync", "--port", str(port), "--data-dir", str(tmp_path))
+    with minimq.running(*arguments) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        pid = (running.stdout.readline() + running.stdout.readline()).split()[-1]
+        while b"Ctrl-C" not in running.stdout.readline():
+            pass
+        assert re.search(r"^broker-a +0 .*master +sync ", minimq("cluster", "status").replace("│", ""), re.MULTILINE)
+        os.kill(int(pid), signal.SIGKILL)
+        while not running.stderr.readline().startswith(b"All of it is in "):
+            pass
+        program, *flags = shlex.split(running.stderr.readline().decode())
+        assert program == "minimq-broker"
+        with subprocess.Popen([sys.executable, "-m", "minimq_broker", *flags], stdout=subprocess.DEVNULL) as again:
+            try:
+                wait_until(lambda: _roles(minimq) in ({0: "slave", 1: "master"}, {0: "master", 1: "slave"}), 30)
+            finally:
+                again.terminate()
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 0
+
+
+def _roles(minimq: Minimq) -> dict[object, object]:
+    return {row["replica"]: row["role"] for row in minimq.json("cluster", "status")}
 
 
 @pytest.mark.parametrize("what", ["produce", "consume"])

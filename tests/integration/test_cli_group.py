@@ -91,7 +91,10 @@ def test_a_group_with_two_members_is_shown_as_a_table_and_as_json(
 
 
 def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: str, group: str, admin: Admin) -> None:
-    said = minimq("group", "reset-offset", group, topic, "--to", "earliest")
+    said = minimq("group", "reset-offset", group, topic, "--to", "earliest", status=1)
+    assert said.startswith(f"error: there is no group {group}: ")
+    assert group not in admin.list_groups()
+    said = minimq("group", "reset-offset", group, topic, "--to", "earliest", "--new")
     assert said.startswith(f"group {group} was not known so far: when it comes, it begins here in topic {topic}\n")
     said = minimq("group", "reset-offset", group, topic, "--to", "latest")
     assert said.startswith(f"group {group} goes on elsewhere in topic {topic}\n")
@@ -150,15 +153,16 @@ def test_a_forced_reset_under_members_is_done(
 
 
 def test_mistakes_end_with_one_line_that_says_what_is_wrong(minimq: Minimq, topic: str) -> None:
-    said = minimq("group", "reset-offset", "g", topic, "--to", "1", status=1)
+    said = minimq("group", "reset-offset", "g", topic, "--new", "--to", "1", status=1)
     assert said.startswith(f"error: offset 1 is not in {topic}/broker-a/0 (0 to 0), ")
     assert said.endswith("and 3 more: nothing was changed; choose the queues that have it (--queue)\n")
     assert minimq("group", "describe", "nobody", status=1).startswith("error: there is no group nobody: `minimq group ")
     assert "illegal group name" in minimq("group", "describe", "a b", status=2)
     assert "neither 'earliest'" in minimq("group", "reset-offset", "g", topic, "--to", "soon", status=2)
     assert "write BROKER:ID" in minimq("group", "reset-offset", "g", topic, "--to", "0", "--queue", "0", status=2)
-    assert "broker-z" in minimq("group", "reset-offset", "g", topic, "--to", "0", "--queue", "broker-z:0", status=1)
-    assert "no-such-topic" in minimq("group", "reset-offset", "g", "no-such-topic", "--to", "0", status=1)
+    new = ("group", "reset-offset", "g", "--new", "--to", "0")
+    assert "broker-z" in minimq(*new, topic, "--queue", "broker-z:0", status=1)
+    assert "no-such-topic" in minimq(*new, "no-such-topic", status=1)
     assert "--to" in minimq("group", "reset-offset", "g", topic, status=2)
 
 
@@ -166,7 +170,7 @@ def test_a_broker_that_hangs_is_named_on_stderr_and_the_rest_is_shown() -> None:
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin:
         admin.create_topic("orders", 2)
         minimq = Minimq(own.nameserver)
-        minimq("group", "reset-offset", "billing", "orders", "--to", "earliest")
+        minimq("group", "reset-offset", "billing", "orders", "--to", "earliest", "--new")
         own.server("broker-b").pause()
         for arguments in (("group", "describe", "billing"), ("group", "list")):
             with minimq.running(*arguments) as showing:

@@ -130,14 +130,20 @@ class Admin(TopicAdmin, GroupAdmin):
             The term that it leads.
 
         Raises:
-            InvalidArgument: no such replica is registered, or the broker has no replicas.
+            InvalidArgument: no such broker or replica is registered, or the broker has no replicas.
             NotInSync: it is not in sync, and `unclean` is not given.
             DeadlineExceeded: it took too long, and may still happen.
             MiniMQError: another one was elected, or the replica failed.
         """
+        statuses = self.broker_status()
+        names = sorted({status.broker_name for status in statuses})
+        if broker_name not in names:
+            raise InvalidArgument(
+                f"there is no broker {broker_name!r}: the name server knows {', '.join(names) or 'none'}"
+            )
         replicas = {
             status.report.replication.replica_id: status.address
-            for status in self.broker_status()
+            for status in statuses
             if status.broker_name == broker_name and status.report is not None
         }
         if replica_id not in replicas:

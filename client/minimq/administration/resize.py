@@ -14,6 +14,8 @@ from minimq_proto.v1 import broker_pb2
 
 #: Pause before a step that was refused is tried again.
 _LOOK_AGAIN_S = 0.2
+#: What may be done about a group that does not read on.
+_REMEDY = "--ignore-group leaves a dead group out, --force hides the messages all the same"
 
 
 class Resize:
@@ -67,7 +69,8 @@ class Resize:
                     raise
                 if time.monotonic() >= deadline:
                     raise self._too_late(error, timeout_s) from None
-                self._say(f"waiting: {error.message}")
+                hint = f"; {_REMEDY}" if isinstance(error, NotDrained) else ""
+                self._say(f"waiting: {error.message}{hint}")
                 time.sleep(_LOOK_AGAIN_S)
                 self._find_again()
 
@@ -130,7 +133,7 @@ class Resize:
             counts = ", ".join(f"{broker} {now.read} and {now.write}" for broker, now in self._now.items())
             text += f". Consumers and producers see now: {counts}. Repeat the command to go on"
         if isinstance(error, NotDrained):
-            text += ", with --ignore-group to leave a dead group out, with --force to hide the messages all the same"
+            text += f"; {_REMEDY}"
         if self._before:
             text += f"; or go back with {say_undo(self._topic, self._before)}"
         return type(error)(text, retry_after_s=error.retry_after_s)

@@ -23,7 +23,8 @@ def cluster() -> None:
 def status(nameserver: str, output: str) -> None:
     """Show every broker that is registered, and what it says of itself.
 
-    The exit status is 0 also when one of them does not answer.
+    "Replica" is the number that a broker with replicas was started with (--id), which `minimq cluster promote --to`
+    takes; "Route id" is its id in routes, where the master has 0. The exit status is 0 also when one does not answer.
 
     Example: minimq cluster status --output json
     """
@@ -73,11 +74,12 @@ def status(nameserver: str, output: str) -> None:
     headings = {
         "cluster": "Cluster",
         "broker": "Broker",
-        "id": "Id",
+        "id": "Route id",
         "address": "Address",
         "state": "State",
-        "role": "Role",
         "replica": "Replica",
+        "role": "Role",
+        "mode": "Mode",
         "term": "Term",
         "in_sync": "In sync",
         "behind": "Behind",
@@ -93,7 +95,7 @@ def status(nameserver: str, output: str) -> None:
         if len({row[key] for row in rows}) <= 1:
             del headings[key]
     if not any(row["role"] for row in rows):
-        for key in ("role", "replica", "term", "in_sync", "behind"):
+        for key in ("role", "replica", "mode", "term", "in_sync", "behind"):
             del headings[key]
     show_table([{**row, **_in_short(row), **in_short(row)} for row in rows], headings)
 
@@ -178,8 +180,14 @@ def promote(nameserver: str, broker: str, to: int, unclean: bool, yes: bool) -> 
     if unclean and not yes:
         click.confirm(f"Messages that replica {to} of {broker} does not have will be lost. Go on?", abort=True)
     with Admin(nameserver) as admin:
+        before = [
+            (item.report.replication.replica_id, item.report.replication.term)
+            for item in admin.broker_status()
+            if item.broker_name == broker and item.report is not None and item.report.replication.role == "master"
+        ]
         term = admin.promote(broker, to, unclean=unclean)
-    click.echo(f"broker {broker}: replica {to} is the master, term {term}")
+    already = " already" if (to, term) in before else ""
+    click.echo(f"broker {broker}: replica {to} is the master{already}, term {term}")
 
 
 def _in_short(row: Row) -> Row:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from minimq.cli.base import Row, count_of, duration_of, option, output_option, show, show_json, show_table
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import GroupNotFound, InvalidArgument
 from minimq_common.model import MessageQueue
+from minimq_common.names import check_group
 
 if TYPE_CHECKING:
     from minimq.administration.admin import Admin
@@ -280,15 +281,17 @@ def _queue_to_json(item: GroupQueueDescription) -> Row:
     help="Only this queue; may be given several times.",
 )
 @option("--force", is_flag=True, help="Also while members are connected, or queues are held for some.")
+@option("--new", is_flag=True, help="Also for a group that does not exist yet.")
 @output_option
 @click.pass_obj
-def reset_offset(
-    nameserver: str, name: str, topic: str, to: str, queues: tuple[str, ...], force: bool, output: str
+def reset_offset(  # noqa: PLR0913 - by name
+    nameserver: str, /, *, name: str, topic: str, to: str, queues: tuple[str, ...], force: bool, new: bool, output: str
 ) -> None:
     """Let a consumer GROUP go on elsewhere in a TOPIC: at the beginning, the end, a time or an offset.
 
     It is refused while members of the group are connected, unless --force is given: they go on at the new place then,
-    and may see again what they had in hand. A group that does not exist yet begins there when it comes.
+    and may see again what they had in hand. A group that does not exist yet begins there when it comes, but that has to
+    be wanted: --new.
 
     \b
     Examples:
@@ -300,6 +303,11 @@ def reset_offset(
     chosen = [_queue(topic, text) for text in queues] or None
     with _admin(nameserver) as admin:
         is_new = name not in admin.list_groups()
+        if is_new and not new:
+            raise GroupNotFound(
+                f"there is no group {check_group(name)}: `minimq group list` shows those there are; --new says where "
+                "one begins that is still to come"
+            )
         before = admin.committed_offsets(name, topic)
         after = admin.reset_offsets(name, topic, target, queues=chosen, force=force)
     rows: list[Row] = [

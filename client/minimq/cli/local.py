@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from minimq.cli.base import option, stop_on_signal
-from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:
     from minimq.local.local_cluster import LocalCluster
+    from minimq.local.server_process import ServerProcess
 
 _LOOK_S = 0.5
 _DEFAULT_PORT = 9876
@@ -21,6 +23,7 @@ _DEFAULT_PORT = 9876
 @click.command()
 @option("--brokers", type=int, default=2, show_default=True, metavar="N", help="How many brokers.")
 @option("--slaves", type=int, default=0, show_default=True, metavar="N", help="How many slaves each of them has.")
+@option("--sync", is_flag=True, help="A message counts as stored once the slaves in sync have it, too (sync-master).")
 @option(
     "--port",
     type=int,
@@ -35,16 +38,20 @@ _DEFAULT_PORT = 9876
     metavar="DIR",
     help="Where data and logs are kept; without it they are removed at the end.",
 )
-def local(brokers: int, slaves: int, port: int, data_dir: Path | None) -> None:
+def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | None) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
 
-    With slaves, the name server is the controller that makes a slave the master when that one fails.
+    With slaves, the name server is the controller that makes a slave the master when that one fails. What a receipt is
+    worth then is up to --sync; see docs/replication.md.
 
     Example: minimq local --brokers 3 --slaves 1 --data-dir ./minimq-data
     """
     from minimq.local.local_cluster import LocalCluster
 
-    with stop_on_signal() as told, LocalCluster(brokers, slaves, port, data_dir) as cluster:
+    if sync and not slaves:
+        raise InvalidArgument("--sync is about slaves: give --slaves 1 or more as well")
+    options = {"role": "sync-master"} if sync else {}
+    with stop_on_signal() as told, LocalCluster(brokers, slaves, port, data_dir, broker_options=options) as cluster:
         _introduce(cluster, is_kept=data_dir is not None)
         _watch(cluster, told, is_kept=data_dir is not None)
         click.echo("stopping")
@@ -74,9 +81,24 @@ def _watch(cluster: LocalCluster, told: threading.Event, *, is_kept: bool) -> No
             left.remove(server)
             failure = Unavailable(
                 f"{server.name} has ended by itself; the end of its log:\n{server.log_tail()}\n"
-                f"All of it is in {server.log_path}. The other servers go on; to bring it back, end the cluster with "
-                "Ctrl-C and start it again" + ("" if is_kept else ", which begins without data: --data-dir keeps it")
+                f"All of it is in {server.log_path}. {_remedy(server, left, is_kept=is_kept)}"
             )
             click.echo(f"error: {failure.message}", err=True)
         if failure is not None and not left:
             raise Unavailable("no server is left")
+
+
+def _remedy(server: ServerProcess, left: Sequence[ServerProcess], *, is_kept: bool) -> str:
+    """Say what becomes of the others, and how a server that has ended comes back."""
+    from minimq.local.broker_process import BrokerProcess
+
+    name = server.broker_name if isinstance(server, BrokerProcess) else None
+    if any(isinstance(other, BrokerProcess) and other.broker_name == name for other in left):
+        return (
+            f"The other replicas of {name} go on: if it was the master, one that is in sync takes its place after some "
+            "seconds (`minimq cluster status`). To bring it back, until you end it, run in another terminal:\n"
+            f"  {server.command_line}"
+        )
+    return "The other servers go on; to bring it back, end the cluster with Ctrl-C and start it again" + (
+        "" if is_kept else ", which begins without data: --data-dir keeps it"
+    )

@@ -76,6 +76,7 @@ def in_short(row: Row) -> Row:
     if behind is not None and isinstance(behind_s, float) and behind_bytes:
         behind += f", {duration_of(behind_s)}"
     return {
+        "mode": ("sync" if row["sync"] else "async") if row["role"] == "master" else None,
         "in_sync": ", ".join(map(str, in_sync)) if isinstance(in_sync, list) else None,
         "behind": behind,
         "state": row["problem"] or row["state"],

@@ -234,11 +234,15 @@ class LocalCluster:
                     if time.monotonic() >= deadline:
                         raise DeadlineExceeded(
                             f"{', '.join(absent)} not registered with {nameserver.name} after {_REGISTERED_S} s; "
-                            f"the logs in {self.data_dir} may say why"
+                            f"{self._told_by(absent[0])}"
                         )
                     time.sleep(_LOOK_AGAIN_S)
             finally:
                 link.close()
+
+    def _told_by(self, name: str) -> str:
+        """Return what a server that is not ready has logged, as the end of an error."""
+        return f"the end of the log of {name}:\n{self.server(name).log_tail()}\nThe logs are in {self.data_dir}"
 
     def _absent_from(self, link: NameServerLink) -> list[str]:
         """Return the names of the running brokers that a name server does not know where they are."""
@@ -265,7 +269,7 @@ class LocalCluster:
             while broker.running and not broker.paused and not broker.in_sync:
                 if time.monotonic() >= deadline:
                     raise DeadlineExceeded(
-                        f"{broker.name} is not in sync after {_REGISTERED_S} s; the logs in {self.data_dir} may say why"
+                        f"{broker.name} is not in sync after {_REGISTERED_S} s; {self._told_by(broker.name)}"
                     )
                 time.sleep(_LOOK_AGAIN_S)
 

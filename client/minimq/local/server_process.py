@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -99,6 +100,11 @@ class ServerProcess:
     def paused(self) -> bool:
         """Whether the process exists and was stopped by `pause`."""
         return self._paused and self.running
+
+    @property
+    def command_line(self) -> str:
+        """What starts it by hand, as a shell takes it."""
+        return shlex.join([f"minimq-{self.role}", *self._flags(self.address, False)])
 
     def start(self) -> None:
         """Start it, unless it runs, and return when it serves and the other servers know it.

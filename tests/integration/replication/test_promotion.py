@@ -34,7 +34,8 @@ def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -
         assert [rows[number]["id"] for number in range(3)] == [1, 0, 2]
         assert rows[0]["in_sync"] == [0, 1, 2]
         assert "In sync" in minimq("cluster", "status")
-        assert minimq("cluster", "promote", "broker-a", "--to", "1") == told  # it is already
+        again = minimq("cluster", "promote", "broker-a", "--to", "1")
+        assert again == told.replace("is the master", "is the master already")
         wait_caught_up(cluster)
 
 
@@ -62,5 +63,5 @@ def test_what_cannot_be_promoted(tmp_path: Path) -> None:
     with replicas(tmp_path) as cluster, Admin(cluster.nameserver) as admin:
         with pytest.raises(InvalidArgument, match="no replica 7 that answers: there are 0, 1"):
             admin.promote("broker-a", 7)
-        with pytest.raises(InvalidArgument, match="no replica 0"):
+        with pytest.raises(InvalidArgument, match="no broker 'broker-x': the name server knows broker-a"):
             admin.promote("broker-x", 0)
