@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.testing import CliRunner
 
-from minimq import ConsumerOptions, ProducerOptions
+from minimq import ConsumerOptions, Producer, ProducerOptions, PullConsumer, PushConsumer
 from minimq_broker.__main__ import main as broker
 from minimq_nameserver.__main__ import main as nameserver
 
@@ -71,14 +71,29 @@ def class_table(options: Any) -> Iterator[str]:  # noqa: ANN401 - a dataclass
         yield f"| `{field.name}` | `{field.default}` | {sentence[0].upper()}{sentence[1:]} |"
 
 
+def constructor_table(client: type[object]) -> Iterator[str]:
+    """Yield the lines of the table of what a class is made with, besides its options; the class describes it."""
+    described = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(client) or "", re.MULTILINE))
+    yield "| argument | default | |"
+    yield "|---|---|---|"
+    for name, parameter in inspect.signature(client).parameters.items():
+        if name in described and name != "options":
+            default = "" if parameter.default in (None, parameter.empty) else f"`{parameter.default}`"
+            sentence = " ".join(described[name].split())
+            yield f"| `{name}` | {default} | {sentence[0].upper()}{sentence[1:]} |"
+
+
 def page() -> str:
     """Return the whole page."""
     sections = (
         ("minimq-nameserver", command_table(nameserver)),
         ("minimq-broker", command_table(broker)),
         ("Configuration files", example(nameserver, "minimq-nameserver")),
-        ("Producer", class_table(ProducerOptions)),
-        ("PullConsumer and PushConsumer", class_table(ConsumerOptions)),
+        ("Arguments of Producer", constructor_table(Producer)),
+        ("Options of Producer", class_table(ProducerOptions)),
+        ("Arguments of PullConsumer", constructor_table(PullConsumer)),
+        ("Arguments of PushConsumer", constructor_table(PushConsumer)),
+        ("Options of PullConsumer and PushConsumer", class_table(ConsumerOptions)),
     )
     parts = [INTRODUCTION]
     for title, lines in sections:
