@@ -168,19 +168,19 @@ class Follower:
         )
 
     def _check_kin(self, frame: replication_pb2.ReplicaFrame) -> None:
-        """Raise `StoreError` when the log is that of another broker, of which nothing may be taken away."""
+        """Raise `BrokerConflict` when the log is that of another broker, of which nothing may be taken away."""
         store, term = self._engine.store, frame.go_on.term
         name, mine, theirs = self.whom.own.broker_name, store.state.log_id, frame.log_id
         remedy = "give it the data directory of this replica, or an empty one"
         if frame.go_on.term_entry and term.position >= store.log.start:
             # Logs of an older release get an identity late, perhaps two that have a common beginning.
             if store.entries(term.position, 1) != [frame.go_on.term_entry]:
-                raise StoreError(
+                raise BrokerConflict(
                     f"the log of this broker, {mine or 'of an older release'}, is not one of {name}, which is "
                     f"{theirs or 'of an older release'}: its term {term.term} began in another way; {remedy}"
                 )
         elif store.end and mine and theirs and mine != theirs:
-            raise StoreError(
+            raise BrokerConflict(
                 f"the log of this broker, {mine}, is not one of {name}, which is {theirs}: nothing is deleted here; "
                 f"{remedy}"
             )
