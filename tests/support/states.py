@@ -26,6 +26,7 @@ def rows(state: State) -> dict[str, Any]:
         "topics": state.topics.copy(),
         "ends": state.ends.copy(),
         "committed": state.committed.copy(),
+        "forced": state.forced.copy(),
         "started": state.started.copy(),
         "producers": {number: msgspec.to_builtins(state.producers.row(number)) for number in state.producers},
     }

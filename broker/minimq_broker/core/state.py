@@ -29,7 +29,7 @@ from minimq_broker.core.facts import (
 )
 from minimq_broker.core.groups import Agreement
 from minimq_broker.core.producers import Place, ProducerTable
-from minimq_broker.core.term_history import MAX_TERMS, TermStart
+from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
 
@@ -60,6 +60,7 @@ class BatchApplied(NamedTuple):
 
 
 _EMPTY = QueueEnd()
+_NEVER = LogPlace(-1, -1)
 
 
 class State:
@@ -70,6 +71,7 @@ class State:
         terms: where the latest terms began, ascending; replaced as a whole.
         log_id: what tells the log from those of other brokers; "" when there is nothing in it yet, or an older release
             began it.
+        forced: where committed offsets were set last, also back, by who asked for that.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
         producers: which numbered batches are stored where.
         begun, made: count the changes of topics and of the permission, before and after each. A thread that reads
@@ -86,6 +88,7 @@ class State:
         self.topics: dict[str, Topic] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
+        self.forced: dict[tuple[str, int, int], LogPlace] = {}
         self.started: dict[tuple[str, int], int] = {}
         self.agreements: dict[str, Agreement] = {}
         self.producers = ProducerTable()
@@ -132,6 +135,15 @@ class State:
             cause = f": the whole broker is not {what}, until minimq cluster permission allows it again"
         raise NoPermission(f"topic {topic.name!r} is not {what} on this broker{cause}")
 
+    @property
+    def end_place(self) -> LogPlace:
+        """How far the log is applied, for comparisons with other replicas."""
+        return LogPlace(self.term, self.position)
+
+    def was_forced_since(self, group: str, queue: QueueKey, place: LogPlace) -> bool:
+        """Tell whether the offset of a group was set by force since the log ended at a place."""
+        return self.forced.get((group, *queue), _NEVER) >= place
+
     # ---- changing ----------------------------------------------------------------------------------
 
     def apply(self, entry: Fact | BatchApplied, position: int) -> None:
@@ -144,7 +156,7 @@ class State:
                 if entry.producer_id:
                     self._remember(entry, position)
             case OffsetsCommitted(group, offsets, forced):
-                self._move(group, offsets, forced=forced)
+                self._commit(group, offsets, forced=forced)
             case GroupStarted(group, topic_id, offsets, at_ms):
                 self._set(("started", group, topic_id), self.started, (group, topic_id), at_ms)
                 self._move(group, offsets, forced=True)
@@ -164,6 +176,13 @@ class State:
                 self.changed.update((("term",), ("terms",), ("log-id",)))
         self.made += is_told
         self.position = position
+
+    def _commit(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
+        self._move(group, offsets, forced=forced)
+        if forced:
+            for item in offsets:
+                key = (group, item.topic_id, item.queue_id)
+                self._set(("forced", *key), self.forced, key, self.end_place)
 
     def _move(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         for item in offsets:
@@ -197,6 +216,7 @@ class State:
         tables: tuple[tuple[str, dict[Any, Any], int], ...] = (
             ("end", self.ends, 0),
             ("offset", self.committed, 1),
+            ("forced", self.forced, 1),
             ("started", self.started, 1),
         )
         for kind, table, place in tables:
@@ -256,6 +276,9 @@ def _row_of_attribute(name: str, kind: Any = None) -> _Row:
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
     "offset": _row_of(lambda state: state.committed, lambda group, topic_id, queue_id: (group, topic_id, queue_id)),
+    "forced": _row_of(
+        lambda state: state.forced, lambda group, topic_id, queue_id: (group, topic_id, queue_id), LogPlace
+    ),
     "started": _row_of(lambda state: state.started, lambda group, topic_id: (group, topic_id)),
     "agreement": _row_of(lambda state: state.agreements, lambda group: group, Agreement),
     "topic": _row_of(lambda state: state.topics, lambda name: name, Topic),

@@ -12,6 +12,7 @@ import grpc.aio
 
 from minimq_broker.core.in_sync import InSync
 from minimq_broker.core.state import QueueKey
+from minimq_broker.core.term_history import LogPlace
 from minimq_broker.replication.copying import FRAME_BYTES, state_frames
 from minimq_broker.replication.frames import HEARTBEAT_S, SILENCE_S
 from minimq_broker.services.store_slot import to_the_end
@@ -167,7 +168,14 @@ class Feed:
             request = await self._handed_over.get()
             number = request.offsets_number
             rows = [
-                Kept(item.group, QueueKey(item.topic_id, item.queue_id), item.offset, number, item.forced)
+                Kept(
+                    item.group,
+                    QueueKey(item.topic_id, item.queue_id),
+                    item.offset,
+                    number,
+                    item.forced,
+                    LogPlace(item.term, item.position),
+                )
                 for item in request.offsets
             ]
             await self._record_at_last(rows)

@@ -294,6 +294,8 @@ class _Intake:
                 queue_id=row.queue.queue_id,
                 offset=row.offset,
                 forced=row.forced,
+                term=row.place.term,
+                position=row.place.position,
             )
         return request
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -88,11 +88,13 @@ class GroupOffsets:
         async with self._keeping:
             if not self.keeps:
                 return False
-            items = offsets(self._engine.state)
+            state = self._engine.state
+            place = state.end_place
+            items = offsets(state)
             if not forced:  # the file knows only what was committed here
                 items = [item for item in items if self._goes_on(group, item)]
             if items:
-                await to_the_end(asyncio.to_thread(self._file.put, group, items, forced=forced))
+                await to_the_end(asyncio.to_thread(self._file.put, group, items, place, forced=forced))
             return True
 
     def _goes_on(self, group: str, item: CommittedOffset) -> bool:
@@ -104,6 +106,8 @@ class GroupOffsets:
     async def begin(self) -> int:
         """Return how often this slave has served groups, the time that begins now included."""
         assert self._file is not None
+        state = self._engine.state  # the log came later than what is kept, if that could not be handed over since
+        await to_the_end(asyncio.to_thread(self._file.forget, partial(_is_overtaken, state)))
         return await to_the_end(asyncio.to_thread(self._file.begin))
 
     def kept(self, after: int = 0) -> list[Kept]:
@@ -118,11 +122,20 @@ class GroupOffsets:
     async def take_over(self, rows: Sequence[Kept]) -> None:
         """Record, as the master, what was kept at a replica while there was none.
 
+        What was read there and then taken back from its log does not count, nor what was kept before the group was
+        set elsewhere by force.
+
         Raises:
             NotMaster, NotEnoughReplicas: it is not recorded, or not everywhere.
         """
+        ends = {row: self._end_since(row) for row in rows}
         for (group, forced), own in _by_group(rows).items():
-            await self._engine.record(partial(_decide, group, own, forced=forced))
+            await self._engine.record(partial(_decide, group, own, ends, forced=forced))
+
+    def _end_since(self, row: Kept) -> int:
+        """Return how far a group may have come in a queue, by the log that it has read."""
+        term = row.place.term or self._engine.state.term  # an older release did not keep it
+        return self._engine.store.end_since(row.queue, term)
 
     async def retain_topics(self) -> None:
         """Forget what is kept of topics that are no more; another one may get the same id."""
@@ -145,12 +158,18 @@ def _by_group(rows: Sequence[Kept]) -> dict[tuple[str, bool], list[Kept]]:
     return grouped
 
 
-def _decide(group: str, rows: Sequence[Kept], state: State, *, forced: bool) -> OffsetsCommitted | None:
-    """Return what is recorded of offsets of a group: nobody has read what is behind the end of a queue."""
+def _is_overtaken(state: State, row: Kept) -> bool:
+    return state.was_forced_since(row.group, row.queue, row.place)
+
+
+def _decide(
+    group: str, rows: Sequence[Kept], ends: Mapping[Kept, int], state: State, *, forced: bool
+) -> OffsetsCommitted | None:
+    """Return what is recorded of offsets of a group: nobody has read what is behind those ends."""
     topics = {topic.topic_id for topic in state.topics.values()}
     offsets = tuple(
-        CommittedOffset(*row.queue, min(row.offset, state.end(row.queue).offset))
+        CommittedOffset(*row.queue, min(row.offset, ends[row]))
         for row in rows
-        if row.queue.topic_id in topics
+        if row.queue.topic_id in topics and not _is_overtaken(state, row)
     )
     return OffsetsCommitted(group, offsets, forced) if offsets else None

@@ -7,7 +7,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.errors import Fenced, InvalidArgument, NotMaster
+from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange
 from minimq_common.names import check_group
 from minimq_proto.v1 import broker_pb2
 
@@ -40,6 +40,7 @@ class OffsetService:
 
         Raises:
             Fenced: the member does not own one of the queues.
+            OffsetOutOfRange: it is of messages that were taken back, as its reader is about to learn.
             InvalidArgument: an offset is negative or beyond the end of its queue.
             NotMaster: it is beyond the end that a slave knows, or this broker does not serve groups.
             TopicNotFound, QueueNotFound: one of the queues is not here.
@@ -68,6 +69,11 @@ class OffsetService:
                 raise InvalidArgument(
                     f"offset {item.offset} for queue {item.topic}/{item.queue_id} cannot be committed: "
                     f"the queue ends at {end}"
+                )
+            if item.term and item.offset > self._engine.store.end_since(queue, item.term):
+                raise OffsetOutOfRange(
+                    f"offset {item.offset} of queue {item.topic}/{item.queue_id} cannot be committed: the queue was "
+                    f"shorter after term {item.term}, and its reader will go back"
                 )
             offsets.append(CommittedOffset(queue.topic_id, queue.queue_id, item.offset))
         fact = OffsetsCommitted(group, tuple(offsets), request.force)

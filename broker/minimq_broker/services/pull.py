@@ -122,6 +122,8 @@ class _Pull:
         self._silent_since: float | None = None
         #: Which offsets of the queue were valid when it was looked at last.
         self._bounds = (0, 0)
+        #: The latest term in the log in which the offset is right; 0 when it is to be taken as it is.
+        self._term = request.term
 
     async def run(self) -> None:
         """Send frames until a bound is reached, the time is over or an error ends the pull."""
@@ -161,6 +163,7 @@ class _Pull:
         queue = self._queue()  # looked up each time: topic, permission and lease may have gone meanwhile
         log_start = self._engine.store.log.start
         first, end = self._bounds = self._engine.store.bounds(queue)
+        self._check_term(queue)
         if not first <= self._offset <= end:
             raise OffsetOutOfRange(
                 f"offset {self._offset} of queue {self._request.topic}/{queue.queue_id} is not stored: "
@@ -177,6 +180,20 @@ class _Pull:
             return False
         self._told()
         return frame.end
+
+    def _check_term(self, queue: QueueKey) -> None:
+        """Refuse an offset that is of a log which was longer than this one when a later term began."""
+        store = self._engine.store
+        before, self._term = self._term, store.state.term
+        if before in (0, self._term):
+            return
+        end = store.end_since(queue, before)
+        if self._offset > end:
+            self._bounds = self._bounds[0], end
+            raise OffsetOutOfRange(
+                f"offset {self._offset} of queue {self._request.topic}/{queue.queue_id} was taken back: "
+                f"the queue ended at {end} after term {before}, and goes on with other messages"
+            )
 
     async def _wait(self, queue: QueueKey, first: int, end: int) -> bool:
         """Wait at the end of the queue. Returns True when nothing came for as long as was asked for."""
@@ -229,6 +246,7 @@ class _Pull:
             suggested_broker_id=self._advice(batches[-1].position),
             from_slave=self._engine.slot.is_slave,
             now_ms=now_ms(),
+            term=self._term,
         )
 
     def _advice(self, position: int) -> int:
@@ -262,5 +280,6 @@ class _Pull:
 
     async def _write(self, frame: broker_pb2.PullFrame) -> None:
         frame.pull_id = self._request.pull_id
+        frame.term = self._term
         frame.from_slave = self._engine.slot.is_slave
         await self._writer.write(lambda: frame)

@@ -218,6 +218,14 @@ class CommitLog:
                 return found
         return None
 
+    def offset_from(self, queue: QueueKey, position: int) -> int | None:
+        """Return the first stored offset of a queue at or after a log position, None when there is none."""
+        for segment in self.segments:
+            found = segment.offset_from(queue, position)
+            if found is not None:
+                return found
+        return None
+
 
 def _segment_files(path: Path, *, readonly: bool) -> list[Path]:
     """Return the files of all segments in order."""

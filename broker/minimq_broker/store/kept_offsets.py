@@ -17,6 +17,7 @@ import msgspec
 
 from minimq_broker.core.facts import CommittedOffset
 from minimq_broker.core.state import QueueKey
+from minimq_broker.core.term_history import LogPlace
 from minimq_broker.store.lmdb_file import open_lmdb
 from minimq_common.errors import StoreError, StoreFull
 
@@ -24,16 +25,22 @@ FILE_NAME = "kept-offsets.mdb"
 #: Address space for the map; a row takes about 60 bytes.
 _MAP_BYTES = 1 << 30
 _SERVED_KEY = b"\0served"
+#: Of what an older release kept: whatever was forced since, or before, counts instead.
+_NOWHERE = LogPlace()
 
 
 class Kept(NamedTuple):
-    """An offset of a group, as it was kept under a number; `forced` ones count even if they go back."""
+    """An offset of a group, as it was kept under a number; `forced` ones count even if they go back.
+
+    `place` is how far the log of this replica was then: what was forced at a master since counts instead.
+    """
 
     group: str
     queue: QueueKey
     offset: int
     number: int
     forced: bool = False
+    place: LogPlace = _NOWHERE
 
 
 class KeptOffsets:
@@ -61,7 +68,8 @@ class KeptOffsets:
                     self._served = msgspec.msgpack.decode(value)
                     continue
                 group, topic_id, queue_id = msgspec.msgpack.decode(key)
-                rows.append(Kept(group, QueueKey(topic_id, queue_id), *msgspec.msgpack.decode(value)))
+                offset, number, forced, *place = msgspec.msgpack.decode(value)
+                rows.append(Kept(group, QueueKey(topic_id, queue_id), offset, number, forced, LogPlace(*place)))
         self._rows = {(kept.group, kept.queue): kept for kept in sorted(rows, key=lambda kept: kept.number)}
         self._number = max((kept.number for kept in rows), default=0)
 
@@ -79,8 +87,10 @@ class KeptOffsets:
             self._served = served
             return served
 
-    def put(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool = False) -> None:
-        """Keep offsets of a group; they never go back unless they are forced.
+    def put(
+        self, group: str, offsets: Iterable[CommittedOffset], place: LogPlace = _NOWHERE, *, forced: bool = False
+    ) -> None:
+        """Keep offsets of a group, committed with the log at a place; they never go back unless they are forced.
 
         Raises:
             StoreFull: there is no space for them.
@@ -96,10 +106,10 @@ class KeptOffsets:
                     continue
                 number += 1
                 # What follows on one that was forced goes back with it.
-                rows[key] = Kept(*key, item.offset, number, forced or (before is not None and before.forced))
+                rows[key] = Kept(*key, item.offset, number, forced or (before is not None and before.forced), place)
             with self._transaction() as txn:
                 for row in rows.values():
-                    txn.put(_key(row), msgspec.msgpack.encode((row.offset, row.number, row.forced)))
+                    txn.put(_key(row), msgspec.msgpack.encode((row.offset, row.number, row.forced, *row.place)))
             with self._lock:
                 self._number = number
                 for key, row in rows.items():
@@ -119,14 +129,15 @@ class KeptOffsets:
 
     def recorded(self, number: int) -> None:
         """Forget what was kept up to a number: a master has it. Raises as `put` does."""
-        self._forget(lambda kept: kept.number <= number)
+        self.forget(lambda kept: kept.number <= number)
 
     def retain_topics(self, topic_ids: Iterable[int]) -> None:
         """Forget what is of other topics than these. Raises as `put` does."""
         known = frozenset(topic_ids)
-        self._forget(lambda kept: kept.queue.topic_id not in known)
+        self.forget(lambda kept: kept.queue.topic_id not in known)
 
-    def _forget(self, is_gone: Callable[[Kept], bool]) -> None:
+    def forget(self, is_gone: Callable[[Kept], bool]) -> None:
+        """Forget some of what is kept. Raises as `put` does."""
         with self._writing:
             gone = [kept for kept in self._rows.values() if is_gone(kept)]
             if not gone:

@@ -286,6 +286,17 @@ class MessageStore:
         """Return where a queue ends for readers: behind what is confirmed."""
         return self._confirmation.visible(queue, self.state.end(queue))
 
+    def end_since(self, queue: QueueKey, term: int) -> int:
+        """Return up to which offset what was read of a log of that term is in this log, too: a later term may have cut.
+
+        It is where the queue ended when the first later term of this log began, or without one where it ends, shown to
+        readers or not.
+        """
+        end = self.state.end(queue).offset
+        start = next((start.position for start in self.state.terms if start.term > term), None)
+        found = None if start is None else self.log.offset_from(queue, start)
+        return end if found is None else min(found, end)
+
     def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
         """Return the batches of a queue from the one that holds `offset` on; nothing when there is none yet.
 

@@ -12,7 +12,7 @@ Store times never go back within a queue, so "the first batch at or after time t
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -306,18 +306,26 @@ class Segment:
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
         """Return the first offset of a queue that was stored at or after a time, None when none here was."""
+        return self._first_offset_of(queue, lambda row: row.stored_ms >= timestamp_ms)
+
+    def offset_from(self, queue: QueueKey, position: int) -> int | None:
+        """Return the first offset of a queue that stands at or after a log position, None when none here does."""
+        return self._first_offset_of(queue, lambda row: row.position >= position)
+
+    def _first_offset_of(self, queue: QueueKey, is_it: Callable[[Row], bool]) -> int | None:
+        """Return the first offset of the first row that is it, as all rows after it are; None when none is."""
         with self._env.begin(buffers=True) as txn:
             last = self._last_row(txn, queue)
-            if last is None or last.stored_ms < timestamp_ms:
+            if last is None or not is_it(last):
                 return None
             low, high = 0, last.last_offset  # the answer is the row that holds some offset in [low, high]
             while low < high:
                 middle = (low + high) // 2
                 row = next(self._rows_from(txn, queue, middle))
-                if row.stored_ms < timestamp_ms:
-                    low = row.last_offset + 1
-                else:
+                if is_it(row):
                     high = min(row.base_offset, middle)
+                else:
+                    low = row.last_offset + 1
             return next(self._rows_from(txn, queue, low)).base_offset
 
     def _rows_from(self, txn: lmdb.Transaction, queue: QueueKey, offset: int) -> Iterator[Row]:

@@ -58,9 +58,12 @@ class Commits:
 
         Raises:
             Fenced: another member owns a queue.
+            OffsetOutOfRange: the messages before an offset were lost with a master; the reader goes back.
             MiniMQError: a broker refused or did not answer; the first of several such errors.
         """
-        failures = self._try(offsets)
+        with self._lock:  # the offsets are of the log that was read by now, also when they are recorded later
+            terms = {queue: fetcher.term_taken for queue, fetcher in self._fetchers.items() if queue in offsets}
+        failures = self._try(offsets, terms)
         give_up = time.monotonic() + patience_s
         while failures and time.monotonic() + _RETRY_S < give_up:
             with self._lock:
@@ -69,7 +72,7 @@ class Commits:
                 break
             time.sleep(_RETRY_S)
             lasting = {queue: failure for queue, failure in failures.items() if queue not in again}
-            failures = lasting | self._try({queue: offsets[queue] for queue in again})
+            failures = lasting | self._try({queue: offsets[queue] for queue in again}, terms)
         first = next(iter(failures.values()), None)
         if first is not None:
             raise first.error
@@ -81,7 +84,9 @@ class Commits:
             return fetcher is not None and (fetcher.epoch != failure.epoch or not math.isinf(fetcher.sure_until))
         return failure.error.retriable
 
-    def _try(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, _Failure]:
+    def _try(
+        self, offsets: Mapping[MessageQueue, int], terms: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, _Failure]:
         """Record what can be recorded now; return what cannot."""
         commits: list[Commit] = []
         failures: dict[MessageQueue, MiniMQError] = {}
@@ -96,7 +101,9 @@ class Commits:
                     commits.append(Commit(queue, offset))
                 elif fetcher.committed != offset:
                     lease = fetcher.epoch, fetcher.topic_id
-                    commits.append(Commit(queue, offset, *lease, fetcher.sought, fetcher.leased_by))
+                    commits.append(
+                        Commit(queue, offset, *lease, fetcher.sought, fetcher.leased_by, terms.get(queue, 0))
+                    )
                     fetcher.sought = False  # a seek that comes meanwhile is for the next commit
         failures |= self.store.save(commits)
         with self._lock:

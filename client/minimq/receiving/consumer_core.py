@@ -126,6 +126,7 @@ class ConsumerCore:
                 return False
             self._puller.cancel(fetcher)
             fetcher.leaving = False
+            fetcher.to_check = grant.epoch != fetcher.epoch
             fetcher.epoch, fetcher.leased_by = grant.epoch, grant.address
             fetcher.slave = 0
             fetcher.error = fetcher.committed = None

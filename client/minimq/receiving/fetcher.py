@@ -24,6 +24,10 @@ class Fetcher:
         leased_by: address of the broker that has granted the lease; empty without one.
         topic_id: as the lease has it; 0 without a lease.
         position: offset of the message that the reader gets next.
+        term: the latest one in the log in which that is known to be right: brokers tell what a later one took back. 0
+            until a broker was heard.
+        term_taken: that of the log in which the latest message that was handed out is, 0 when none was.
+        to_check: the next pull is made though enough is buffered, since another broker may have other messages.
         pull: the pull that is under way, None when there is none.
         pulled_at: address of the broker of the latest pull.
         slave: broker id of a slave that is read instead, as the master has advised, since this reader is far behind; 0
@@ -51,6 +55,9 @@ class Fetcher:
         self.leased_by = ""
         self.topic_id = topic_id
         self.position = offset
+        self.term = 0
+        self.term_taken = 0
+        self.to_check = False
         self.pull: tuple[PullStream, int] | None = None
         self.pulled_at = ""
         self.slave = 0
@@ -89,6 +96,8 @@ class Fetcher:
 
     def room(self, max_messages: int, max_bytes: int) -> tuple[int, int]:
         """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
+        if self.to_check:
+            return max(max_messages - self._buffered_messages, 1), max(max_bytes - self._buffered_bytes, 1)
         if 2 * self._buffered_bytes > max_bytes or 2 * self._buffered_messages > max_messages:
             return 0, 0
         return max_messages - self._buffered_messages, max_bytes - self._buffered_bytes
@@ -101,6 +110,7 @@ class Fetcher:
             offset=self._fetch_offset,
             max_messages=max_messages,
             max_bytes=max_bytes,
+            term=self.term,
             # The first one tells where the queue ends, also when there is nothing to read; and at the end of a slave
             # that was advised its master goes on.
             wait_ms=0 if self.end_offset is None or self.slave else round(wait_s * 1000),
@@ -117,6 +127,8 @@ class Fetcher:
             self._fetch_offset = stored.base_offset + stored.count
         self._fetch_offset = max(self._fetch_offset, frame.next_offset)
         self.end_offset = frame.max_offset
+        self.term = frame.term
+        self.to_check = False
         self._pass_over()
 
     def take(self, max_messages: int) -> list[ReceivedMessage]:
@@ -139,6 +151,7 @@ class Fetcher:
             self._handed_out += len(more)
             taken += more
         self.position = taken[-1].queue_offset + 1
+        self.term_taken = self.term
         self._pass_over()
         return taken
 
@@ -177,7 +190,7 @@ class Fetcher:
             self._pass_over()
         else:
             wanted = self.position
-            self.seek(min(wanted, end))
+            self._go_to(min(wanted, end))
             if self.position == wanted:
                 return None
             self.sought = True
@@ -185,6 +198,10 @@ class Fetcher:
 
     def seek(self, offset: int) -> None:
         """Go on at another offset, and forget what was fetched."""
+        self._go_to(offset)
+        self.term = self.term_taken = 0
+
+    def _go_to(self, offset: int) -> None:
         self.position = self._fetch_offset = offset
         self._batches.clear()
         self._opened = []

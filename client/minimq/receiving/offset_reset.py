@@ -16,7 +16,7 @@ class OffsetReset:
         wanted: the offset that it was to read next.
         offset: where it goes on.
         min_offset: first offset that was stored then.
-        max_offset: the offset that the next message was to get then.
+        max_offset: the offset that the next message was to get then; with a new master when its term began.
     """
 
     queue: MessageQueue
@@ -37,14 +37,14 @@ class OffsetReset:
 
     @property
     def is_back(self) -> bool:
-        """Whether the queue ends before what was to be read: its log was cut, and goes on with other messages."""
+        """Whether the queue ended before what was to be read: its log was cut, and goes on with other messages."""
         return self.offset < self.wanted
 
     def __str__(self) -> str:
         """Say what happened in a sentence."""
         where = f"offset {self.wanted} of queue {self.queue}"
         if self.is_back:
-            return f"{where} is beyond the end of the queue, which lost its last messages: going on at {self.offset}"
+            return f"{where} was taken back, since the queue lost its last messages: going on at {self.offset}"
         rest = self.missed - self.deleted
         others = f" and {rest} passed over" if rest else ""
         return f"{where} is not stored any more: {self.deleted} messages are gone{others}, going on at {self.offset}"

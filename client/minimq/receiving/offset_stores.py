@@ -22,6 +22,7 @@ class Commit(NamedTuple):
         topic_id: of the topic that was read; 0 when it is not known.
         sought: the reader has moved: the recorded offset may go back.
         address: of the broker that has granted the lease; empty without one.
+        term: the latest one in the log that was read; 0 when it is not known.
     """
 
     queue: MessageQueue
@@ -30,6 +31,7 @@ class Commit(NamedTuple):
     topic_id: int = 0
     sought: bool = False
     address: str = ""
+    term: int = 0
 
 
 class OffsetStore(Protocol):
@@ -107,6 +109,7 @@ class BrokerOffsets:
                     queue_id=commit.queue.queue_id,
                     offset=commit.offset,
                     epoch=commit.epoch,
+                    term=commit.term,
                 )
                 for commit in commits
             ],

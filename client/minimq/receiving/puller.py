@@ -158,6 +158,7 @@ class Puller:
 
     def _go_on_elsewhere(self, fetcher: Fetcher, frame: broker_pb2.PullFrame) -> None:
         reset = fetcher.reset(frame.min_offset, frame.max_offset, self._options.offset_reset)
+        fetcher.term = frame.term
         if reset is not None:
             log.warning("consumer: group=%s %s", self._group, reset)
             self.resets.append((fetcher, reset))

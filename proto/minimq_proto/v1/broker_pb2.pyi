@@ -210,6 +210,7 @@ class PullRequest(google.protobuf.message.Message):
     WAIT_MS_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     TAG_HASHES_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
     """Chosen by the client, unique in its stream."""
     cancel: builtins.bool
@@ -222,6 +223,10 @@ class PullRequest(google.protobuf.message.Message):
     max_bytes: builtins.int
     wait_ms: builtins.int
     """How long the pull is held while there is nothing (more) to read, counted from the latest frame."""
+    term: builtins.int
+    """The latest term in the log of which the offset is known to be right, as an earlier frame said; 0 when it is not
+    known. Where a later term cut the log below the offset, the pull fails.
+    """
     @property
     def lease(self) -> global___Lease:
         """Set when the pull is made for a consumer group: it is refused unless this lease holds."""
@@ -243,9 +248,10 @@ class PullRequest(google.protobuf.message.Message):
         wait_ms: builtins.int = ...,
         lease: global___Lease | None = ...,
         tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
+        term: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "lease", b"lease", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "pull_id", b"pull_id", "queue_id", b"queue_id", "tag_hashes", b"tag_hashes", "topic", b"topic", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "lease", b"lease", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "pull_id", b"pull_id", "queue_id", b"queue_id", "tag_hashes", b"tag_hashes", "term", b"term", "topic", b"topic", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___PullRequest = PullRequest
 
@@ -292,6 +298,7 @@ class PullFrame(google.protobuf.message.Message):
     SUGGESTED_BROKER_ID_FIELD_NUMBER: builtins.int
     FROM_SLAVE_FIELD_NUMBER: builtins.int
     NOW_MS_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
     min_offset: builtins.int
     """First offset that is still stored, and the one that the next message will get."""
@@ -309,6 +316,8 @@ class PullFrame(google.protobuf.message.Message):
     """A slave has answered: its queues may end earlier than those of its master, and begin elsewhere."""
     now_ms: builtins.int
     """The broker's time when it read the batches, in ms since 1970: tells how old they are by the clock that stored them."""
+    term: builtins.int
+    """The latest term in the log that was read, of which the offsets are."""
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredBatch]:
         """The first batch holds the offset that was asked for, which need not be the first of the batch."""
@@ -328,9 +337,10 @@ class PullFrame(google.protobuf.message.Message):
         suggested_broker_id: builtins.int = ...,
         from_slave: builtins.bool = ...,
         now_ms: builtins.int = ...,
+        term: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id", "term", b"term"]) -> None: ...
 
 global___PullFrame = PullFrame
 
@@ -625,11 +635,14 @@ class QueueOffset(google.protobuf.message.Message):
     QUEUE_ID_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
     epoch: builtins.int
     """Set when the commit is made under a lease: it is refused unless this lease holds."""
+    term: builtins.int
+    """In a commit: as in `PullRequest`."""
     def __init__(
         self,
         *,
@@ -637,8 +650,9 @@ class QueueOffset(google.protobuf.message.Message):
         queue_id: builtins.int = ...,
         offset: builtins.int = ...,
         epoch: builtins.int = ...,
+        term: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic"]) -> None: ...
 
 global___QueueOffset = QueueOffset
 

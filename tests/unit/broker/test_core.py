@@ -21,7 +21,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
-from minimq_broker.core.term_history import TermStart
+from minimq_broker.core.term_history import LogPlace, TermStart
 from minimq_common.errors import StoreError
 
 KEY = LeaseKey("g", QueueKey(1, 0))
@@ -38,6 +38,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         TopicSet(Topic("t", 1, 4, 4)),
         GroupStarted("g", 1, (CommittedOffset(1, 0, 3),), 1234),
         OffsetsCommitted("g", (CommittedOffset(1, 1, 5),)),
+        OffsetsCommitted("g", (CommittedOffset(1, 1, 4),), forced=True),
         GroupAgreed("g", Agreement((("t", "red"),), "averagely", 5, by_server=True)),
         PermissionSet(4),
         TermBegun(9, "an identity"),
@@ -47,14 +48,15 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         state.apply(fact, position)
     kinds = {row[0] for row, _ in state.changes()}
     of_the_log = {"permission", "term", "terms", "log-id"}
-    assert kinds == {"topic", "end", "offset", "started", "agreement", "producer"} | of_the_log
+    assert kinds == {"topic", "end", "offset", "forced", "started", "agreement", "producer"} | of_the_log
     again = State()
     for row, value in state.changes():
         again.load(*(msgspec.msgpack.decode(msgspec.msgpack.encode(part)) for part in (row, value)))
     assert (again.topics, again.ends, again.committed) == (state.topics, state.ends, state.committed)
+    assert again.forced == state.forced == {("g", 1, 1): LogPlace(0, 103)}
     assert (again.started, again.permission, again.term) == (state.started, 4, 9)
     assert again.agreements == state.agreements == {"g": Agreement((("t", "red"),), "averagely", 5, by_server=True)}
-    assert again.terms == state.terms == [TermStart(9, 105)]
+    assert again.terms == state.terms == [TermStart(9, 106)]
     assert again.producers.find(77, 5) == Place(1, 0, 0, 17)
 
 

@@ -161,3 +161,44 @@ def test_a_replica_takes_its_role_once_its_store_can_be_opened_again(tmp_path: P
         assert engine.store.leads
 
     with_engine(path, test)
+
+
+def test_what_was_kept_before_a_group_was_set_back_does_not_count(tmp_path: Path) -> None:
+    """The group may have gone on since, so that what it has committed does not tell."""
+
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=300)
+        await engine.offsets.commit(fact(queue, 400))
+        rows = engine.offsets.kept()
+        await engine.lead(2, waits_for_replicas=False)
+        engine.begin(2)
+        await engine.offsets.commit(fact(queue, 0, forced=True))
+        await engine.offsets.commit(fact(queue, 310))
+        await engine.offsets.take_over(rows)
+        assert engine.state.offset("g", queue) == 310
+
+        # What is kept later counts, also when it is handed over late.
+        await engine.follow()
+        engine.begin(2, stand_in=await engine.offsets.begin())
+        assert engine.offsets.committed("g", queue) == 310
+        await engine.offsets.commit(fact(queue, 320))
+        await engine.lead(3, waits_for_replicas=False)
+        engine.begin(3)
+        await engine.offsets.take_over(engine.offsets.kept())
+        assert engine.state.offset("g", queue) == 320
+
+    with_engine(tmp_path, test)
+
+
+def test_an_offset_that_was_forced_is_taken_over_once(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=300)
+        await engine.offsets.commit(fact(queue, 40, forced=True))
+        await engine.lead(2, waits_for_replicas=False)
+        engine.begin(2)
+        await engine.offsets.take_over(engine.offsets.kept())
+        await engine.offsets.commit(fact(queue, 70))
+        await engine.offsets.take_over(engine.offsets.kept())  # the answer to the first time was lost
+        assert engine.state.offset("g", queue) == 70
+
+    with_engine(tmp_path, test)

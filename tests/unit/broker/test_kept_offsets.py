@@ -10,6 +10,7 @@ import pytest
 
 from minimq_broker.core.facts import CommittedOffset
 from minimq_broker.core.state import QueueKey
+from minimq_broker.core.term_history import LogPlace
 from minimq_broker.store.kept_offsets import Kept, KeptOffsets
 from minimq_common.errors import StoreFull
 
@@ -124,3 +125,9 @@ def test_times_are_counted_over_starts(opened: Opened) -> None:
     opened.reopen()
     assert opened.kept.begin() == 3
     assert opened.kept.rows() == []
+
+
+def test_where_the_log_was_is_kept_along(opened: Opened) -> None:
+    opened.kept.put("g", [CommittedOffset(*QUEUE, 5)], LogPlace(3, 700))
+    opened.reopen()
+    assert opened.kept.get("g", QUEUE) == Kept("g", QUEUE, 5, 1, place=LogPlace(3, 700))

@@ -80,8 +80,7 @@ def test_what_was_fetched_and_is_no_more_is_fetched_again() -> None:
         ),
         (
             OffsetReset(QUEUE, 30, 20, 8, 20),
-            "offset 30 of queue t/broker-a/0 is beyond the end of the queue, which lost its last messages: going on "
-            "at 20",
+            "offset 30 of queue t/broker-a/0 was taken back, since the queue lost its last messages: going on at 20",
         ),
     ],
 )
@@ -113,3 +112,26 @@ def test_a_queue_that_has_left_is_not_begun_again() -> None:
     in_hand = InHand(Limits(100, 1 << 20, 100), lambda: None, one_at_a_time=False)
     assert in_hand.start_over(QUEUE, 5) is None
     assert in_hand.offsets(dict) == {}
+
+
+def test_of_which_log_an_offset_is_goes_along_until_the_reader_is_moved() -> None:
+    fetcher = fetched(10, 5)
+    assert fetcher.request(1, 1, 0.0).term == 0
+    fetcher.take(1)
+    fetcher.add(broker_pb2.PullFrame(batches=[stored(15, 5)], max_offset=20, term=3))
+    assert (fetcher.request(1, 1, 0.0).term, fetcher.term_taken) == (3, 0)
+    fetcher.take(2)
+    assert fetcher.term_taken == 3
+    fetcher.reset(0, 12, "earliest")  # by a broker: what was handed out is still of that log
+    assert (fetcher.position, fetcher.term_taken) == (12, 3)
+    fetcher.seek(19)  # by the user, who knows why
+    assert (fetcher.request(1, 1, 0.0).term, fetcher.term_taken) == (0, 0)
+
+
+def test_another_broker_is_asked_at_once_though_enough_is_buffered() -> None:
+    fetcher = fetched(10, 5)
+    assert fetcher.room(5, 1) == (0, 0)
+    fetcher.to_check = True
+    assert fetcher.room(5, 1) == (1, 1)
+    fetcher.add(broker_pb2.PullFrame(max_offset=15, term=2))
+    assert fetcher.room(5, 1) == (0, 0)

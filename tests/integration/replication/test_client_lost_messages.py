@@ -1,0 +1,69 @@
+"""An asynchronous master takes messages with it that consumers have read: they leave out nothing of the next one's."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from minimq import Message, OffsetReset, Producer, PullConsumer
+from support.client_replicas import committed, ends
+from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
+
+NEW = {b"new %d" % number for number in range(200)}
+
+
+def read_until(consumer: PullConsumer, wanted: set[bytes]) -> None:
+    """Return when all these have been read."""
+    missing, deadline = set(wanted), time.monotonic() + PATIENCE_S
+    while missing and time.monotonic() < deadline:
+        missing.difference_update(message.body for message in consumer.poll(0.1))
+    assert not missing, (len(missing), sorted(missing)[:3])
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("as_member", [True, False], ids=["member", "assigned"])
+def test_what_the_new_master_has_stored_is_read_though_the_reader_was_further(tmp_path: Path, as_member: bool) -> None:
+    resets: list[OffsetReset] = []
+    with (
+        replicas(tmp_path, role="async-master", replica_lag_s=3600.0) as cluster,
+        Producer(cluster.nameserver, batch_messages=10, send_timeout_s=PATIENCE_S) as producer,
+        PullConsumer(
+            cluster.nameserver, group="g", start="earliest", auto_commit=False, on_offset_reset=resets.append
+        ) as consumer,
+    ):
+        master = wait_for_master(cluster)
+        [slave] = [broker for broker in cluster.brokers if broker is not master]
+        if as_member:
+            consumer.subscribe("t")
+        else:
+            consumer.assign(queues(cluster))
+        wait_in_sync(cluster, master, slave)
+        for future in [producer.send_async(Message("t", b"old %d" % number)) for number in range(100)]:
+            future.result(PATIENCE_S)
+        read_until(consumer, {b"old %d" % number for number in range(100)})
+        wait_caught_up(cluster)
+
+        slave.pause()
+        lost = {b"lost %d" % number for number in range(100)}
+        for body in sorted(lost):  # one by one, so that little of it is on its way to the slave
+            producer.send(Message("t", body))
+        read_until(consumer, lost)
+        consumer.commit()
+        master.kill()
+        # They are stored before the consumer comes, and reach beyond where it is.
+        sending = [producer.send_async(Message("t", body)) for body in sorted(NEW)]
+        slave.resume()
+        wait_for_master(cluster, master)
+        for future in sending:
+            future.result(PATIENCE_S)
+        read_until(consumer, NEW)
+        assert resets, "nothing was lost"
+        assert all(reset.is_back for reset in resets)
+        consumer.commit()
+        assert committed(slave, "g") == {queue.queue_id: end for queue, end in ends(cluster).items()}
+        master.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)

@@ -1,0 +1,109 @@
+"""Readers and groups whose offsets are of a log that was longer: they go on where this one is another."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.offsets import OffsetService
+from minimq_broker.store.jobs import AppendJob
+from minimq_common import batch
+from minimq_common.errors import MiniMQError, NotMaster, OffsetOutOfRange
+from minimq_proto.v1 import broker_pb2
+from support.replica_engine import make_topic, with_engine
+from support.stores import make_batch
+
+
+async def lead(engine: Engine, term: int) -> None:
+    await engine.lead(term, waits_for_replicas=False)
+    engine.begin(term)
+
+
+async def append(engine: Engine, messages: int) -> MiniMQError | None:
+    data = make_batch([b"x"] * messages)
+    answer: asyncio.Queue[AppendJob] = asyncio.Queue()
+    await engine.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait))
+    return (await answer.get()).error
+
+
+async def cut_and_go_on(engine: Engine, *, kept_at: int | None = None) -> QueueKey:
+    """Write up to 150 in term 1, be cut to 100, and write up to 180 in term 2, then up to 200 in term 4."""
+    await lead(engine, 1)
+    queue = await make_topic(engine, 100)
+    place = engine.store.end
+    await append(engine, 50)
+    await engine.follow()
+    if kept_at is not None:
+        engine.begin(1, stand_in=1)
+        await engine.offsets.commit(OffsetsCommitted("g", (CommittedOffset(*queue, kept_at),)))
+        engine.begin(1)
+    await asyncio.to_thread(engine.store.truncate, place)
+    await lead(engine, 2)
+    await append(engine, 80)
+    await engine.follow()
+    await lead(engine, 4)
+    await append(engine, 20)
+    return queue
+
+
+def test_how_much_of_each_term_is_in_the_log(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        queue = await cut_and_go_on(engine)
+        assert [engine.store.end_since(queue, term) for term in (1, 2, 3, 4, 5)] == [100, 180, 180, 200, 200]
+        other = QueueKey(queue.topic_id, 7)
+        assert engine.store.end_since(other, 1) == 0
+
+    with_engine(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("term", "offset", "refused"),
+    [(1, 100, False), (1, 101, True), (2, 180, False), (2, 181, True), (4, 200, False), (0, 150, False)],
+)
+def test_an_offset_that_was_taken_back_is_not_committed(
+    tmp_path: Path, term: int, offset: int, *, refused: bool
+) -> None:
+    async def test(engine: Engine) -> None:
+        queue = await cut_and_go_on(engine)
+        item = broker_pb2.QueueOffset(topic="t", queue_id=0, offset=offset, term=term)
+        request = broker_pb2.CommitOffsetsRequest(group="g", offsets=[item])
+        if refused:
+            with pytest.raises(OffsetOutOfRange):
+                await OffsetService(engine).commit(request)
+        else:
+            await OffsetService(engine).commit(request)
+        assert engine.state.offset("g", queue) == (None if refused else offset)
+
+    with_engine(tmp_path, test)
+
+
+@pytest.mark.parametrize(("kept", "recorded"), [(90, 90), (150, 100)])
+def test_what_was_kept_of_messages_that_were_taken_back_does_not_count(
+    tmp_path: Path, kept: int, recorded: int
+) -> None:
+    async def test(engine: Engine) -> None:
+        queue = await cut_and_go_on(engine, kept_at=kept)
+        await engine.offsets.take_over(engine.offsets.kept())
+        assert engine.state.offset("g", queue) == recorded
+
+    with_engine(tmp_path, test)
+
+
+def test_what_was_written_by_a_master_whose_time_is_over_is_not_acknowledged(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await lead(engine, 1)
+        queue = await make_topic(engine, 1)
+
+        def refusal(*, to_sender: bool) -> MiniMQError | None:
+            return NotMaster("the lease is over") if to_sender and engine.state.end(queue).offset > 1 else None
+
+        engine.refusal = refusal  # while it is accepted nothing speaks against it
+        assert isinstance(await append(engine, 1), NotMaster)
+        assert engine.state.end(queue).offset == 2  # it is there all the same
+
+    with_engine(tmp_path, test)
