@@ -7,18 +7,20 @@ import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.replication import feed, follower, frames
+from minimq_broker.replication import feed, follower, frames, roles
 from minimq_broker.replication.follower import Follower, Whom
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.roles import new_run
 from minimq_broker.store.message_store import MessageStore, Snapshot
 from minimq_broker.store.segment import Row, Segment
 from minimq_common.errors import InternalError
+from minimq_common.replica_set import Report
 from support.controller_process import ControllerProcess
 from support.replica import CLUSTER, NAME, replica, until
 from support.replica_engine import make_topic, replica_engine
@@ -99,6 +101,26 @@ def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, mon
             assert (await make_topic(slave.engine, 1, name="more")).topic_id > queue.topic_id
 
     asyncio.run(test())
+
+
+def test_a_report_that_cannot_be_made_is_told_and_made_later(
+    tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [ValueError("for once"), ValueError("and again")]
+
+    def make_or_fail(**values: Any) -> Report:  # noqa: ANN401 - its fields
+        if failures:
+            raise failures.pop()
+        return Report(**values)
+
+    monkeypatch.setattr(roles, "Report", make_or_fail)
+
+    async def test() -> None:
+        async with replica(tmp_path / "0", controller, 0) as master:
+            await until(lambda: master.in_sync == {0})
+
+    asyncio.run(test())
+    assert caplog.text.count("roles: the report failed") == 2
 
 
 def test_a_master_may_have_much_to_read_before_its_first_word(
