@@ -256,7 +256,11 @@ def test_compare_goes_by_what_both_hold(stores: Stores, master: OpenStore, slave
     again.close()
     found = compare_directories(master.path, slave.path)
     assert (found.start, found.end, found.difference) == (start, slave.store.end, None)
-    assert found.summary == f"the same: {found.entries} entries, from position {start} to {slave.store.end}"
+    longer = master.store.end - slave.store.end
+    assert found.summary == (
+        f"the same: {found.entries} entries, from position {start} to {slave.store.end}; "
+        f"the first log is {longer} bytes longer"
+    )
 
 
 def test_compare_of_logs_that_do_not_overlap(stores: Stores, master: OpenStore) -> None:
