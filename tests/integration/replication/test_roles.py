@@ -38,33 +38,49 @@ def test_of_two_processes_with_one_id_the_first_stays(
     """Their logs must never count as one replica, and they must not end each other's streams in turns."""
 
     async def test() -> None:
-        async with replica(tmp_path / "0", controller, 0) as master:
+        async with replica(tmp_path / "0", controller, 0) as master, replica_engine(tmp_path / "2") as engine:
             await until(lambda: master.in_sync)
+            async with replica(tmp_path / "1", controller, 1) as slave:
+                await until(lambda: master.in_sync == {0, 1})
+                assert master.roles.leadership is not None
+                own = OwnReplica(CLUSTER, NAME, 1, new_run(), "127.0.0.1:1", founds=False, sync=False, min_in_sync=1)
+                other = Follower(engine, Whom(own, master.roles.leadership.term, master.roles.own.address))
+                other.start()
+                await until(lambda: "a slave is refused" in caplog.text and "stream broken" in caplog.text)
+                refused = next(record.message for record in caplog.records if "a slave is refused" in record.message)
+                assert slave.roles.own.address in refused
+                assert own.address in refused
+                assert "--id" in refused
+                await make_topic(master.engine)
+                assert slave.roles.follower is not None
+                assert slave.roles.follower.connected
+                assert not other.connected
+                # It is told again and again that there is a master, so it does not serve groups by itself.
+                refused_s = other.lost_s
+                await until(lambda: other.lost_s < refused_s)
+                assert sum("a slave is refused" in record.message for record in caplog.records) == 1
+                assert master.in_sync == {0, 1}
+            await until(lambda: other.connected)  # once the first has left
+            await other.stop()
+
+    asyncio.run(test())
+
+
+def test_of_two_processes_with_one_id_the_controller_hears_the_first(
+    tmp_path: Path, controller: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with replica(tmp_path / "0", controller, 0) as master, replica(tmp_path / "1", controller, 1) as slave:
+            await until(lambda: master.in_sync == {0, 1})
             async with replica(tmp_path / "2", controller, 1) as other:
-                async with replica(tmp_path / "1", controller, 1) as slave:
-                    await until(lambda: master.in_sync == {0, 1})
-                    here, there = slave.roles, other.roles
-                    await until(lambda: "a slave is refused" in caplog.text)
-                    assert here.follower is not None
-                    assert there.follower is not None
-                    first, second = (here, there) if here.follower.connected else (there, here)
-                    refused = next(record for record in caplog.records if "a slave is refused" in record.message)
-                    assert first.own.address in refused.message
-                    assert second.own.address in refused.message
-                    assert "--id" in refused.message
-                    await until(lambda: "stream broken" in caplog.text)
-                    await make_topic(master.engine)
-                    assert first.follower is not None
-                    assert second.follower is not None
-                    assert first.follower.connected
-                    assert not second.follower.connected
-                    # It is told again and again that there is a master, so it does not serve groups by itself.
-                    refused_s = second.follower.lost_s
-                    await until(lambda: second.follower is not None and second.follower.lost_s < refused_s)
-                    assert sum("a slave is refused" in record.message for record in caplog.records) == 1
-                    assert master.in_sync == {0, 1}
-                # The other one is taken once the first has left.
-                await until(lambda: other.roles.follower is not None and other.roles.follower.connected)
+                await until(lambda: "give one of them another --id" in caplog.text)
+                assert slave.roles.own.address in caplog.text
+                assert other.roles.own.address in caplog.text
+                assert other.roles.follower is None
+                await make_topic(master.engine)
+                assert master.in_sync == {0, 1}
+            assert slave.roles.follower is not None
+            assert slave.roles.follower.connected
 
     asyncio.run(test())
 
