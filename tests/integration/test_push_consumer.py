@@ -193,6 +193,7 @@ def test_a_slow_listener_has_a_bounded_number_of_messages_in_hand(
         in_hand = consumer._in_hand
         wait_until(lambda: queue in in_hand.blocked(), PATIENCE_S, what="the queue is blocked")
         wait_until(lambda: limit != "span" or in_hand.in_hand(queue) == (4, 4000), PATIENCE_S)
+        wait_until(lambda: seen, PATIENCE_S, what="a listener has begun")
         messages, size = in_hand.in_hand(queue)
         assert messages <= 20 + 3
         assert size <= 23 * 1000
