@@ -123,11 +123,16 @@ class AppendRequest(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
+    TRANSACTION_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     """Chosen by the client, unique in its stream."""
     topic: builtins.str
     queue_id: builtins.int
     batch: builtins.bytes
+    @property
+    def transaction(self) -> global___Transaction:
+        """Set when the batch is to be staged: readers see it once its transaction is committed. It has a producer id then."""
+
     def __init__(
         self,
         *,
@@ -135,10 +140,32 @@ class AppendRequest(google.protobuf.message.Message):
         topic: builtins.str = ...,
         queue_id: builtins.int = ...,
         batch: builtins.bytes = ...,
+        transaction: global___Transaction | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["transaction", b"transaction"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
 
 global___AppendRequest = AppendRequest
+
+@typing.final
+class Transaction(google.protobuf.message.Message):
+    """One of a row of transactions of the same name; their numbers grow."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    number: builtins.int
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        number: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "number", b"number"]) -> None: ...
+
+global___Transaction = Transaction
 
 @typing.final
 class AppendResult(google.protobuf.message.Message):
@@ -152,7 +179,7 @@ class AppendResult(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     base_offset: builtins.int
-    """Offset of the first record of the batch; the others follow without a gap."""
+    """Offset of the first record of the batch; the others follow without a gap. -1 when the batch is staged."""
     store_timestamp_ms: builtins.int
     queue_id: builtins.int
     """The queue that holds the batch: not the one asked for when an earlier try had stored it in another."""
@@ -343,6 +370,166 @@ class PullFrame(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id", "term", b"term"]) -> None: ...
 
 global___PullFrame = PullFrame
+
+@typing.final
+class StagedBatches(google.protobuf.message.Message):
+    """---- Transactions ------------------------------------------------------------------------------------
+
+    Staged batches of one producer, by their sequence numbers.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: builtins.int
+    SEQUENCES_FIELD_NUMBER: builtins.int
+    producer_id: builtins.int
+    @property
+    def sequences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        producer_id: builtins.int = ...,
+        sequences: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["producer_id", b"producer_id", "sequences", b"sequences"]) -> None: ...
+
+global___StagedBatches = StagedBatches
+
+@typing.final
+class BrokerPart(google.protobuf.message.Message):
+    """What of a transaction is published at one broker, in this order."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_NAME_FIELD_NUMBER: builtins.int
+    BATCHES_FIELD_NUMBER: builtins.int
+    broker_name: builtins.str
+    @property
+    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedBatches]: ...
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str = ...,
+        batches: collections.abc.Iterable[global___StagedBatches] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "broker_name", b"broker_name"]) -> None: ...
+
+global___BrokerPart = BrokerPart
+
+@typing.final
+class Decision(google.protobuf.message.Message):
+    """How a transaction ended: the same at all brokers that take part."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
+    BROKER_NAMES_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    @property
+    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerPart]:
+        """Those that have something of it."""
+
+    @property
+    def broker_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """All that have to be asked for the end of the next one, also those that have nothing of this."""
+
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        parts: collections.abc.Iterable[global___BrokerPart] | None = ...,
+        broker_names: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_names", b"broker_names", "number", b"number", "parts", b"parts"]) -> None: ...
+
+global___Decision = Decision
+
+@typing.final
+class CommitTransactionRequest(google.protobuf.message.Message):
+    """Publishes what the decision names of this broker, and lets go of what else was staged under the name up to this
+    number. Once a number is decided at a broker it stays so: whoever asks again is told what was decided.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    DECISION_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    @property
+    def decision(self) -> global___Decision: ...
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        decision: global___Decision | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["decision", b"decision", "name", b"name"]) -> None: ...
+
+global___CommitTransactionRequest = CommitTransactionRequest
+
+@typing.final
+class CommitTransactionResponse(google.protobuf.message.Message):
+    """All that the decision names of this broker is on disk, and readers see it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: builtins.int
+    @property
+    def decision(self) -> global___Decision:
+        """What was decided for the latest number, which may be more than the one of the request."""
+
+    def __init__(
+        self,
+        *,
+        decision: global___Decision | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["decision", b"decision"]) -> None: ...
+
+global___CommitTransactionResponse = CommitTransactionResponse
+
+@typing.final
+class DescribeTransactionRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+
+global___DescribeTransactionRequest = DescribeTransactionRequest
+
+@typing.final
+class DescribeTransactionResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: builtins.int
+    STAGED_BATCHES_FIELD_NUMBER: builtins.int
+    STAGED_BYTES_FIELD_NUMBER: builtins.int
+    staged_batches: builtins.int
+    """Staged and not published yet, of any number."""
+    staged_bytes: builtins.int
+    @property
+    def decision(self) -> global___Decision:
+        """For the latest number that is decided here; not set when none is."""
+
+    def __init__(
+        self,
+        *,
+        decision: global___Decision | None = ...,
+        staged_batches: builtins.int = ...,
+        staged_bytes: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["decision", b"decision", "staged_batches", b"staged_batches", "staged_bytes", b"staged_bytes"]) -> None: ...
+
+global___DescribeTransactionResponse = DescribeTransactionResponse
 
 @typing.final
 class Topic(google.protobuf.message.Message):

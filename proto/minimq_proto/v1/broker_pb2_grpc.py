@@ -69,6 +69,16 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicResponse.FromString,
                 _registered_method=True)
+        self.CommitTransaction = channel.unary_unary(
+                '/minimq.v1.Broker/CommitTransaction',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionResponse.FromString,
+                _registered_method=True)
+        self.DescribeTransaction = channel.unary_unary(
+                '/minimq.v1.Broker/DescribeTransaction',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
+                _registered_method=True)
         self.GetOffset = channel.unary_unary(
                 '/minimq.v1.Broker/GetOffset',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetOffsetRequest.SerializeToString,
@@ -166,6 +176,18 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopic(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeTransaction(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -274,6 +296,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DescribeTopic,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicResponse.SerializeToString,
+            ),
+            'CommitTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitTransaction,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionResponse.SerializeToString,
+            ),
+            'DescribeTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeTransaction,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.SerializeToString,
             ),
             'GetOffset': grpc.unary_unary_rpc_method_handler(
                     servicer.GetOffset,
@@ -520,6 +552,60 @@ class Broker(object):
             '/minimq.v1.Broker/DescribeTopic',
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/CommitTransaction',
+            minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/DescribeTransaction',
+            minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,16 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.DescribeTopicResponse,
     ]
 
+    CommitTransaction: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.CommitTransactionRequest,
+        minimq_proto.v1.broker_pb2.CommitTransactionResponse,
+    ]
+
+    DescribeTransaction: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
+        minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
+    ]
+
     GetOffset: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.GetOffsetRequest,
         minimq_proto.v1.broker_pb2.GetOffsetResponse,
@@ -143,6 +153,16 @@ class BrokerAsyncStub:
     DescribeTopic: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DescribeTopicRequest,
         minimq_proto.v1.broker_pb2.DescribeTopicResponse,
+    ]
+
+    CommitTransaction: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.CommitTransactionRequest,
+        minimq_proto.v1.broker_pb2.CommitTransactionResponse,
+    ]
+
+    DescribeTransaction: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
+        minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
     ]
 
     GetOffset: grpc.aio.UnaryUnaryMultiCallable[
@@ -249,6 +269,20 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.DescribeTopicRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.DescribeTopicResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DescribeTopicResponse]]: ...
+
+    @abc.abstractmethod
+    def CommitTransaction(
+        self,
+        request: minimq_proto.v1.broker_pb2.CommitTransactionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.CommitTransactionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.CommitTransactionResponse]]: ...
+
+    @abc.abstractmethod
+    def DescribeTransaction(
+        self,
+        request: minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.DescribeTransactionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DescribeTransactionResponse]]: ...
 
     @abc.abstractmethod
     def GetOffset(
