@@ -9,9 +9,9 @@ import grpc
 import grpc.aio
 
 from minimq_common import rpc
+from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.replica_set import ReplicaSet, Report
-from minimq_common.replica_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc.aio
 
 from minimq_common import rpc
+from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
 from minimq_common.errors import MiniMQError, StoreError, Unavailable
 from minimq_common.replica_set import ReplicaSet, check_not_ending, check_promoted, is_news
 from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
-from minimq_common.replica_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.table import ControllerTable, Key
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc

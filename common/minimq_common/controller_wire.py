@@ -1,4 +1,4 @@
-"""Replica sets as they travel: conversions between the protobuf messages and the values of `replica_set`."""
+"""What goes to a controller, as it travels: conversions between protobuf messages and the values of `replica_set`."""
 
 from __future__ import annotations
 
