@@ -9,7 +9,7 @@
     │   ├── OffsetOutOfRange        ├── CorruptBatch        ├── Fenced            ├── GroupConflict
     │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    ├── InternalError
     │   ├── NotDrained              ├── StaleSequence       ├── GroupNotFound     ├── NotMaster
-    │   ├── NotEnoughReplicas
+    │   ├── NotEnoughReplicas       ├── TransactionEnded    ├── TransactionExpired
     │   ├── StaleTerm               ├── TermEnding          ├── ReplicaSetChanged └── NotInSync
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
@@ -226,6 +226,18 @@ class NotEnoughReplicas(ServerError):
     code = "NOT_ENOUGH_REPLICAS"
     retriable = True
     avoid_broker = True
+
+
+class TransactionEnded(ServerError):
+    """A transaction with this number, or a later one of its name, is decided: a later writer has finished it."""
+
+    code = "TRANSACTION_ENDED"
+
+
+class TransactionExpired(ServerError):
+    """A broker has let go of batches that were staged, so that their transaction cannot be committed any more."""
+
+    code = "TRANSACTION_EXPIRED"
 
 
 class InternalError(ServerError):

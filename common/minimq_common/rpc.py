@@ -70,6 +70,8 @@ _STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
     errors.NotMaster.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotEnoughReplicas.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StaleSequence.code: grpc.StatusCode.ABORTED,
+    errors.TransactionEnded.code: grpc.StatusCode.ABORTED,
+    errors.TransactionExpired.code: grpc.StatusCode.ABORTED,
     errors.StaleTerm.code: grpc.StatusCode.ABORTED,
     errors.TermEnding.code: grpc.StatusCode.ABORTED,
     errors.ReplicaSetChanged.code: grpc.StatusCode.ABORTED,

@@ -25,6 +25,8 @@ TABLE = {
     "OffsetOutOfRange": ("- - -", "gives up", "gives up"),
     "CorruptBatch": ("- - -", "gives up", "gives up"),
     "StaleSequence": ("- - -", "gives up", "gives up"),
+    "TransactionEnded": ("- - -", "gives up", "gives up"),
+    "TransactionExpired": ("- - -", "gives up", "gives up"),
     "GroupNotFound": ("- - -", "gives up", "gives up"),
     "Fenced": ("- - -", "gives up", "gives up"),
     "GroupConflict": ("- - -", "gives up", "gives up"),
