@@ -15,11 +15,12 @@ import grpc.aio
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
 from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.pauses import Ending, Pauses
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.jobs import ReplicaJob
 from minimq_common import rpc
-from minimq_common.errors import BrokerConflict, CopyNeeded, MiniMQError, StoreError, Unavailable
+from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ log = logging.getLogger(__name__)
 _PENDING_BYTES = 16 << 20
 #: Offsets that are handed over with one acknowledgement.
 _OFFSETS_AT_ONCE = 10_000
-#: Waits between two tries to reach the master, in seconds.
-_FIRST_RETRY_S = 0.05
-_LONGEST_RETRY_S = 1.0
+#: Ways in which a stream ends that are no faults of this program.
+_EXPECTED = (grpc.RpcError, MiniMQError, TimeoutError, asyncio.InvalidStateError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Follower:
         #: The end of the master's log as it was told last; None while it is not known.
         self.master_end: int | None = None
         self.connected = False
-        self._lost_at = self._loop.time()
+        self._found_at = self._lost_at = self._loop.time()
 
     @property
     def lost_s(self) -> float:
@@ -101,24 +101,23 @@ class Follower:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        retry_s = _FIRST_RETRY_S
+        pauses = Pauses()
         while not self.is_ended:
             try:
                 await self._engine.slot.ensure_open()
                 async with rpc.open_aio_channel(self.whom.address) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
                     await self._follow(stub.Replicate())
-            except (grpc.RpcError, MiniMQError, TimeoutError, asyncio.InvalidStateError) as error:
-                was_connected = self.connected
-                self._lost(error)
-                retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
             except Exception as error:  # whatever it is, the slave tries again
-                log.exception("replication: the stream from the master failed")
-                self._lost(error)
-                retry_s = _LONGEST_RETRY_S
-            await asyncio.sleep(retry_s)
+                if not isinstance(error, _EXPECTED):
+                    log.exception("replication: the stream from the master failed")
+                followed_s = self._loop.time() - self._found_at if self.connected else 0.0
+                pause_s = pauses.after(self._lost(error), followed_s)
+                if not self.is_ended:  # it may have ended while what failed here was told
+                    await asyncio.sleep(pause_s)
 
-    def _lost(self, error: BaseException) -> None:
+    def _lost(self, error: BaseException) -> Ending:
+        """Note that the stream has ended, and return why."""
         if self.connected:
             self._lost_at = self._loop.time()
         self.connected = False
@@ -130,6 +129,9 @@ class Follower:
         if complaint != self._complaint:
             log.warning("replication: stream broken, trying again master=%s reason=%s", self.whom.address, cause)
         self._complaint = complaint
+        if isinstance(cause, (Unavailable, DeadlineExceeded, TimeoutError, asyncio.InvalidStateError)):
+            return Ending.BROKE
+        return Ending.REFUSED if isinstance(error, grpc.RpcError) else Ending.OWN
 
     async def _follow(self, stream: ReplicaStream) -> None:
         """Follow over one stream until it breaks, which raises."""
@@ -198,7 +200,7 @@ class Follower:
 
     def _found(self, frame: replication_pb2.ReplicaFrame) -> None:
         log.info("replication: following master=%s term=%d", self.whom.address, self.whom.term)
-        self.connected, self._complaint = True, None
+        self.connected, self._complaint, self._found_at = True, None, self._loop.time()
 
 
 class _Intake:
@@ -228,8 +230,8 @@ class _Intake:
                 if acknowledging.done():
                     acknowledging.result()
                 frame = await next_frame(self._stream, SILENCE_S, self._follower.peer)
-        except asyncio.CancelledError:
-            if self._failure is not None:  # it was the stream that was cancelled, by us
+        except (Exception, asyncio.CancelledError):
+            if self._failure is not None:  # it was the stream that was cancelled, by us, whatever that looks like
                 raise self._failure from None
             raise
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.replication import feed, follower, frames, roles
 from minimq_broker.replication.follower import Follower, Whom
 from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.pauses import Ending, Pauses
 from minimq_broker.replication.roles import new_run
 from minimq_broker.store.message_store import MessageStore, Snapshot
 from minimq_broker.store.segment import Row, Segment
@@ -115,6 +117,43 @@ def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, mon
             assert master.engine.slot.extent.has_failed
             assert slave.engine.store.queue_end(queue).offset == 10
             assert (await make_topic(slave.engine, 1, name="more")).topic_id > queue.topic_id
+
+    asyncio.run(test())
+
+
+def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer(
+    tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full: list[Path] = []
+    put, after = Segment.put, Pauses.after
+    tries: list[tuple[Ending, float]] = []
+
+    def put_or_fail(
+        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
+    ) -> None:
+        if any(segment.path.is_relative_to(path) for path in full):
+            raise OSError(errno.ENOSPC, "no more")
+        put(segment, txn, entries, rows)
+
+    def note(pauses: Pauses, ending: Ending, followed_s: float) -> float:
+        tries.append((ending, after(pauses, ending, followed_s)))
+        return tries[-1][1]
+
+    monkeypatch.setattr(Segment, "put", put_or_fail)
+    monkeypatch.setattr(Pauses, "after", note)
+
+    async def test() -> None:
+        async with replica(tmp_path / "0", controller, 0) as master, replica(tmp_path / "1", controller, 1) as slave:
+            await until(lambda: master.in_sync == {0, 1})
+            tries.clear()
+            full.append(tmp_path / "1")
+            await make_topic(master.engine, 1)
+            await until(lambda: len(tries) >= 4)
+            assert {ending for ending, _ in tries} == {Ending.OWN}
+            assert all(later == 2 * earlier for (_, earlier), (_, later) in itertools.pairwise(tries))
+            full.clear()
+            await until(lambda: slave.engine.slot.extent.end == master.engine.slot.extent.end)
+            await until(lambda: master.in_sync == {0, 1})
 
     asyncio.run(test())
 

@@ -1,0 +1,50 @@
+"""How long a slave waits before it tries its master again.
+
+Pure: durations are arguments, in seconds.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+_FIRST_S = 0.05
+#: So much longer a stream has to last than what went wrong before it, for that to be forgotten.
+_LASTING_S = 10.0
+
+
+class Ending(Enum):
+    """Why a try to follow ended, with the longest pause after it.
+
+    Attributes:
+        longest_s: that pause.
+    """
+
+    #: The master was not reached, or is not reached any more; once it is back it is found within this time.
+    BROKE = 1.0, "broke"
+    #: The master answered with an error.
+    REFUSED = 1.0, "refused"
+    #: Something is wrong here: a disk that is full or damaged is seldom mended sooner, and a try costs the master, too.
+    OWN = 10.0, "own"
+
+    def __init__(self, longest_s: float, _: str) -> None:
+        self.longest_s = longest_s
+
+
+class Pauses:
+    """The pauses of one slave: each twice as long as the one before, until following has worked."""
+
+    def __init__(self) -> None:
+        self._latest_s = _FIRST_S
+
+    def after(self, ending: Ending, followed_s: float) -> float:
+        """Return how long to wait after a try that has ended.
+
+        Args:
+            ending: why it did.
+            followed_s: for how long the slave followed; 0 when it did not come to that.
+        """
+        if followed_s > _LASTING_S or (followed_s and ending is Ending.BROKE):
+            self._latest_s = _FIRST_S
+        else:
+            self._latest_s = min(2 * self._latest_s, ending.longest_s)
+        return self._latest_s
