@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import struct
-import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
-import google_crc32c
-
-from minimq_common.batch import (
-    CODEC_NONE,
-    CODEC_ZSTD,
-    CRC_BYTES,
-    DIRECTORY,
-    HEADER,
-    MAX_TAG_HASHES,
-    SEPARATOR,
-    TOO_MANY_TAGS,
-    VERSION,
-    Section,
-    tag_hash,
+from minimq_common.batch import SEPARATOR, Section
+from minimq_common.batch_columns import (
+    MAX_METADATA,
+    BatchColumns,
+    check_metadata,
+    little,
+    narrow,
+    tag_section,
 )
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument, MessageTooLarge
 from minimq_common.model import NO_PROPERTIES, Message
-
-#: Most characters that the keys, or the properties, of one message may have.
-MAX_METADATA = 32_767
 
 
 class BatchBuilder:
@@ -93,31 +82,14 @@ class BatchBuilder:
             raise InvalidArgument(
                 f"a body that is not bytes, or a tag, key or property that is not text: {error}"
             ) from None
-        born = _encode_born(sections, born_ms)
-        return self._assemble(sections, hashes, born, (producer_id, sequence, unsettled))
-
-    def _assemble(
-        self,
-        sections: list[bytes],
-        hashes: list[int] | None,
-        born: tuple[int, int],
-        origin: tuple[int, int, int],
-    ) -> bytes:
-        directory = DIRECTORY.pack(*map(len, sections))
-        codec = CODEC_NONE
-        if self._compression is not None:
-            frame = self._compression.compress((directory, *sections))
-            if frame is not None:
-                codec, directory, sections = CODEC_ZSTD, b"", [frame]
-        listed = 0 if hashes is None else len(hashes)
-        number = TOO_MANY_TAGS if hashes is None else listed
-        fixed = HEADER.pack(VERSION, codec, number, len(self), max(self._lengths), *born, *origin)
-        head = fixed + struct.pack(f"<{listed}I", *(hashes or ())) + directory
-        crc = google_crc32c.value(head)
-        for section in sections:
-            if section:
-                crc = google_crc32c.extend(crc, section)
-        return b"".join((head, *sections, crc.to_bytes(CRC_BYTES, "little")))
+        columns = BatchColumns(
+            sections=sections,
+            count=len(self),
+            largest_body=max(self._lengths),
+            tag_hashes=hashes,
+            compression=self._compression,
+        )
+        return columns.build(born_ms, producer_id, sequence, unsettled)
 
     def _add(self, messages: Sequence[Message]) -> None:
         bodies = [message.body for message in messages]
@@ -144,7 +116,7 @@ class BatchBuilder:
         joined = [key[0] if len(key) == 1 else SEPARATOR.join(key) for key in keys]
         size = len("".join(joined))  # the fastest sum there is
         if size > MAX_METADATA:
-            _check_metadata(max(map(len, joined)), "keys")
+            check_metadata(max(map(len, joined)), "keys")
         self.size += size
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
@@ -160,7 +132,7 @@ class BatchBuilder:
         if properties.count(NO_PROPERTIES) == len(properties) and not self._properties:
             return  # told by identity, at the speed of C
         sizes = [sum(map(len, record)) + sum(map(len, record.values())) for record in properties]
-        _check_metadata(max(sizes), "properties")
+        check_metadata(max(sizes), "properties")
         self.size += sum(sizes)
         self._properties += [NO_PROPERTIES] * (len(self) - len(self._properties))
         self._properties += properties
@@ -173,13 +145,6 @@ class BatchBuilder:
         values = [value for record in self._properties for value in record.values()]
         sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _encode_strings(names)
         sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _encode_strings(values)
-
-
-def _check_metadata(largest: int, what: str) -> None:
-    if largest > MAX_METADATA:
-        raise InvalidArgument(
-            f"the {what} of a message have {largest} characters, the limit is {MAX_METADATA}: put it into the body"
-        )
 
 
 def bytes_of_bodies(messages: Sequence[Message]) -> int:
@@ -205,22 +170,7 @@ def encode(
 
 
 def _offsets(lengths: Iterable[int]) -> bytes:
-    return _little(array("i", accumulate(lengths, initial=0)))
-
-
-def _little(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def _narrow(numbers: Sequence[int], largest: int) -> bytes:
-    """Return small numbers in the fewest bytes each; nothing at all when all are 0."""
-    if largest == 0:
-        return b""
-    if largest < 1 << 8:
-        return bytes(numbers)
-    return _little(array("H" if largest < 1 << 16 else "I", numbers))
+    return little(array("i", accumulate(lengths, initial=0)))
 
 
 def _encode_tags(sections: list[bytes], tags: list[str | None]) -> list[int] | None:
@@ -228,17 +178,13 @@ def _encode_tags(sections: list[bytes], tags: list[str | None]) -> list[int] | N
     if distinct == {None}:
         return [0]
     dictionary = sorted(tag or "" for tag in distinct)
-    if any(SEPARATOR in tag for tag in dictionary):
-        raise InvalidArgument("a tag has a NUL character")
-    if len(dictionary) > 1 << 16:
-        raise InvalidArgument("more than 65,536 distinct tags in one batch: put identifiers into keys, not into tags")
+    sections[Section.TAG_DICTIONARY], hashes = tag_section(dictionary)
     if len(dictionary) > 1:
         codes: dict[str | None, int] = {tag: code for code, tag in enumerate(dictionary)}
         if None in distinct:
             codes[None] = codes[""]
-        sections[Section.TAG_CODES] = _narrow(list(map(codes.__getitem__, tags)), len(dictionary) - 1)
-    sections[Section.TAG_DICTIONARY] = SEPARATOR.join(dictionary).encode()
-    return sorted({tag_hash(tag) for tag in dictionary}) if len(dictionary) <= MAX_TAG_HASHES else None
+        sections[Section.TAG_CODES] = narrow(list(map(codes.__getitem__, tags)), len(dictionary) - 1)
+    return hashes
 
 
 def _encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
@@ -248,13 +194,3 @@ def _encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
         return _offsets(map(len, strings)), text.encode()
     encoded = [string.encode() for string in strings]
     return _offsets(map(len, encoded)), b"".join(encoded)
-
-
-def _encode_born(sections: list[bytes], born_ms: int | Sequence[int]) -> tuple[int, int]:
-    if isinstance(born_ms, int):
-        return born_ms, born_ms
-    first, last = min(born_ms), max(born_ms)
-    if last - first >= 1 << 32:
-        raise InvalidArgument("the messages of one batch were born more than 49 days apart")
-    sections[Section.BORN] = _narrow([born - first for born in born_ms], last - first)
-    return first, last

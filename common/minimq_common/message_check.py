@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minimq_common.batch_builder import MAX_METADATA, BatchBuilder
+from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch_columns import MAX_METADATA
 from minimq_common.model import Message
 
 
