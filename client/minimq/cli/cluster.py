@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
 
-from minimq.administration.descriptions import name_of
+from minimq.administration.descriptions import BrokerStatus, name_of
 from minimq.cli.base import Row, duration_of, option, output_option, show, show_json, show_table, size_of
 from minimq.cli.replica_rows import in_short, masters_of, replication_of, say_without_master
 from minimq.cli.topic import PERMISSIONS
+
+_HEADINGS = {
+    "cluster": "Cluster",
+    "broker": "Broker",
+    "id": "Route id",
+    "address": "Address",
+    "state": "State",
+    "replica": "Replica",
+    "role": "Role",
+    "mode": "Mode",
+    "term": "Term",
+    "in_sync": "In sync",
+    "behind": "Behind",
+    "permission": "Permission",
+    "up_for": "Up for",
+    "messages_in": "In",
+    "messages_out": "Out",
+    "disk": "Disk",
+    "full": "Disk full",
+}
 
 
 @click.group()
@@ -33,71 +54,16 @@ def status(nameserver: str, output: str) -> None:
     with Admin(nameserver) as admin:
         conflicts = admin.conflicts()
         statuses = admin.broker_status()
-        masters = masters_of(statuses)
-        rows = []
-        for item in statuses:
-            report = item.report
-            rows.append(
-                {
-                    "cluster": item.cluster,
-                    "broker": item.broker_name,
-                    "id": item.broker_id,
-                    "address": item.address,
-                    "state": "up" if item.error is None else item.error,
-                    "permission": name_of(report.permission) if report else None,
-                    "version": report.version if report else None,
-                    "started_at": report.started_at if report else None,
-                    "messages_in": report.messages_in if report else None,
-                    "messages_out": report.messages_out if report else None,
-                    "commits": report.commits if report else None,
-                    "log_start": report.log_start if report else None,
-                    "log_end": report.log_end if report else None,
-                    "segments": report.segments if report else None,
-                    "disk_bytes": report.disk_bytes if report else None,
-                    "disk_used": round(report.disk_used, 4) if report else None,
-                    "disk_free_bytes": report.disk_free_bytes if report else None,
-                    "disk_level": report.disk_level if report else None,
-                    "segments_deleted": report.segments_deleted if report else None,
-                    "bytes_deleted": report.bytes_deleted if report else None,
-                    "retention_s": report.retention_s if report else None,
-                    "retention_bytes": report.retention_bytes if report else None,
-                    **replication_of(item, masters),
-                }
-            )
+    masters = masters_of(statuses)
+    rows = [{**_row(item), **replication_of(item, masters)} for item in statuses]
     for conflict in conflicts:
         click.echo(f"name server {conflict.nameserver}: {conflict.reason}", err=True)
     for sentence in say_without_master(statuses):
         click.echo(sentence, err=True)
     if output == "json":
         show_json(rows)
-        return
-    headings = {
-        "cluster": "Cluster",
-        "broker": "Broker",
-        "id": "Route id",
-        "address": "Address",
-        "state": "State",
-        "replica": "Replica",
-        "role": "Role",
-        "mode": "Mode",
-        "term": "Term",
-        "in_sync": "In sync",
-        "behind": "Behind",
-        "permission": "Permission",
-        "up_for": "Up for",
-        "messages_in": "In",
-        "messages_out": "Out",
-        "disk": "Disk",
-        "full": "Disk full",
-    }
-    # A table says only what is not the same for all.
-    for key in ("cluster", "id"):
-        if len({row[key] for row in rows}) <= 1:
-            del headings[key]
-    if not any(row["role"] for row in rows):
-        for key in ("role", "replica", "mode", "term", "in_sync", "behind"):
-            del headings[key]
-    show_table([{**row, **_in_short(row), **in_short(row)} for row in rows], headings)
+    else:
+        show_table([{**row, **_in_short(row), **in_short(row)} for row in rows], _headings(rows))
 
 
 @cluster.command()
@@ -188,6 +154,42 @@ def promote(nameserver: str, broker: str, to: int, unclean: bool, yes: bool) -> 
         term = admin.promote(broker, to, unclean=unclean)
     already = " already" if (to, term) in before else ""
     click.echo(f"broker {broker}: replica {to} is the master{already}, term {term}")
+
+
+def _row(item: BrokerStatus) -> Row:
+    """Return what is known of a broker, but for its replication."""
+    report = item.report
+    return {
+        "cluster": item.cluster,
+        "broker": item.broker_name,
+        "id": item.broker_id,
+        "address": item.address,
+        "state": "up" if item.error is None else item.error,
+        "permission": name_of(report.permission) if report else None,
+        "version": report.version if report else None,
+        "started_at": report.started_at if report else None,
+        "messages_in": report.messages_in if report else None,
+        "messages_out": report.messages_out if report else None,
+        "commits": report.commits if report else None,
+        "log_start": report.log_start if report else None,
+        "log_end": report.log_end if report else None,
+        "segments": report.segments if report else None,
+        "disk_bytes": report.disk_bytes if report else None,
+        "disk_used": round(report.disk_used, 4) if report else None,
+        "disk_free_bytes": report.disk_free_bytes if report else None,
+        "disk_level": report.disk_level if report else None,
+        "segments_deleted": report.segments_deleted if report else None,
+        "bytes_deleted": report.bytes_deleted if report else None,
+        "retention_s": report.retention_s if report else None,
+        "retention_bytes": report.retention_bytes if report else None,
+    }
+
+
+def _headings(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the columns of the table: it says only what is not the same for all, or has no replicas to speak of."""
+    uniform = {key for key in ("cluster", "id") if len({row[key] for row in rows}) <= 1}
+    alone = set() if any(row["role"] for row in rows) else {"role", "replica", "mode", "term", "in_sync", "behind"}
+    return {key: heading for key, heading in _HEADINGS.items() if key not in uniform | alone}
 
 
 def _in_short(row: Row) -> Row:

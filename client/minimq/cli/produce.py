@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -69,7 +70,7 @@ Advance = Callable[[int], None]
     help="In the end, also when it fails, print counters, latencies and the brokers that are left out then.",
 )
 @click.pass_obj
-def produce(  # noqa: PLR0913, PLR0915 - the flags of the command, and how it can end
+def produce(  # noqa: PLR0913 - the flags of the command
     nameserver: str,
     topic: str,
     file: BinaryIO,
@@ -107,8 +108,7 @@ def produce(  # noqa: PLR0913, PLR0915 - the flags of the command, and how it ca
     selector = by_hash() if by_key else None
     parse = _Parser(check_topic(topic), key_field, tag_field, tag, limit, needs_key=by_key)
     began = time.monotonic()
-    sent = size = 0
-    counted: ProducerStatistics | None = None
+    done = _Done()
     try:
         check_allowed(nameserver, topic, Permission.WRITE)
         with (
@@ -119,33 +119,47 @@ def produce(  # noqa: PLR0913, PLR0915 - the flags of the command, and how it ca
         ):
             try:
                 for block in _blocks(file.fileno(), limit):
-                    messages = parse.messages(block)
-                    try:
-                        with interrupt_later():
-                            _send(producer, messages, selector)
-                            parse.stored()
-                            sent += len(messages)
-                    except MessageTooLarge as error:
-                        raise parse.refused(block, error) from None
-                    size += sum(len(message.body) for message in messages)
+                    _send_block(producer, block, parse, selector, done)
                     advance(len(block))
             finally:
-                counted = producer.statistics()
+                done.counted = producer.statistics()
     except MiniMQError as error:
         # Of the base class: whatever it was, it lies in the lines or in the cluster and not in the usage.
-        raise MiniMQError(f"{error.message}\n{parse.say_stored(sent, counted)}") from None
+        raise MiniMQError(f"{error.message}\n{parse.say_stored(done)}") from None
     except KeyboardInterrupt:
-        click.echo(f"interrupted: {parse.say_stored(sent, counted)}", err=True)
+        click.echo(f"interrupted: {parse.say_stored(done)}", err=True)
         raise
     else:
         seconds = max(time.monotonic() - began, 1e-9)
         click.echo(
-            f"sent {count_of(sent, 'message')} ({size_of(size)}) to {topic} in {seconds:.2f} s: "
-            f"{sent / seconds:,.0f} messages/s, {size_of(size / seconds)}/s"
+            f"sent {count_of(done.messages, 'message')} ({size_of(done.bytes)}) to {topic} in {seconds:.2f} s: "
+            f"{done.messages / seconds:,.0f} messages/s, {size_of(done.bytes / seconds)}/s"
         )
     finally:
-        if statistics and counted is not None:
-            show_statistics(statistics, counted)
+        if statistics and done.counted is not None:
+            show_statistics(statistics, done.counted)
+
+
+@dataclass(slots=True)
+class _Done:
+    """What was sent so far, and what the producer has counted in the end."""
+
+    messages: int = 0
+    bytes: int = 0
+    counted: ProducerStatistics | None = None
+
+
+def _send_block(producer: Producer, block: bytes, parse: _Parser, selector: Selector | None, done: _Done) -> None:
+    """Send whole lines; an interruption waits until it is known what became of them."""
+    messages = parse.messages(block)
+    try:
+        with interrupt_later():
+            _send(producer, messages, selector)
+            parse.stored()
+            done.messages += len(messages)
+    except MessageTooLarge as error:
+        raise parse.refused(block, error) from None
+    done.bytes += sum(len(message.body) for message in messages)
 
 
 def _send(producer: Producer, messages: list[Message], selector: Selector | None) -> None:
@@ -186,10 +200,10 @@ class _Parser:
         """Note that all lines so far are stored."""
         self._stored = self._line
 
-    def say_stored(self, sent: int, counted: ProducerStatistics | None) -> str:
+    def say_stored(self, done: _Done) -> str:
         """Return what is stored of the lines when it ends early, and where to go on."""
         said = f"lines 1 to {self._stored:,} are stored" if self._stored else "no whole part of the lines is stored"
-        more = counted.acknowledged - sent if counted is not None else 0
+        more = done.counted.acknowledged - done.messages if done.counted is not None else 0
         if more:
             said += f", and {count_of(more, 'message')} of the lines behind them, which come twice when sent again"
         return f"{said}: go on with line {self._stored + 1:,}"

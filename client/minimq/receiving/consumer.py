@@ -15,9 +15,10 @@ from minimq.rebalance import AllocationStrategy, allocation, name_of
 from minimq.receiving.broadcast_reader import BroadcastReader
 from minimq.receiving.consumer_core import ConsumerCore, News
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
-from minimq.receiving.group_member import GroupMember, Membership
+from minimq.receiving.group_member import GroupMember
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.member_state import Grant
+from minimq.receiving.member_words import Membership
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.read_places import ReadPlaces

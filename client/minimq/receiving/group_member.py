@@ -15,18 +15,17 @@ import logging
 import queue
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
+from minimq.receiving import member_words as words
 from minimq.receiving.assignment import Assignment, GroupView, OwnAssignment, ServerAssignment
 from minimq.receiving.begun_topics import BegunTopics
 from minimq.receiving.broker_sessions import BrokerSessions
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
+from minimq.receiving.member_words import Membership
 from minimq.receiving.queue_owner import QueueOwner
 from minimq.receiving.rounds import Rounds
 from minimq.routes.read_places import ReadPlace, ReadPlaces
@@ -46,28 +45,6 @@ _RETRY_S = 0.5
 _ROUND_GAP_S = 0.05
 #: Least time in seconds between two words about what is held, on which nobody waits.
 _HOLDING_GAP_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """What a member tells its group.
-
-    Attributes:
-        group: name of the group.
-        client_id: name of the member, unique among all clients.
-        filters: what it subscribes to: by topic, what its messages are filtered by, as text.
-        start: where the group begins if it is new.
-    """
-
-    group: str
-    client_id: str
-    filters: dict[str, str]
-    start: broker_pb2.StartPosition
-
-    @property
-    def topics(self) -> list[str]:
-        """What it subscribes to, sorted."""
-        return sorted(self.filters)
 
 
 class GroupMember:
@@ -330,27 +307,16 @@ class GroupMember:
 
     def _tell_all(self, name: str) -> None:
         """Tell a broker that this member is in the group, and which queues it has or waits for."""
-        topics = self._about.topics
-        join = broker_pb2.JoinGroup(
-            group=self._about.group,
-            topics=topics,
-            allocation=name_of(self._strategy),
-            assigned_by_server=self._options.assignment == "server",
-            start=self._about.start,
-            hold_ms=round(self._options.hold_s * 1000),
-            filters=[self._about.filters[topic] for topic in topics],
-            held=map(_name, self._state.held()),
-        )
-        self._sessions.tell(name, broker_pb2.SessionRequest(client_id=self._about.client_id, join=join))
+        self._sessions.tell(name, words.join(self._about, self._strategy, self._options, self._state.held()))
         self._do(self._state.connected(name))
 
     def _tell_holding(self, now: float) -> None:
         """Tell all brokers what is held, since each of them may be the one that decides next."""
         self._told_changes = self._state.changes
         self._tell_holding_at = now + _HOLDING_GAP_S
-        holding = broker_pb2.Holding(group=self._about.group, queues=map(_name, self._state.held()))
+        request = words.holding(self._about.group, self._state.held())
         for name in self._sessions.open_names():
-            self._sessions.tell(name, broker_pb2.SessionRequest(holding=holding))
+            self._sessions.tell(name, request)
 
     def _do(self, steps: Sequence[Step]) -> None:
         """Carry steps out in their order, but with one word to a broker for many queues in a row."""
@@ -384,40 +350,12 @@ class GroupMember:
                 self._tell_of_queues(steps)
 
     def _tell_of_queues(self, steps: Sequence[Step]) -> None:
-        group = self._about.group
-        by_broker: defaultdict[str, list[broker_pb2.QueueEpoch]] = defaultdict(list)
-        for step in steps:
-            if isinstance(step, Ask | GiveBack | Saved):
-                item = broker_pb2.QueueEpoch(topic=step.queue.topic, queue_id=step.queue.queue_id, epoch=step.epoch)
-                if isinstance(step, Ask):
-                    item.given_back = step.given_back
-                by_broker[step.queue.broker_name].append(item)
-        for name, items in by_broker.items():
-            match steps[0]:
-                case Ask():
-                    acquire = broker_pb2.AcquireQueues(group=group, queues=items, begun=self._begun_of(items))
-                    request = broker_pb2.SessionRequest(acquire=acquire)
-                case GiveBack():
-                    release = broker_pb2.ReleaseQueues(group=group, queues=items)
-                    request = broker_pb2.SessionRequest(release=release)
-                case _:
-                    request = broker_pb2.SessionRequest(saved=broker_pb2.StateSaved(group=group, queues=items))
+        for name, request in words.of_queues(self._about.group, steps, self._begun, time.monotonic()):
             self._sessions.tell(name, request)
-
-    def _begun_of(self, items: Iterable[broker_pb2.QueueEpoch]) -> Iterator[broker_pb2.TopicBegun]:
-        now = time.monotonic()
-        for topic in sorted({item.topic for item in items}):
-            ago_ms = self._begun.ago_ms(topic, now)
-            if ago_ms is not None:
-                yield broker_pb2.TopicBegun(topic=topic, ago_ms=ago_ms)
 
 
 def _nothing() -> None:
     """Let the thread look at the clock."""
-
-
-def _name(item: MessageQueue) -> broker_pb2.QueueName:
-    return broker_pb2.QueueName(topic=item.topic, broker_name=item.broker_name, queue_id=item.queue_id)
 
 
 def _queue(item: broker_pb2.QueueName) -> MessageQueue:

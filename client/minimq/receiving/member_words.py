@@ -1,0 +1,97 @@
+"""What a member of a consumer group says to brokers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from minimq.rebalance import name_of
+from minimq.rebalance.strategy import AllocationStrategy
+from minimq.receiving.begun_topics import BegunTopics
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.member_state import Ask, GiveBack, Saved, Step
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a member tells its group.
+
+    Attributes:
+        group: name of the group.
+        client_id: name of the member, unique among all clients.
+        filters: what it subscribes to: by topic, what its messages are filtered by, as text.
+        start: where the group begins if it is new.
+    """
+
+    group: str
+    client_id: str
+    filters: dict[str, str]
+    start: broker_pb2.StartPosition
+
+    @property
+    def topics(self) -> list[str]:
+        """What it subscribes to, sorted."""
+        return sorted(self.filters)
+
+
+def join(
+    membership: Membership, strategy: AllocationStrategy, options: ConsumerOptions, held: Iterable[MessageQueue]
+) -> broker_pb2.SessionRequest:
+    """Return who the member is, that it is in the group, and what it holds."""
+    topics = membership.topics
+    return broker_pb2.SessionRequest(
+        client_id=membership.client_id,
+        join=broker_pb2.JoinGroup(
+            group=membership.group,
+            topics=topics,
+            allocation=name_of(strategy),
+            assigned_by_server=options.assignment == "server",
+            start=membership.start,
+            hold_ms=round(options.hold_s * 1000),
+            filters=[membership.filters[topic] for topic in topics],
+            held=map(_name, held),
+        ),
+    )
+
+
+def holding(group: str, held: Iterable[MessageQueue]) -> broker_pb2.SessionRequest:
+    """Return what the member holds."""
+    return broker_pb2.SessionRequest(holding=broker_pb2.Holding(group=group, queues=map(_name, held)))
+
+
+def of_queues(
+    group: str, steps: Sequence[Step], begun: BegunTopics, now: float
+) -> Iterator[tuple[str, broker_pb2.SessionRequest]]:
+    """Yield what is said of queues, all steps being of one kind: by broker, with one word for all of its queues."""
+    by_broker: defaultdict[str, list[broker_pb2.QueueEpoch]] = defaultdict(list)
+    for step in steps:
+        if isinstance(step, Ask | GiveBack | Saved):
+            item = broker_pb2.QueueEpoch(topic=step.queue.topic, queue_id=step.queue.queue_id, epoch=step.epoch)
+            if isinstance(step, Ask):
+                item.given_back = step.given_back
+            by_broker[step.queue.broker_name].append(item)
+    for name, items in by_broker.items():
+        match steps[0]:
+            case Ask():
+                acquire = broker_pb2.AcquireQueues(group=group, queues=items, begun=_begun_of(items, begun, now))
+                yield name, broker_pb2.SessionRequest(acquire=acquire)
+            case GiveBack():
+                yield name, broker_pb2.SessionRequest(release=broker_pb2.ReleaseQueues(group=group, queues=items))
+            case _:
+                yield name, broker_pb2.SessionRequest(saved=broker_pb2.StateSaved(group=group, queues=items))
+
+
+def _begun_of(
+    items: Iterable[broker_pb2.QueueEpoch], begun: BegunTopics, now: float
+) -> Iterator[broker_pb2.TopicBegun]:
+    for topic in sorted({item.topic for item in items}):
+        ago_ms = begun.ago_ms(topic, now)
+        if ago_ms is not None:
+            yield broker_pb2.TopicBegun(topic=topic, ago_ms=ago_ms)
+
+
+def _name(item: MessageQueue) -> broker_pb2.QueueName:
+    return broker_pb2.QueueName(topic=item.topic, broker_name=item.broker_name, queue_id=item.queue_id)
