@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable
 
+from minimq.sending.decisions import Transaction
 from minimq.transport.broker_link import BrokerLink
 from minimq.transport.duplex import Duplex
 from minimq_common.errors import MiniMQError, Unavailable
@@ -41,17 +42,26 @@ class AppendStream:
         """Whether the stream is over, so that a new one is needed."""
         return self._end is not None
 
-    def append(self, queue: MessageQueue, data: bytes, answer: Answer) -> MiniMQError | None:
-        """Send a batch; `answer` is called once. Returns the reason when the stream has ended: then it never is."""
+    def append(
+        self, queue: MessageQueue, data: bytes, answer: Answer, transaction: Transaction | None = None
+    ) -> MiniMQError | None:
+        """Send a batch, to be staged if it is of a transaction; `answer` is called once.
+
+        Returns the reason when the stream has ended: then it never is.
+        """
         with self._lock:
             request_id = next(self._ids)
             end = self._end
             if end is None:
                 self._waiting[request_id] = answer
         if end is None:
-            self._stream.send(
-                broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id, batch=data)
+            request = broker_pb2.AppendRequest(
+                request_id=request_id, topic=queue.topic, queue_id=queue.queue_id, batch=data
             )
+            if transaction is not None:
+                request.transaction.name = transaction.name
+                request.transaction.number = transaction.number
+            self._stream.send(request)
         return end
 
     def give_up(self, reason: MiniMQError) -> None:

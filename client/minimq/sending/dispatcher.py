@@ -17,7 +17,8 @@ from functools import partial
 
 from minimq.routes.routing import RouteCache
 from minimq.sending.append_stream import AppendStream
-from minimq.sending.outgoing import Completion, InBuffer, Lane, Outcome, OutgoingBatch, PendingMessage
+from minimq.sending.decisions import Transaction
+from minimq.sending.outgoing import Completion, InBuffer, Lane, Outcome, OutgoingBatch, PendingMessage, Records
 from minimq.sending.placement import Placement
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendStatus
@@ -27,7 +28,6 @@ from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics, SendCounters
 from minimq.sending.waiting_lines import Departure, WaitingLines
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
@@ -119,7 +119,13 @@ class Dispatcher:
         self._pump()
 
     def send_batch(
-        self, topic: str, queue: MessageQueue | None, records: BatchBuilder, room: InBuffer, complete: Completion
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        records: Records,
+        room: InBuffer,
+        complete: Completion,
+        transaction: Transaction | None = None,
     ) -> None:
         """Send the records of one topic, which have room in the buffer, as one batch.
 
@@ -141,6 +147,7 @@ class Dispatcher:
             sequence=sequence,
             handed_in=time.monotonic(),
             complete=complete,
+            transaction=transaction,
         )
         with self._lock:
             closed = self._closed
@@ -260,7 +267,7 @@ class Dispatcher:
                 if self._closed:
                     raise _closed()
                 stream = flight.stream = self._stream_to(address)
-            reason = stream.append(queue, outgoing.data, partial(self._answered, flight))
+            reason = stream.append(queue, outgoing.data, partial(self._answered, flight), outgoing.transaction)
         except MiniMQError as error:
             reason = error
         except (ValueError, RuntimeError) as error:  # the channel was closed just now, or there is no thread to be had

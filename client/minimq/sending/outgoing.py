@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from minimq.sending.decisions import Transaction
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue
@@ -15,6 +16,23 @@ log = logging.getLogger(__name__)
 
 #: Called once with the receipt of a batch, or with the reason why there is none; with neither when it was never sent.
 Completion = Callable[[BatchReceipt | None, MiniMQError | None], None]
+
+
+class Records(Protocol):
+    """What can be made one batch: a `BatchBuilder`, or the columns of a connector.
+
+    Attributes:
+        size: bytes that it takes in memory, about.
+    """
+
+    @property
+    def size(self) -> int: ...  # noqa: D102 - as above
+
+    def __len__(self) -> int:
+        """Return the number of records, at least 1."""
+
+    def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
+        """Return the batch, see `BatchBuilder.build`."""
 
 
 class InBuffer(NamedTuple):
@@ -45,6 +63,7 @@ class OutgoingBatch:
         "queue",
         "sequence",
         "topic",
+        "transaction",
         "tries",
     )
 
@@ -59,6 +78,7 @@ class OutgoingBatch:
         sequence: int,
         handed_in: float,
         complete: Completion,
+        transaction: Transaction | None = None,
     ) -> None:
         self.topic = topic
         #: Where it must go; None when any queue will do.
@@ -70,6 +90,8 @@ class OutgoingBatch:
         #: When its oldest message was, by the monotonic clock.
         self.handed_in = handed_in
         self.complete = complete
+        #: Set when it is only to be staged.
+        self.transaction = transaction
         #: Set when it is first taken out of its line.
         self.deadline: float | None = None
         self.tries: list[str] = []

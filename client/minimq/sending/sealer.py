@@ -6,7 +6,7 @@ import random
 import threading
 
 from minimq.sending.batch_numbers import BatchNumbers
-from minimq.sending.outgoing import Lane, OutgoingBatch
+from minimq.sending.outgoing import Lane, OutgoingBatch, Records
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.batch_builder import BatchBuilder
 
@@ -27,7 +27,7 @@ class Sealer:
         self._lock = threading.Lock()  # protects the numbers; never held while a batch is made
         self._numbers = BatchNumbers()
 
-    def encode(self, records: BatchBuilder, born_ms: int | list[int]) -> tuple[bytes, int]:
+    def encode(self, records: Records, born_ms: int | list[int]) -> tuple[bytes, int]:
         """Return records as a batch, and its sequence number. Raises `InvalidArgument`."""
         with self._lock:
             number = self._numbers.begin()

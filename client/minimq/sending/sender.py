@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -12,13 +13,14 @@ from minimq.options import nameserver_addresses
 from minimq.routes.routing import RouteCache
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
+from minimq.sending.decisions import Transaction
 from minimq.sending.dispatcher import Dispatcher
 from minimq.sending.fault_probe import FaultProbe
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
-from minimq.sending.outgoing import InBuffer, Outcome
+from minimq.sending.outgoing import InBuffer, Outcome, Records
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selection import Selector
-from minimq.sending.receipt import SendReceipt
+from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selector_queues import SelectorQueues
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
@@ -150,6 +152,35 @@ class Sender:
             bulk.wait()
         return bulk.receipts()
 
+    # ---- prepared batches -----------------------------------------------------------------------
+
+    def send_records(
+        self, topic: str, queue: MessageQueue | None, records: Records, transaction: Transaction | None
+    ) -> Future[BatchReceipt]:
+        """Send records as one batch; see `RecordsSender.send`."""
+        self._check_process()
+        self._check_queue(topic, queue)
+        self._find(topic)
+        future: Future[BatchReceipt] = Future()
+
+        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            if receipt is not None:
+                future.set_result(receipt)
+            else:
+                future.set_exception(error)
+
+        size = records.size
+        room = InBuffer((self._buffer.reserve(topic, len(records), size),), size)
+        self._dispatcher.send_batch(topic, queue, records, room, complete, transaction)
+        return future
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """Return the queues of a topic among which selectors choose."""
+        self._check_process()
+        return self._selector_queues.of(self._find(topic))
+
     # ---- where to -------------------------------------------------------------------------------
 
     def _find(self, topic: str) -> TopicRoute:
@@ -171,9 +202,13 @@ class Sender:
             chosen: object = queue
             if not isinstance(chosen, MessageQueue) or type(chosen.queue_id) is not int:
                 raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
-        if queue is not None and queue.topic != message.topic:
-            raise InvalidArgument(f"a message for topic {message.topic!r} cannot go to queue {queue} of another topic")
+        self._check_queue(message.topic, queue)
         return queue
+
+    @staticmethod
+    def _check_queue(topic: str, queue: MessageQueue | None) -> None:
+        if queue is not None and queue.topic != topic:
+            raise InvalidArgument(f"a message for topic {topic!r} cannot go to queue {queue} of another topic")
 
     # ---- all of them ----------------------------------------------------------------------------
 
