@@ -23,6 +23,7 @@ def replica_set_to_wire(replica_set: ReplicaSet) -> controller_pb2.ReplicaSet:
         log_term=replica_set.log_term,
         log_id=replica_set.log_id,
         successor=replica_set.successor,
+        common_end=replica_set.common_end,
     )
 
 
@@ -43,6 +44,7 @@ def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
         log_term=message.log_term,
         log_id=message.log_id,
         successor=message.successor if message.HasField("successor") else None,
+        common_end=message.common_end,
     )
 
 
@@ -61,6 +63,7 @@ def report_to_wire(report: Report, known_version: int, wait_s: float) -> control
         log_end=report.log_end,
         log_id=report.log_id,
         resigns=report.resigns,
+        common_end=report.common_end,
         known_version=known_version,
         wait_ms=round(wait_s * 1000),
     )
@@ -85,4 +88,5 @@ def report_from_wire(message: controller_pb2.ReportRequest) -> Report:
         log_end=message.log_end,
         log_id=message.log_id,
         resigns=message.resigns,
+        common_end=message.common_end if message.HasField("common_end") else None,
     )

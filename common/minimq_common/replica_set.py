@@ -62,6 +62,7 @@ class Report:
         log_end: the position behind its last entry on disk.
         log_id: what tells its log from those of other replica sets; "" when it is not known.
         resigns: it stops: if it is the master, it has acknowledged its last send already.
+        common_end: as the master, up to where every member of the in-sync set has the log on disk; None: says nothing.
 
     Raises:
         InvalidArgument: a value breaks a rule that the text names.
@@ -79,12 +80,14 @@ class Report:
     log_end: int = 0
     log_id: str = ""
     resigns: bool = False
+    common_end: int | None = None
 
     def __post_init__(self) -> None:
         check_cluster(self.cluster)
         check_broker(self.broker_name)
         check_address(self.address)
-        if self.replica_id < 0 or self.min_in_sync < 1 or self.run < 1 or self.last_term < 0 or self.log_end < 0:
+        positions = self.last_term, self.log_end, self.common_end or 0
+        if self.replica_id < 0 or self.min_in_sync < 1 or self.run < 1 or min(positions) < 0:
             raise InvalidArgument(f"the report of {self.broker_name} ({self.replica_id}) has a number below its limit")
 
     @property
@@ -113,6 +116,7 @@ class ReplicaSet:
         log_id: what tells the log of the set from those of others; "" until a master has said it.
         successor: the replica that was promoted by hand and becomes the master once the lease has run out; the lease
             is renewed no more.
+        common_end: up to where every member has the log, as the master had said when the record changed last.
     """
 
     cluster: str
@@ -129,6 +133,7 @@ class ReplicaSet:
     log_term: int = 0
     log_id: str = ""
     successor: int | None = None
+    common_end: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -184,12 +189,17 @@ def renew(replica_set: ReplicaSet, report: Report) -> ReplicaSet:
 
     That is the address of the reporter and, once the master has begun its term, the identity of the log.
     """
-    leads = replica_set.is_master(report.replica_id, report.run) and report.last_term >= replica_set.term
+    leads = leads_term(replica_set, report)
     log_id = report.log_id if leads and report.log_id else replica_set.log_id
     if replica_set.addresses.get(report.replica_id) == report.address and log_id == replica_set.log_id:
         return replica_set
     addresses = {**replica_set.addresses, report.replica_id: report.address}
     return replace(replica_set, addresses=addresses, log_id=log_id, version=replica_set.version + 1)
+
+
+def leads_term(replica_set: ReplicaSet, report: Report) -> bool:
+    """Say whether a report is that of the master, and of the time since it began its term."""
+    return replica_set.is_master(report.replica_id, report.run) and report.last_term >= replica_set.term
 
 
 def renews_lease(replica_set: ReplicaSet, report: Report) -> bool:
@@ -346,4 +356,5 @@ def elect(replica_set: ReplicaSet, alive: Iterable[Report], *, lease_s: float | 
         addresses={**replica_set.addresses, winner.replica_id: winner.address},
         log_term=winner.last_term,
         successor=None,
+        common_end=min(replica_set.common_end, winner.log_end),
     )

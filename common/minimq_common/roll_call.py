@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minimq_common.errors import BrokerConflict
-from minimq_common.replica_set import ReplicaSet, Report, elect, may_lead, patience, renews_lease
+from minimq_common.replica_set import ReplicaSet, Report, elect, leads_term, may_lead, patience, renews_lease
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """The latest report of a replica, when it came, and since when that run reports without a break."""
+    """The latest report of a replica.
+
+    Attributes:
+        report: that report.
+        at: when it came.
+        since: since when that run reports without a break.
+        has_all: its log goes at least as far as the master had said, by then, that every member's goes.
+    """
 
     report: Report
     at: float
     since: float
+    has_all: bool
 
 
 class RollCall:
@@ -27,20 +35,43 @@ class RollCall:
 
     It begins as if the master had just renewed its lease: whoever has just started does not know what was granted.
 
+    The master says with each report up to where every member has the log. A member whose log ends before that is an old
+    copy of what the member was, and is not elected. Each report is measured when it comes, by what the master had said
+    until then: it is no fault that the log has grown since.
+
     Args:
-        lease_s: the lease of the master's term.
+        replica_set: the record.
         now: the time.
     """
 
-    def __init__(self, lease_s: float, now: float) -> None:
+    def __init__(self, replica_set: ReplicaSet, now: float) -> None:
         self._heard: dict[int, _Heard] = {}
-        self._patience_s = patience(lease_s)
-        self._lease_over_at = now + self._patience_s
+        self._common_end = 0
+        self._term = 0
+        self.adopt(replica_set, now)
 
-    def begin_term(self, replica_set: ReplicaSet, now: float) -> None:
-        """Count the lease of a new master."""
-        self._patience_s = patience(replica_set.lease_s)
-        self._lease_over_at = now + self._patience_s
+    def adopt(self, replica_set: ReplicaSet, now: float) -> None:
+        """Go by another record from now on; with a new term, the lease of its master begins."""
+        if replica_set.term != self._term:
+            self._term = replica_set.term
+            self._patience_s = patience(replica_set.lease_s)
+            self._lease_over_at = now + self._patience_s
+            self._common_end = replica_set.common_end
+        elif replica_set.sync:  # what every member has is never less than it was
+            self._common_end = max(self._common_end, replica_set.common_end)
+        else:
+            self._common_end = replica_set.common_end
+
+    def completed(self, changed: ReplicaSet, before: ReplicaSet) -> ReplicaSet:
+        """Return a changed record of the same term with what the master has said; the same one if nothing changed.
+
+        What the master says is not recorded by itself: that would be a write for every report.
+        """
+        if changed is before:
+            return before
+        # Whoever joins an asynchronous master may be behind; how far is told by the next report.
+        is_open = not changed.sync and not changed.in_sync <= before.in_sync
+        return replace(changed, common_end=0 if is_open else self._common_end)
 
     def check_alone(self, report: Report, now: float) -> None:
         """Check that a replica has no other process, which is recognized by its address: one that restarts keeps it.
@@ -62,11 +93,19 @@ class RollCall:
         """Note a report; that of the master renews its lease, or ends it when it resigns."""
         known = self._heard.get(report.replica_id)
         goes_on = known is not None and known.report.run == report.run and self._is_recent(known, now)
-        self._heard[report.replica_id] = _Heard(report, now, known.since if known and goes_on else now)
+        # A log that knows a later term than the record is not measured by it.
+        has_all = report.log_end >= self._common_end or report.last_term > replica_set.term
+        self._heard[report.replica_id] = _Heard(report, now, known.since if known and goes_on else now, has_all)
+        self.measure(replica_set, report)
         if report.resigns and replica_set.is_master(report.replica_id, report.run):
             self._lease_over_at = now
         elif renews_lease(replica_set, report):
             self._lease_over_at = now + self._patience_s
+
+    def measure(self, replica_set: ReplicaSet, report: Report) -> None:
+        """Note up to where every member has the log, if it is the master who reports; it need not live any more."""
+        if report.common_end is not None and leads_term(replica_set, report):
+            self._common_end = report.common_end
 
     def alive(self, now: float) -> Mapping[int, Report]:
         """Return the latest report of each replica that was heard of lately and goes on, by replica id."""
@@ -102,14 +141,20 @@ class RollCall:
             or replica_set.in_sync <= alive.keys() | stopped
             or any(heard.since + self._patience_s <= now for heard in self._candidates(replica_set, now))
         ):
-            return elect(replica_set, alive.values(), lease_s=lease_s)
+            fit = [
+                report
+                for replica_id, report in alive.items()
+                # Who is no member is promoted by hand, whatever it has.
+                if self._heard[replica_id].has_all or replica_id not in replica_set.in_sync
+            ]
+            return elect(replace(replica_set, common_end=self._common_end), fit, lease_s=lease_s)
         return None
 
     def _candidates(self, replica_set: ReplicaSet, now: float) -> list[_Heard]:
         return [
             heard
             for heard in self._heard.values()
-            if self._is_recent(heard, now) and may_lead(replica_set, heard.report)
+            if self._is_recent(heard, now) and heard.has_all and may_lead(replica_set, heard.report)
         ]
 
     def _is_recent(self, heard: _Heard, now: float) -> bool:

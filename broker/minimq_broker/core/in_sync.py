@@ -169,13 +169,26 @@ class InSync:
 
     def confirm(self, own_end: int, now: float) -> int:
         """Return the confirmed position when the master itself has synced up to `own_end`."""
-        position = own_end
-        if self._sync:
-            for replica_id, replica in self._replicas.items():
-                if replica_id in self.members or replica_id in self._asked or now < replica.joins_until:
-                    position = min(position, replica.position)
+        position = self._lowest(own_end, now) if self._sync else own_end
         self.confirmed = max(self.confirmed, position)
         return self.confirmed
+
+    def common_end(self, own_end: int, now: float) -> int:
+        """Return up to where every member has the log when the master itself has synced up to `own_end`.
+
+        That is what is confirmed, unless the master decides that alone: then it is less, and may go back when a replica
+        joins that is behind.
+        """
+        return self.confirmed if self._sync else self._lowest(own_end, now)
+
+    def _lowest(self, own_end: int, now: float) -> int:
+        """Return up to where the log is synced at all who are in the record, or may be by now."""
+        counting = (
+            replica.position
+            for replica_id, replica in self._replicas.items()
+            if replica_id in self.members or replica_id in self._asked or now < replica.joins_until
+        )
+        return min((own_end, *counting))
 
     def position(self, replica_id: int) -> int:
         """Return up to where a replica has synced, as it said last."""

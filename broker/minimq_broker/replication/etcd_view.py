@@ -76,6 +76,8 @@ class EtcdView:
     async def replace(self, record: ReplicaSet, unless_heard: int | None = None) -> bool:
         """Replace the record unless it has changed, or a replica has reported; say whether that was done."""
         assert self._seen is not None
+        if self.record is not None and self._call is not None and self.record.term == record.term:
+            record = self._call.completed(record, self.record)
         keys = [self._record_key]
         if unless_heard is not None:
             keys.append(self.report_key(unless_heard))
@@ -108,25 +110,26 @@ class EtcdView:
         if self._seen is not None and outcome.latest < self._seen.latest:
             return  # another look has overtaken this one
         before, self._seen = self._seen, outcome
-        known, stored = self.record, outcome.stored.get(self._record_key)
-        if stored is None:
-            self.record = self._call = None
-            # At the first look old ones, too: whoever has a log is waited for.
-            for report in self._news(before or Outcome(succeeded=False, stored={}), outcome):
-                self._founding.hear(report, now)
-            return
-        self.record = msgspec.json.decode(stored.value, type=ReplicaSet)
-        if self._call is None or known is None:
-            self._call = RollCall(self.record.lease_s, now)
-        elif known.term != self.record.term:
-            self._call.begin_term(self.record, now)
-        for report in self._news(before, outcome):
-            self._call.hear(self.record, report, now)
+        record = outcome.stored.get(self._record_key)
+        self.record = msgspec.json.decode(record.value, type=ReplicaSet) if record else None
+        if self.record is None:
+            self._call = None
+        elif self._call is None:
+            self._call = RollCall(self.record, now)
+        for key, stored in sorted(outcome.stored.items(), key=lambda item: item[1].revision):
+            if before is not None and stored.revision <= before.revision(key):
+                continue
+            if key == self._record_key:
+                if self.record is not None and self._call is not None:
+                    self._call.adopt(self.record, now)
+            else:
+                self._hear(msgspec.json.decode(stored.value, type=Report), now, is_old=before is None)
 
-    def _news(self, before: Outcome | None, outcome: Outcome) -> list[Report]:
-        """Return the reports that have come between two looks. What was there at the first look may be old."""
-        return [
-            msgspec.json.decode(stored.value, type=Report)
-            for key, stored in outcome.stored.items()
-            if before is not None and key != self._record_key and before.revision(key) < stored.revision
-        ]
+    def _hear(self, report: Report, now: float, *, is_old: bool) -> None:
+        """Note a report; what was there at the first look may be old, so it shows nobody alive."""
+        if self.record is None or self._call is None:
+            self._founding.hear(report, now)  # old ones, too: whoever has a log is waited for
+        elif is_old:
+            self._call.measure(self.record, report)
+        else:
+            self._call.hear(self.record, report, now)

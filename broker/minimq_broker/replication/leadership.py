@@ -129,6 +129,11 @@ class Leadership:
         """Return how far each slave is."""
         return self.in_sync.progress(self._loop.time())
 
+    @property
+    def common_end(self) -> int | None:
+        """Up to where every replica in sync has the log; None when this may not be said any more."""
+        return None if self._ended else self.in_sync.common_end(self._store.end, self._loop.time())
+
     def lowest_needed(self) -> int:
         """Return the log position from which on a slave needs entries that is in sync, or copies everything."""
         needed = [progress.position for slave, progress in self.progress().items() if slave in self.in_sync.members]

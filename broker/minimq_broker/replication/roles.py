@@ -155,6 +155,7 @@ class RoleKeeper:
             log_end=extent.end,
             log_id=extent.log_id,
             resigns=resigns,
+            common_end=self.leadership.common_end if self.leadership else None,
         )
 
     async def _keep_reporting(self) -> None:

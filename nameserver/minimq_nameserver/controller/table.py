@@ -34,7 +34,7 @@ class ControllerTable:
         self._foundings: dict[Key, Founding] = {}
         for record in records:
             self._records[record.key] = record
-            self._calls[record.key] = RollCall(record.lease_s, now)
+            self._calls[record.key] = RollCall(record, now)
 
     def record(self, key: Key) -> ReplicaSet | None:
         """Return what is decided about a replica set."""
@@ -57,12 +57,13 @@ class ControllerTable:
         record, call = self._records[report.key], self._calls[report.key]
         call.check_alone(report, now)
         call.hear(record, report, now)
-        record = rules.renew(record, report)
+        record = call.completed(rules.renew(record, report), record)
         return call.elect(record, now, self._lease_s) or record
 
     def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
         """Return the record with another in-sync set. Raises as the function of that name, and `InvalidArgument`."""
-        return rules.change_in_sync(self._find(known.key), known, in_sync)
+        record = self._find(known.key)
+        return self._calls[known.key].completed(rules.change_in_sync(record, known, in_sync), record)
 
     def promote(self, key: Key, replica_id: int, *, unclean: bool, now: float) -> ReplicaSet:
         """Return the record with the replica that shall be the next master.
@@ -74,7 +75,7 @@ class ControllerTable:
         record, call = self._find(key), self._calls[key]
         if replica_id not in call.alive(now):
             raise InvalidArgument(f"replica {replica_id} of {record} does not report to the controller: start it first")
-        return rules.promote(record, replica_id, unclean=unclean)
+        return call.completed(rules.promote(record, replica_id, unclean=unclean), record)
 
     def elections(self, now: float) -> list[ReplicaSet]:
         """Return the records of those replica sets that get another master now, or their first."""
@@ -93,9 +94,9 @@ class ControllerTable:
         self._records[record.key] = record
         if known is None:
             self._foundings.pop(record.key, None)
-            self._calls[record.key] = RollCall(record.lease_s, now)
-        elif known.term != record.term:
-            self._calls[record.key].begin_term(record, now)
+            self._calls[record.key] = RollCall(record, now)
+        else:
+            self._calls[record.key].adopt(record, now)
 
     def _find(self, key: Key) -> ReplicaSet:
         record = self._records.get(key)

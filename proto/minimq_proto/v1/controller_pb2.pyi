@@ -50,6 +50,7 @@ class ReplicaSet(google.protobuf.message.Message):
     SUCCESSOR_FIELD_NUMBER: builtins.int
     LOG_TERM_FIELD_NUMBER: builtins.int
     LOG_ID_FIELD_NUMBER: builtins.int
+    COMMON_END_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     term: builtins.int
@@ -62,6 +63,7 @@ class ReplicaSet(google.protobuf.message.Message):
     successor: builtins.int
     log_term: builtins.int
     log_id: builtins.str
+    common_end: builtins.int
     @property
     def in_sync(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Sorted."""
@@ -85,9 +87,10 @@ class ReplicaSet(google.protobuf.message.Message):
         successor: builtins.int | None = ...,
         log_term: builtins.int = ...,
         log_id: builtins.str = ...,
+        common_end: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_successor", b"_successor", "successor", b"successor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_successor", b"_successor", "addresses", b"addresses", "broker_name", b"broker_name", "cluster", b"cluster", "in_sync", b"in_sync", "lease_ms", b"lease_ms", "log_id", b"log_id", "log_term", b"log_term", "master_id", b"master_id", "master_run", b"master_run", "min_in_sync", b"min_in_sync", "successor", b"successor", "sync", b"sync", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_successor", b"_successor", "addresses", b"addresses", "broker_name", b"broker_name", "cluster", b"cluster", "common_end", b"common_end", "in_sync", b"in_sync", "lease_ms", b"lease_ms", "log_id", b"log_id", "log_term", b"log_term", "master_id", b"master_id", "master_run", b"master_run", "min_in_sync", b"min_in_sync", "successor", b"successor", "sync", b"sync", "term", b"term", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_successor", b"_successor"]) -> typing.Literal["successor"] | None: ...
 
 global___ReplicaSet = ReplicaSet
@@ -112,6 +115,7 @@ class ReportRequest(google.protobuf.message.Message):
     KNOWN_VERSION_FIELD_NUMBER: builtins.int
     WAIT_MS_FIELD_NUMBER: builtins.int
     LOG_ID_FIELD_NUMBER: builtins.int
+    COMMON_END_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     replica_id: builtins.int
@@ -128,6 +132,7 @@ class ReportRequest(google.protobuf.message.Message):
     """The answer is held back up to that time, as long as the record has this version; 0 for no record."""
     wait_ms: builtins.int
     log_id: builtins.str
+    common_end: builtins.int
     def __init__(
         self,
         *,
@@ -145,8 +150,11 @@ class ReportRequest(google.protobuf.message.Message):
         known_version: builtins.int = ...,
         wait_ms: builtins.int = ...,
         log_id: builtins.str = ...,
+        common_end: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_name", b"broker_name", "cluster", b"cluster", "founds", b"founds", "known_version", b"known_version", "last_term", b"last_term", "log_end", b"log_end", "log_id", b"log_id", "min_in_sync", b"min_in_sync", "replica_id", b"replica_id", "resigns", b"resigns", "run", b"run", "sync", b"sync", "wait_ms", b"wait_ms"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_common_end", b"_common_end", "common_end", b"common_end"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_common_end", b"_common_end", "address", b"address", "broker_name", b"broker_name", "cluster", b"cluster", "common_end", b"common_end", "founds", b"founds", "known_version", b"known_version", "last_term", b"last_term", "log_end", b"log_end", "log_id", b"log_id", "min_in_sync", b"min_in_sync", "replica_id", b"replica_id", "resigns", b"resigns", "run", b"run", "sync", b"sync", "wait_ms", b"wait_ms"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_common_end", b"_common_end"]) -> typing.Literal["common_end"] | None: ...
 
 global___ReportRequest = ReportRequest
 

@@ -114,6 +114,21 @@ def test_a_master_that_resigns_is_replaced_at_once(controller: str, start: Start
     wait_for_master(slave)
 
 
+def test_an_old_copy_of_a_member_is_not_elected(controller: str, start: StartReporter) -> None:
+    master, slave = pair(controller, start)
+    slave.fall_silent()
+    slave.report = replace(slave.report, log_end=79)
+    slave.restart()
+    master.report = replace(master.report, log_end=90, common_end=80)
+    wait_until(lambda: master.answered and master.answered.common_end)
+    master.fall_silent()
+    wait_until(lambda: time.monotonic() > master.lease_until + 1.5 * LEASE_S)
+    assert not slave.led
+    slave.report = replace(slave.report, log_end=80)
+    wait_for_master(slave)
+    assert record_of(slave).common_end == 80
+
+
 def test_a_master_that_was_started_anew_leads_a_new_term(controller: str, start: StartReporter) -> None:
     master = start(controller, 0)
     wait_for_master(master)

@@ -217,3 +217,27 @@ def test_whoever_may_be_recorded_has_all_that_is_confirmed(seed: int) -> None:
         for member in at_controller - {0}:
             assert synced[member] >= confirmed, (seed, member, now)
     assert confirmed > 0, seed
+
+
+def test_what_every_member_has_is_what_is_confirmed_unless_the_master_decides_that_alone() -> None:
+    for sync, common in ((True, 80), (False, 60)):
+        in_sync = leading(1, sync=sync)
+        in_sync.attach(1, 0, 0.0)
+        in_sync.acknowledged(1, 80, 0.1)
+        in_sync.confirm(100, 0.1)
+        assert in_sync.common_end(100, 0.1) == 80
+        in_sync.detach(1, 0.2)
+        in_sync.attach(1, 60, 0.3)  # it has lost something
+        assert in_sync.common_end(100, 0.3) == common
+
+
+def test_whoever_wants_to_join_an_asynchronous_master_is_counted() -> None:
+    in_sync = leading(sync=False)
+    in_sync.confirm(100, 0.0)
+    assert in_sync.common_end(100, 0.0) == 100
+    in_sync.attach(1, 0, 0.0)
+    in_sync.told(1, 70, 0.0)
+    assert in_sync.common_end(100, 0.1) == 100
+    in_sync.acknowledged(1, 70, 0.1)
+    assert in_sync.wanted(0.1) == {0, 1}
+    assert in_sync.common_end(100, 0.1) == 70

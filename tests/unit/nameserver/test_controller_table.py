@@ -35,13 +35,15 @@ class Replica:
     lease_until: float = -1.0  # true time
     stopped: bool = False
     cut_until: float = -1.0
+    common_end: int | None = None  # as the master: as far as all members are the same
 
     def is_master(self, now: float) -> bool:
         return not self.stopped and now < self.lease_until
 
     def report(self, *, resigns: bool = False) -> Report:
         log_end = len(self.entries)
-        return report(self.replica_id, run=self.run, last_term=self.last_term, log_end=log_end, resigns=resigns)
+        values = {"run": self.run, "last_term": self.last_term, "log_end": log_end, "resigns": resigns}
+        return report(self.replica_id, common_end=self.common_end, **values)
 
     def learn(self, record: ReplicaSet) -> None:
         if self.known is None or record.version > self.known.version:
@@ -54,7 +56,8 @@ class Replica:
         self.learn(record)
         if record.is_master(self.replica_id, self.run):
             self.lease_until = max(self.lease_until, sent_at + record.lease_s / self.rate)
-            self.last_term = max(self.last_term, record.term)
+            if record.term > self.last_term:
+                self.last_term, self.common_end = record.term, None
 
 
 class World:
@@ -184,6 +187,7 @@ class World:
                 member.entries = set(master.entries)
         if all(entry in member.entries for member in members):
             self.confirmed.add(entry)
+            master.common_end = len(master.entries)
 
     def look_after_the_set(self) -> None:
         """The master takes in who is there and leaves out who is not; its call may be lost, or its answer."""
@@ -229,7 +233,7 @@ class World:
 
     def restart(self, replica: Replica, *, loses_data: bool) -> None:
         replica.run, replica.known, replica.wanted = next(self.runs), None, frozenset()
-        replica.lease_until, replica.stopped = -1.0, False
+        replica.lease_until, replica.stopped, replica.common_end = -1.0, False, None
         record = self.table.record(KEY)
         alone = record is not None and record.in_sync == {replica.replica_id}
         if loses_data and not alone:  # nothing helps when the only one loses its data
