@@ -129,6 +129,11 @@ class BrokerOptions:
         minimum=0,
         maximum=1024,
     )
+    transaction_expiry_s: float = option(
+        24 * 3600.0,
+        "Time for which what is staged for a transaction waits for its end; nobody who comes later can commit it.",
+        minimum=0.1,
+    )
     session_grace_s: float = option(
         3.0,
         "Time in which a consumer whose connection broke may come back before its queues go to others; for as long "

@@ -27,6 +27,7 @@ from minimq_broker.services.retention import Retention
 from minimq_broker.services.service import BrokerService
 from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
+from minimq_broker.services.transactions import TransactionService
 from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.metrics import MetricsServer
@@ -56,6 +57,7 @@ class Broker:
         self._metrics: MetricsServer | None = None
         self._metrics_address = ""
         self._retention: Retention | None = None
+        self._transactions: TransactionService | None = None
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
 
@@ -109,7 +111,11 @@ class Broker:
         self._retention = Retention(engine, options.retention_check_s, lambda: min(look() for look in needed))
         self._retention.start()
         standing = Standing(engine, self._roles)
-        self._service = BrokerService(engine, identity, sessions, options.auto_create_queues, self._routes, standing)
+        self._transactions = TransactionService(engine, options.name, options.transaction_expiry_s)
+        self._transactions.start()
+        self._service = BrokerService(
+            engine, identity, sessions, options.auto_create_queues, self._routes, standing, self._transactions
+        )
         broker_pb2_grpc.add_BrokerServicer_to_server(self._service, self._server)
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         replication_pb2_grpc.add_ReplicationServicer_to_server(replication, self._server)
@@ -144,6 +150,9 @@ class Broker:
         routes, self._routes = self._routes, None
         if routes is not None:
             await routes.close()
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            await transactions.stop()
         retention, self._retention = self._retention, None
         if retention is not None:
             await retention.stop()
@@ -177,6 +186,8 @@ class Broker:
         """Let clients and name servers know another broker."""
         if self._service is not None:
             self._service.begin()
+        if self._transactions is not None:
+            self._transactions.look()
         if self._registration is not None:
             self._registration.start()
             self._registration.changed()

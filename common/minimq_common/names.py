@@ -18,6 +18,7 @@ DEAD_LETTER_PREFIX = "%DLQ%"
 MAX_TOPIC = 127
 MAX_GROUP = 120
 MAX_BROKER = 120
+MAX_TRANSACTION = 120
 
 
 def _check(kind: str, name: str, longest: int, pattern: re.Pattern[str] = _NAME, characters: str = "_ - % |") -> str:
@@ -40,6 +41,11 @@ def check_topic(name: str) -> str:
 def check_group(name: str) -> str:
     """Return the name. Raises `InvalidArgument` when it cannot name a consumer group."""
     return _check("group", name, MAX_GROUP)
+
+
+def check_transaction(name: str) -> str:
+    """Return the name. Raises `InvalidArgument` when it cannot name transactions."""
+    return _check("transaction", name, MAX_TRANSACTION)
 
 
 def retry_topic(group: str) -> str:

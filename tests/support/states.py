@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from minimq_broker.core.state import State
+from minimq_broker.core.transactions import TransactionTable
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.recovery import recover
@@ -28,7 +29,20 @@ def rows(state: State) -> dict[str, Any]:
         "committed": state.committed.copy(),
         "forced": state.forced.copy(),
         "started": state.started.copy(),
+        "transactions": transaction_rows(state.transactions),
         "producers": {number: msgspec.to_builtins(state.producers.row(number)) for number in state.producers},
+    }
+
+
+def transaction_rows(table: TransactionTable) -> dict[str, Any]:
+    """Return all that a table of transactions holds."""
+    names = [name for name, *_ in table.endings()]
+    return {
+        "staged": {key: msgspec.to_builtins(table.stage_row(*key)) for key in sorted(table)},
+        "ended": {name: msgspec.to_builtins(table.ending(name)) for name in names},
+        "publishing": table.publishing,
+        "unpublished": sorted(table.unpublished),
+        "totals": (table.count, table.size),
     }
 
 

@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
+from minimq_broker.core.facts import Fact, StagedPart, Topic, TopicDeleted, TopicSet, TransactionDecided
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.transactions import TransactionId
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, ReplicaJob
+from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_common import batch
 from minimq_common.batch import RecordBatch
@@ -69,6 +70,8 @@ class OpenStore:
                     job.done(job)
                 case ReplicaJob():
                     job.done(job)
+                case PublishJob():
+                    job.done(job)
 
     @property
     def state(self) -> State:
@@ -79,7 +82,9 @@ class OpenStore:
 
     # ---- writing ------------------------------------------------------------------------------------
 
-    def submit(self, topic: str, queue_id: int, data: bytes) -> Future[AppendJob]:
+    def submit(
+        self, topic: str, queue_id: int, data: bytes, transaction: TransactionId | None = None
+    ) -> Future[AppendJob]:
         """Hand a batch in without waiting."""
         future: Future[AppendJob] = Future()
 
@@ -89,7 +94,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), done))
+        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), done, transaction))
         return future
 
     def append(self, topic: str, queue_id: int, *bodies: bytes) -> int:
@@ -112,6 +117,35 @@ class OpenStore:
 
         self.store.submit(FactJob(decide if callable(decide) else lambda _: decide, done, alone))
         return future
+
+    def stage(self, name: str, number: int, topic: str, queue_id: int, data: bytes) -> AppendJob:
+        """Stage a batch for a transaction."""
+        return self.submit(topic, queue_id, data, TransactionId(name, number)).result(PATIENCE_S)
+
+    def decide(self, name: str, number: int, parts: dict[int, Sequence[int]]) -> None:
+        """Decide on a transaction: sequence numbers by producer."""
+        staged = tuple(StagedPart(producer_id, tuple(sequences)) for producer_id, sequences in parts.items())
+        self.record(TransactionDecided(name, number, b"%d" % number, staged))
+
+    def submit_publication(self, name: str) -> Future[int]:
+        """Have some of what is decided published without waiting; it is told how many batches."""
+        future: Future[int] = Future()
+
+        def done(job: PublishJob) -> None:
+            if job.error is None:
+                future.set_result(job.published)
+            else:
+                future.set_exception(job.error)
+
+        self.store.submit(PublishJob(name, done))
+        return future
+
+    def publish(self, name: str) -> list[int]:
+        """Publish all that is decided; return how many batches at a time."""
+        counts: list[int] = []
+        while count := self.submit_publication(name).result(PATIENCE_S):
+            counts.append(count)
+        return counts
 
     def create_topic(self, name: str, queues: int = 1, permission: Permission = Permission.READ_WRITE) -> None:
         self.record(lambda state: TopicSet(Topic(name, state.position, queues, queues, permission)))

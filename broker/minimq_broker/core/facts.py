@@ -92,10 +92,55 @@ class TermBegun(msgspec.Struct, frozen=True, tag="term", omit_defaults=True):
     log_id: str = ""
 
 
+class StagedPart(msgspec.Struct, frozen=True, array_like=True):
+    """Staged batches of one producer, by their sequence numbers."""
+
+    producer_id: int
+    sequences: tuple[int, ...]
+
+
+class TransactionDecided(msgspec.Struct, frozen=True, tag="transaction-decided"):
+    """It is decided which of the batches that are staged here make up a transaction.
+
+    `decision` is what the client has decided, for all brokers, as it came; `parts` are those of this one, in the order
+    in which they are published. `at_ms` is in ms since 1970.
+    """
+
+    name: str
+    number: int
+    decision: bytes
+    parts: tuple[StagedPart, ...]
+    at_ms: int = 0
+
+
+class PublicationBegun(msgspec.Struct, frozen=True, tag="publication-begun"):
+    """The published batches that follow are of this transaction, in its order."""
+
+    name: str
+    number: int
+
+
+class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired"):
+    """Nobody has decided on what was staged before a time, in ms since 1970: it is let go of."""
+
+    before_ms: int
+
+
 #: Facts that change what name servers are told.
 Told = TopicSet | TopicDeleted | PermissionSet
 
-Fact = TopicSet | TopicDeleted | OffsetsCommitted | GroupStarted | GroupAgreed | PermissionSet | TermBegun
+Fact = (
+    TopicSet
+    | TopicDeleted
+    | OffsetsCommitted
+    | GroupStarted
+    | GroupAgreed
+    | PermissionSet
+    | TermBegun
+    | TransactionDecided
+    | PublicationBegun
+    | TransactionsExpired
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)

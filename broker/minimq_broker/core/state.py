@@ -21,15 +21,19 @@ from minimq_broker.core.facts import (
     GroupStarted,
     OffsetsCommitted,
     PermissionSet,
+    PublicationBegun,
     TermBegun,
     Told,
     Topic,
     TopicDeleted,
     TopicSet,
+    TransactionDecided,
+    TransactionsExpired,
 )
 from minimq_broker.core.groups import Agreement
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
+from minimq_broker.core.transactions import BatchStaged, TransactionTable
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
 
@@ -49,14 +53,21 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BatchApplied(NamedTuple):
-    """What an entry with a batch changes; producer id and numbers as in the header of the batch."""
+    """What an entry with a batch in a queue changes; producer id and numbers as in the header of the batch.
+
+    A published one has none of these: its number was its own while it was staged.
+    """
 
     queue: QueueKey
     end: QueueEnd
     place: Place
-    producer_id: int
-    sequence: int
-    settled_before: int
+    producer_id: int = 0
+    sequence: int = 0
+    settled_before: int = 0
+    is_published: bool = False
+
+
+Effect = Fact | BatchApplied | BatchStaged
 
 
 _EMPTY = QueueEnd()
@@ -74,6 +85,7 @@ class State:
         forced: where committed offsets were set last, also back, by who asked for that.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
         producers: which numbered batches are stored where.
+        transactions: which batches are staged, and what is decided.
         begun, made: count the changes of topics and of the permission, before and after each. A thread that reads
             `made` and then topics has at least those changes; one that reads topics and then `begun` has at most those.
         changed: the rows that were changed since the last checkpoint.
@@ -94,6 +106,7 @@ class State:
         self.producers = ProducerTable()
         self.begun = self.made = 0
         self.changed: set[tuple[Any, ...]] = set()
+        self.transactions = TransactionTable(self.changed)
 
     # ---- looking up --------------------------------------------------------------------------------
 
@@ -146,15 +159,15 @@ class State:
 
     # ---- changing ----------------------------------------------------------------------------------
 
-    def apply(self, entry: Fact | BatchApplied, position: int) -> None:
+    def apply(self, entry: Effect, position: int) -> None:
         """Take the effect of the entry at `self.position` in. `position` is where the next one begins."""
         is_told = isinstance(entry, Told)
         self.begun += is_told
         match entry:
-            case BatchApplied(queue, end):
-                self._set(("end", *queue), self.ends, queue, end)
-                if entry.producer_id:
-                    self._remember(entry, position)
+            case BatchApplied():
+                self._lengthen(entry, position)
+            case BatchStaged() | TransactionDecided() | PublicationBegun() | TransactionsExpired():
+                self.transactions.apply(entry, self.position)
             case OffsetsCommitted(group, offsets, forced):
                 self._commit(group, offsets, forced=forced)
             case GroupStarted(group, topic_id, offsets, at_ms):
@@ -176,6 +189,13 @@ class State:
                 self.changed.update((("term",), ("terms",), ("log-id",)))
         self.made += is_told
         self.position = position
+
+    def _lengthen(self, batch: BatchApplied, position: int) -> None:
+        self._set(("end", *batch.queue), self.ends, batch.queue, batch.end)
+        if batch.producer_id:
+            self._remember(batch, position)
+        elif batch.is_published:
+            self.transactions.publish()
 
     def _commit(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         self._move(group, offsets, forced=forced)
@@ -224,6 +244,7 @@ class State:
                 del table[key]
                 self.changed.add((kind, *key))
         self.changed.update(("producer", producer_id) for producer_id in self.producers.forget_topic(topic.topic_id))
+        self.transactions.forget_topic(topic.topic_id)
 
     # ---- as rows, for the checkpoint -----------------------------------------------------------------
 
@@ -285,6 +306,18 @@ _ROWS: dict[str, _Row] = {
     "producer": _Row(
         lambda state, producer_id: state.producers.row(producer_id),
         lambda state, row, producer_id: state.producers.load(producer_id, row),
+    ),
+    "staged": _Row(
+        lambda state, *key: state.transactions.stage_row(*key),
+        lambda state, row, *key: state.transactions.load_stage(row, *key),
+    ),
+    "ended": _Row(
+        lambda state, name: state.transactions.ending(name),
+        lambda state, row, name: state.transactions.load_ending(row, name),
+    ),
+    "publishing": _Row(
+        lambda state: state.transactions.publishing,
+        lambda state, name: setattr(state.transactions, "publishing", name),
     ),
     "permission": _row_of_attribute("permission"),
     "term": _row_of_attribute("term"),

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import grpc.aio
 
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, SendStatus
 from minimq_common import batch
 from minimq_common.errors import MessageTooLarge, MiniMQError
@@ -87,7 +88,8 @@ class AppendService:
                 )
             answers.add(result)
 
-        return AppendJob(request.topic, request.queue_id, data, header, done)
+        transaction = transaction_of(request.transaction) if request.HasField("transaction") else None
+        return AppendJob(request.topic, request.queue_id, data, header, done, transaction)
 
 
 class _Answers:

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Set
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from minimq_broker.core.facts import Fact, Told, TopicDeleted
 from minimq_broker.core.groups import GroupTable, Remembered
@@ -25,13 +25,15 @@ from minimq_broker.services.counters import Counters
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.store_slot import StoreSlot, to_the_end
-from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, ReplicaJob, SendStatus
+from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
 from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common.epochs import first_epoch
 from minimq_common.errors import MiniMQError, SystemBusy
 
 log = logging.getLogger(__name__)
+
+Written = TypeVar("Written", FactJob, PublishJob)
 
 #: When a sender for whom there was no room may come back, in seconds.
 _COME_BACK_S = 0.5
@@ -281,22 +283,38 @@ class Engine:
     def _has_room(self, job: AppendJob) -> bool:
         return not self._pending_bytes or self._pending_bytes + job.size <= self.limits.max_pending_bytes
 
-    async def record(self, decide: Callable[[State], Fact | None], *, alone: bool = True) -> Fact | None:
+    async def record(
+        self, decide: Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
+    ) -> Fact | None:
         """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
-        self.check()
-        answer: asyncio.Future[Fact | None] = self._loop.create_future()
+        return (await self._written(lambda done: FactJob(decide, done, alone, keeps_log))).fact
 
-        def done(job: FactJob) -> None:
+    async def publish(self, name: str) -> int:
+        """Publish some of what is decided of a transaction, and return how many batches; 0 when nothing is left.
+
+        Raises:
+            StoreFull: the disk is nearly full.
+            CorruptEntry: a batch cannot be read.
+            NotMaster, NotEnoughReplicas: this broker may not write now.
+        """
+        return (await self._written(lambda done: PublishJob(name, done))).published
+
+    async def _written(self, make: Callable[[Callable[[Written], None]], Written]) -> Written:
+        """Return a job once it is written, which is made with what it shall call then. Raises its error."""
+        self.check()
+        answer: asyncio.Future[Written] = self._loop.create_future()
+
+        def done(job: Written) -> None:
             self._pending_facts -= 1
             if answer.cancelled():
                 return
             if job.error:
                 answer.set_exception(job.error)
             else:
-                answer.set_result(job.fact)
+                answer.set_result(job)
 
         self._pending_facts += 1
-        self._store.submit(FactJob(decide, done, alone))
+        self._store.submit(make(done))
         return await answer
 
     def _hand_over(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
@@ -320,6 +338,8 @@ class Engine:
                 if job.error is None and job.status is not SendStatus.ALREADY_STORED:
                     self.counters.messages_in += job.header.count
                     self.counters.bytes_in += job.size
+                job.done(job)
+            elif isinstance(job, PublishJob):
                 job.done(job)
             else:
                 if job.fact is not None and job.error is None:

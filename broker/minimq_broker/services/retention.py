@@ -115,7 +115,7 @@ class Retention:
             facts = [self._facts(segment, end) for segment, end in zip(segments, ends, strict=True)]
             if is_outdated(facts[-1], now, rules):
                 store.call(lambda: self._seal(store))
-            free_to = min(store.saved_position, needed_from)
+            free_to = min(store.needed_from, needed_from)
             return expired(facts, now, rules, free_to=free_to, excess_bytes=excess)
 
     def _seal(self, store: MessageStore) -> None:

@@ -18,6 +18,7 @@ from minimq_broker.services.replication import Replication
 from minimq_broker.services.session import SessionOptions, SessionService
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
+from minimq_broker.services.transactions import TransactionService
 from minimq_common.errors import MiniMQError
 from minimq_common.rpc import abort
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -36,6 +37,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         auto_create_queues: int,
         routes: RouteLookup,
         replication: Replication,
+        transactions: TransactionService,
     ) -> None:
         self._engine = engine
         self._session_options = sessions
@@ -46,6 +48,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._groups = GroupService(engine, self._session.leases)
         self._assignment = AssignmentService(engine, routes, identity.broker_name)
         self._topics = TopicService(engine, auto_create_queues)
+        self._transactions = transactions
         self._offsets = OffsetService(engine)
         self._status = StatusService(engine, identity, replication)
 
@@ -85,6 +88,16 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, request: broker_pb2.DescribeTopicRequest, context: Any
     ) -> broker_pb2.DescribeTopicResponse:
         return await _answer(self._topics.describe(request), context)
+
+    async def CommitTransaction(
+        self, request: broker_pb2.CommitTransactionRequest, context: Any
+    ) -> broker_pb2.CommitTransactionResponse:
+        return await _answer(self._transactions.commit(request), context)
+
+    async def DescribeTransaction(
+        self, request: broker_pb2.DescribeTransactionRequest, context: Any
+    ) -> broker_pb2.DescribeTransactionResponse:
+        return await _answer(self._transactions.describe(request), context)
 
     async def GetOffset(self, request: broker_pb2.GetOffsetRequest, context: Any) -> broker_pb2.GetOffsetResponse:
         return await _answer(self._offsets.at_time(request), context)

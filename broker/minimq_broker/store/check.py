@@ -16,7 +16,16 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.entry import HEADER_BYTES, EntryHeader, Kind, read_fact, read_header
+from minimq_broker.store.entry import (
+    HEADER_BYTES,
+    IN_QUEUE,
+    EntryHeader,
+    Kind,
+    payload_of,
+    read_fact,
+    read_header,
+    transaction_of,
+)
 from minimq_broker.store.segment import Row, Segment, row_of
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
@@ -126,13 +135,17 @@ class _Walk:
             self.position = position + len(entry)
             try:
                 header = read_header(entry, position)
-                if header.kind == Kind.BATCH:
-                    data = bytes(entry[HEADER_BYTES:])
+                data = bytes(payload_of(entry, header))
+                if header.kind in IN_QUEUE:
                     rows.append(self._row(position, header, data))
                     self._verify(header, data)
+                if header.kind == Kind.BATCH:
                     self._verify_number(header, data)
-                else:
-                    read_fact(entry[HEADER_BYTES:], position)
+                elif header.kind == Kind.STAGED:
+                    transaction_of(entry, position)
+                    batch.RecordBatch(data)
+                elif header.kind == Kind.FACT:
+                    read_fact(memoryview(data), position)
             except MiniMQError as error:
                 self._find(segment, position, error.message)
         return rows

@@ -10,7 +10,7 @@ import shutil
 import threading
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import lmdb
@@ -18,7 +18,7 @@ import lmdb
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.segment import Part, Row, Segment, Wish, is_begun, total_bytes
-from minimq_common.errors import StoreError
+from minimq_common.errors import CorruptEntry, StoreError
 
 
 class CommitLog:
@@ -160,6 +160,14 @@ class CommitLog:
         starts = [segment.start for segment in self.segments]
         index = bisect_right(starts, position) - 1
         return index >= 0 and (self.segments[index].begins_at(position) or position == self.end)
+
+    def entry_at(self, position: int) -> bytes:
+        """Return the entry that begins at a log position. Raises `CorruptEntry` when none does."""
+        with closing(self.entries(position)) as entries:
+            at, entry = next(entries, (-1, memoryview(b"")))
+            if at == position:
+                return bytes(entry)
+        raise CorruptEntry(f"no entry begins at position {position} of the log, which begins at {self.start}")
 
     def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:
         """Yield (position, entry) from a log position on, over all segments."""

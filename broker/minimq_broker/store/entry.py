@@ -1,7 +1,8 @@
 """One entry of the CommitLog as bytes: a short header, then a batch or a fact.
 
 The CRC-32C of an entry covers its header and the payload, but of a batch only the fixed part of its header, which is
-all that the broker itself relies on: the batch brings a checksum of its own.
+all that the broker itself relies on: the batch brings a checksum of its own. Between the header and a staged batch
+stands its transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import google_crc32c
 
 from minimq_broker.core.facts import Fact, decode_fact, encode_fact
 from minimq_broker.core.producers import Place
-from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey
+from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey
+from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 
@@ -22,6 +24,8 @@ from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 _HEADER = struct.Struct("<IBxHIqqq")
 HEADER_BYTES = _HEADER.size
 _CRC_BYTES = 4
+#: Number of a transaction and bytes of its name, which follows.
+_TRANSACTION = struct.Struct("<qH")
 
 
 class Kind(IntEnum):
@@ -29,10 +33,19 @@ class Kind(IntEnum):
 
     BATCH = 1
     FACT = 2
+    #: A batch that is in no queue, behind its transaction.
+    STAGED = 3
+    #: A batch that was staged before, in its queue.
+    PUBLISHED = 4
+
+
+#: Those with a batch in a queue, for which there is a row.
+IN_QUEUE = frozenset((Kind.BATCH, Kind.PUBLISHED))
+_KINDS = frozenset(Kind)
 
 
 class EntryHeader(NamedTuple):
-    """The header of an entry; queue and offset are 0 for a fact."""
+    """The header of an entry; queue and offset are 0 for a fact, the offset also for a staged batch."""
 
     kind: Kind
     queue: QueueKey
@@ -40,9 +53,22 @@ class EntryHeader(NamedTuple):
     stored_ms: int
 
 
-def batch_entry(queue: QueueKey, base_offset: int, stored_ms: int, data: bytes) -> bytes:
-    """Return the entry of a batch."""
-    head = _HEADER.pack(0, Kind.BATCH, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
+def batch_entry(
+    queue: QueueKey, base_offset: int, stored_ms: int, data: bytes | memoryview, kind: Kind = Kind.BATCH
+) -> bytes:
+    """Return the entry of a batch in a queue."""
+    head = _HEADER.pack(0, kind, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
+    return _sealed(head, data)
+
+
+def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, data: bytes) -> bytes:
+    """Return the entry of a batch that is staged for a queue."""
+    head = _HEADER.pack(0, Kind.STAGED, 0, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
+    name = transaction.name.encode()
+    return _sealed(b"".join((head, _TRANSACTION.pack(transaction.number, len(name)), name)), data)
+
+
+def _sealed(head: bytes, data: bytes | memoryview) -> bytes:
     crc = google_crc32c.value(head + data[: batch.HEADER_BYTES])
     return b"".join((crc.to_bytes(_CRC_BYTES, "little"), head, data))
 
@@ -58,10 +84,41 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
     if len(entry) < HEADER_BYTES:
         raise CorruptEntry(f"the entry at position {position} is cut off after {len(entry)} bytes")
     crc, kind, _, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
-    covered = entry[_CRC_BYTES:] if kind == Kind.FACT else entry[_CRC_BYTES : HEADER_BYTES + batch.HEADER_BYTES]
-    if google_crc32c.value(bytes(covered)) != crc or kind not in (Kind.BATCH, Kind.FACT):
+    covered = (
+        entry[_CRC_BYTES:] if kind == Kind.FACT else entry[_CRC_BYTES : _batch_at(entry, kind) + batch.HEADER_BYTES]
+    )
+    if google_crc32c.value(bytes(covered)) != crc or kind not in _KINDS:
         raise CorruptEntry(f"the entry at position {position} does not match its CRC-32C")
     return EntryHeader(Kind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)
+
+
+def _batch_at(entry: memoryview, kind: int) -> int:
+    """Return where in an entry its batch begins."""
+    if kind != Kind.STAGED or len(entry) < HEADER_BYTES + _TRANSACTION.size:
+        return HEADER_BYTES
+    return HEADER_BYTES + _TRANSACTION.size + int(_TRANSACTION.unpack_from(entry, HEADER_BYTES)[1])
+
+
+def payload_of(entry: memoryview, header: EntryHeader) -> memoryview:
+    """Return the batch, or the fact, in an entry with that header."""
+    return entry[_batch_at(entry, header.kind) :]
+
+
+def staged_batch(data: bytes, position: int) -> memoryview:
+    """Return the batch that the entry at a log position has staged, verified. Raises `CorruptEntry`."""
+    if not isinstance(opened(data, position).effect, BatchStaged):
+        raise CorruptEntry(f"the entry at position {position} has no staged batch")
+    return memoryview(data)[_batch_at(memoryview(data), Kind.STAGED) :]
+
+
+def transaction_of(entry: memoryview, position: int) -> TransactionId:
+    """Return the transaction of the staged batch in the entry at a log position. Raises `CorruptEntry`."""
+    try:
+        number, _ = _TRANSACTION.unpack_from(entry, HEADER_BYTES)
+        name = str(entry[HEADER_BYTES + _TRANSACTION.size : _batch_at(entry, Kind.STAGED)], "utf-8")
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptEntry(f"the entry at position {position} names no transaction: {error}") from None
+    return TransactionId(name, number)
 
 
 def read_fact(payload: memoryview, position: int) -> Fact:
@@ -73,11 +130,11 @@ def read_fact(payload: memoryview, position: int) -> Fact:
 
 
 class OpenedEntry(NamedTuple):
-    """An entry that came from elsewhere, verified: its header, that of its batch if it has one, and what it does."""
+    """An entry that came from elsewhere, verified: its header, that of a batch in a queue, and what it does."""
 
     header: EntryHeader
     about: batch.Header | None
-    effect: Fact | BatchApplied
+    effect: Effect
 
 
 def opened(data: bytes, position: int) -> OpenedEntry:
@@ -89,27 +146,35 @@ def opened(data: bytes, position: int) -> OpenedEntry:
     """
     entry = memoryview(data)
     header = read_header(entry, position)
+    payload = payload_of(entry, header)
     if header.kind == Kind.FACT:
-        return OpenedEntry(header, None, read_fact(entry[HEADER_BYTES:], position))
-    payload = data[HEADER_BYTES:]
+        return OpenedEntry(header, None, read_fact(payload, position))
     try:
-        batch.verify(payload)
+        batch.verify(bytes(payload))
         about = batch.read_header(payload)
     except MiniMQError as error:
         raise CorruptEntry(f"the entry at position {position} cannot be taken over: {error.message}") from None
-    return OpenedEntry(header, about, _applied(header, about))
+    done = _done_by(header, about, entry, position)
+    return OpenedEntry(header, about if header.kind in IN_QUEUE else None, done)
 
 
-def effect(entry: memoryview, position: int) -> Fact | BatchApplied:
+def effect(entry: memoryview, position: int) -> Effect:
     """Return what the entry at a log position does to the state. Raises `CorruptEntry`, and as `read_fact`."""
     header = read_header(entry, position)
-    payload = entry[HEADER_BYTES:]
+    payload = payload_of(entry, header)
     if header.kind == Kind.FACT:
         return read_fact(payload, position)
-    return _applied(header, batch.read_header(payload))
+    return _done_by(header, batch.read_header(payload), entry, position)
 
 
-def _applied(header: EntryHeader, about: batch.Header) -> BatchApplied:
+def _done_by(header: EntryHeader, about: batch.Header, entry: memoryview, position: int) -> BatchApplied | BatchStaged:
+    """Return what an entry with a batch does."""
+    if header.kind == Kind.STAGED:
+        transaction = transaction_of(entry, position)
+        staged = StagedBatch(position, len(entry), *header.queue, header.stored_ms)
+        return BatchStaged(transaction, about.producer_id, about.sequence, staged)
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = Place(*header.queue, header.base_offset, header.stored_ms)
+    if header.kind == Kind.PUBLISHED:
+        return BatchApplied(header.queue, end, place, is_published=True)
     return BatchApplied(header.queue, end, place, about.producer_id, about.sequence, about.settled_before)

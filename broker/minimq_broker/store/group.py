@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Set
+from collections.abc import Callable, Set
 
-from minimq_broker.core.facts import Fact, Topic
+from minimq_broker.core.facts import Fact, PublicationBegun, Topic
 from minimq_broker.core.producers import PendingBatches, Place
-from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
-from minimq_broker.store.entry import batch_entry, fact_entry, opened
-from minimq_broker.store.jobs import AppendJob, FactJob, ReplicaJob, SendStatus
+from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
+from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.store.entry import Kind, batch_entry, fact_entry, opened, staged_batch, staged_entry
+from minimq_broker.store.jobs import AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
 from minimq_broker.store.segment import Row, row_of
+from minimq_common.batch import Header, read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, QueueNotFound, StoreError
 from minimq_common.model import Permission
+
+#: Published batches in one transaction of the writer, so that other jobs do not wait long for the disk.
+MAX_PUBLISHED_BYTES = 16 << 20
 
 
 class Group:
@@ -35,13 +40,14 @@ class Group:
         self._state = state
         self._ends: dict[QueueKey, QueueEnd] = {}
         self._pending = PendingBatches(state.producers)
+        self._staged: dict[tuple[TransactionId, int, int], StagedBatch] = {}
         self._now_ms = now_ms
         self._ahead = ahead
         self._refusal = refusal
         self.end = end
         self.entries: list[tuple[int, bytes]] = []
         self.rows: list[tuple[QueueKey, Row]] = []
-        self.effects: list[tuple[Fact | BatchApplied, int]] = []
+        self.effects: list[tuple[Effect, int]] = []
         self.early: list[AppendJob] = []
 
     @property
@@ -55,12 +61,29 @@ class Group:
         Raises:
             TopicNotFound, QueueNotFound, NoPermission: it cannot be stored there.
             StaleSequence: it may have been stored before, and it is not known any more.
-            InvalidArgument: it was stored in another topic before.
+            InvalidArgument: it was stored in another topic before, or cannot be staged without a number.
+            TransactionEnded: its transaction is decided.
             StoreFull: the disk is nearly full.
         """
         topic = self._state.topic(job.topic)
-        if job.header.producer_id and self._found(job, topic):
+        if job.transaction is not None:
+            self._stage(job, job.transaction, topic)
             return
+        header = job.header
+        if header.producer_id and self._found(job, topic):
+            return
+        queue = self._queue_of(job, topic)
+        place = self._put(queue, job.data, header)
+        number = header.producer_id, header.sequence, header.settled_before
+        self.effects.append((BatchApplied(queue, self._ends[queue], place, *number), self.end))
+        if header.producer_id:
+            self._pending.add(*number, place)
+        _answer(job, place, SendStatus.NOT_SYNCED if self._ahead else SendStatus.OK)
+        if self._ahead:
+            self.early.append(job)
+
+    def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
+        """Return the queue for a new batch. Raises the reason if it cannot be stored there."""
         if self._refusal is not None:
             raise copy.copy(self._refusal)  # each job its own, as it keeps a traceback
         self._state.check_allowed(topic, Permission.WRITE)
@@ -69,17 +92,17 @@ class Group:
                 f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "
                 f"its queues are 0 to {topic.write_queues - 1}"
             )
-        queue = QueueKey(topic.topic_id, job.queue_id)
+        return QueueKey(topic.topic_id, job.queue_id)
+
+    def _put(self, queue: QueueKey, data: bytes | memoryview, header: Header, kind: Kind = Kind.BATCH) -> Place:
+        """Write a batch where its queue ends."""
         end = self._ends.get(queue) or self._state.end(queue)
         stored_ms = max(self._now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
-        header = job.header
-        entry = batch_entry(queue, end.offset, stored_ms, job.data)
-        position = self.end
-        self._append(entry)
+        entry = batch_entry(queue, end.offset, stored_ms, data, kind)
         after = QueueEnd(end.offset + header.count, stored_ms)
         row = Row(
             after.offset - 1,
-            position,
+            self.end,
             len(entry),
             header.count,
             stored_ms,
@@ -87,16 +110,62 @@ class Group:
             header.born_last_ms,
             header.tag_hashes,
         )
+        self._append(entry)
         self.rows.append((queue, row))
         self._ends[queue] = after
-        place = Place(*queue, end.offset, stored_ms)
-        number = header.producer_id, header.sequence, header.settled_before
-        self.effects.append((BatchApplied(queue, after, place, *number), self.end))
-        if header.producer_id:
-            self._pending.add(*number, place)
-        _answer(job, place, SendStatus.NOT_SYNCED if self._ahead else SendStatus.OK)
-        if self._ahead:
-            self.early.append(job)
+        return Place(*queue, end.offset, stored_ms)
+
+    def _stage(self, job: AppendJob, transaction: TransactionId, topic: Topic) -> None:
+        """Keep a batch until its transaction is decided. It is on disk when it is acknowledged, in either mode."""
+        header = job.header
+        if not header.producer_id:
+            raise InvalidArgument("a batch without a number cannot be staged: nobody could say that it is meant")
+        table = self._state.transactions
+        table.check_open(transaction)
+        number = header.producer_id, header.sequence
+        applied = table.find(transaction, *number)
+        found = applied or self._staged.get((transaction, *number))
+        if found is None:
+            queue = self._queue_of(job, topic)
+            entry = staged_entry(queue, self._now_ms, transaction, job.data)
+            found = StagedBatch(self.end, len(entry), *queue, self._now_ms)
+            self._staged[transaction, *number] = found
+            self._append(entry)
+            self.effects.append((BatchStaged(transaction, *number, found), self.end))
+        else:
+            _check_same_topic(job, topic, found.topic_id)
+            job.status = SendStatus.ALREADY_STORED
+            if applied:  # as in `_found`
+                self.early.append(job)
+        job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
+
+    def publish(self, job: PublishJob, entry_at: Callable[[int], bytes]) -> None:
+        """Write the next batches of a transaction to their queues.
+
+        Args:
+            job: says which.
+            entry_at: returns the entry at a log position.
+
+        Raises:
+            StoreFull: the disk is nearly full.
+            CorruptEntry: a staged batch cannot be read.
+        """
+        staged = self._state.transactions.next_to_publish(job.name, MAX_PUBLISHED_BYTES)
+        if not staged:
+            return
+        if self._refusal is not None:
+            raise copy.copy(self._refusal)
+        topics = {topic.topic_id: topic for topic in self._state.topics.values()}  # a deleted one has nothing staged
+        batches = [(batch, staged_batch(entry_at(batch.position), batch.position)) for batch in staged]
+        ending = self._state.transactions.ending(job.name)
+        assert ending is not None  # it has something to publish
+        self._add(PublicationBegun(job.name, ending.number))
+        for batch, data in batches:
+            # Queues may have been hidden since; a permission that was taken away does not matter.
+            queue = QueueKey(batch.topic_id, batch.queue_id % topics[batch.topic_id].write_queues)
+            place = self._put(queue, data, read_header(data), Kind.PUBLISHED)
+            self.effects.append((BatchApplied(queue, self._ends[queue], place, is_published=True), self.end))
+        job.published = len(staged)
 
     def _found(self, job: AppendJob, topic: Topic) -> bool:
         """Answer a batch that was sent before by where it is."""
@@ -104,11 +173,7 @@ class Group:
         repeated = self._pending.find(header.producer_id, header.sequence)
         if repeated is None:
             return False
-        if repeated.place.topic_id != topic.topic_id:
-            raise InvalidArgument(
-                f"batch {header.sequence} of producer {header.producer_id:016x} is stored in another topic already, "
-                f"not in {job.topic!r}: a new batch needs a new number"
-            )
+        _check_same_topic(job, topic, repeated.place.topic_id)
         _answer(job, repeated.place, SendStatus.ALREADY_STORED)
         if repeated.applied:  # what is on disk stays there, whatever becomes of the group
             self.early.append(job)
@@ -118,8 +183,7 @@ class Group:
         """Take in what a job decides, if it decides for something."""
         job.fact = job.decide(self._state)
         if job.fact is not None:
-            self._append(fact_entry(job.fact, self._now_ms))
-            self.effects.append((job.fact, self.end))
+            self._add(job.fact)
 
     def add_entries(self, job: ReplicaJob) -> None:
         """Take entries of the master in.
@@ -154,9 +218,22 @@ class Group:
         self.effects += effects
         self._ends = ends
 
+    def _add(self, fact: Fact) -> None:
+        self._append(fact_entry(fact, self._now_ms))
+        self.effects.append((fact, self.end))
+
     def _append(self, entry: bytes) -> None:
         self.entries.append((self.end, entry))
         self.end += len(entry)
+
+
+def _check_same_topic(job: AppendJob, topic: Topic, topic_id: int) -> None:
+    """Raise `InvalidArgument` when a batch that was sent before is in another topic."""
+    if topic_id != topic.topic_id:
+        raise InvalidArgument(
+            f"batch {job.header.sequence} of producer {job.header.producer_id:016x} is stored in another topic "
+            f"already, not in {job.topic!r}: a new batch needs a new number"
+        )
 
 
 def _answer(job: AppendJob, place: Place, status: SendStatus) -> None:

@@ -16,7 +16,7 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.entry import HEADER_BYTES, Kind, read_fact, read_header
+from minimq_broker.store.entry import IN_QUEUE, EntryHeader, Kind, payload_of, read_fact, read_header, transaction_of
 from minimq_broker.store.recovery import recover
 from minimq_common import batch
 from minimq_common.errors import StoreError
@@ -77,6 +77,10 @@ def _about(log: CommitLog, state: State) -> dict[str, Any]:
             ],
         },
         "term": state.term,
+        "transactions": [
+            {"transaction": name, "number": number, "unpublished": count}
+            for name, number, count in state.transactions.endings()
+        ],
         "topics": [
             {
                 "topic": topic.name,
@@ -106,17 +110,28 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
         header = read_header(entry, position)
         stored_at = datetime.fromtimestamp(header.stored_ms / 1000, UTC).isoformat(timespec="milliseconds")
         about: dict[str, Any] = {"position": position, "stored_at": stored_at}
-        payload = entry[HEADER_BYTES:]
+        payload = payload_of(entry, header)
         if header.kind == Kind.FACT:
             about["fact"] = msgspec.to_builtins(read_fact(payload, position))
         else:
+            about["kind"] = header.kind.name.lower()
             about["topic_id"], about["queue"] = header.queue
-            sent = batch.read_header(payload)
-            about["min_offset"] = header.base_offset
-            about["max_offset"] = header.base_offset + sent.count
-            if sent.producer_id:
-                about["producer"], about["sequence"] = f"{sent.producer_id:016x}", sent.sequence
+            about |= _batch(header, batch.read_header(payload))
+        if header.kind == Kind.STAGED:
+            about["transaction"], about["number"] = transaction_of(entry, position)
         yield about
+
+
+def _batch(header: EntryHeader, sent: batch.Header) -> dict[str, Any]:
+    about: dict[str, Any] = {}
+    if header.kind in IN_QUEUE:
+        about["min_offset"] = header.base_offset
+        about["max_offset"] = header.base_offset + sent.count
+    else:
+        about["messages"] = sent.count
+    if sent.producer_id:
+        about["producer"], about["sequence"] = f"{sent.producer_id:016x}", sent.sequence
+    return about
 
 
 def _lines(about: dict[str, Any]) -> Iterator[str]:
@@ -133,6 +148,8 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
             yield f"  queue {queue['queue']}: offsets {queue['min_offset']} to {queue['max_offset']}"
     for item in about["groups"]:
         yield f"group {item['group']}: {item['topic']}/{item['queue']} at {item['offset']}"
+    for item in about["transactions"]:
+        yield f"transaction {item['transaction']}: ended {item['number']}, {item['unpublished']} batches to publish"
 
 
 def _line(entry: dict[str, Any]) -> str:
@@ -140,6 +157,9 @@ def _line(entry: dict[str, Any]) -> str:
     if "fact" in entry:
         fact = dict(entry["fact"])
         return f"{begin} {fact.pop('type')} {' '.join(f'{name}={value}' for name, value in fact.items())}"
-    where = f"topic id {entry['topic_id']} queue {entry['queue']}"
-    line = f"{begin} batch {where} offsets {entry['min_offset']} to {entry['max_offset'] - 1}"
+    line = f"{begin} {entry['kind']} topic id {entry['topic_id']} queue {entry['queue']}"
+    if "transaction" in entry:
+        line += f" messages {entry['messages']} transaction {entry['transaction']} number {entry['number']}"
+    else:
+        line += f" offsets {entry['min_offset']} to {entry['max_offset'] - 1}"
     return f"{line} producer {entry['producer']} sequence {entry['sequence']}" if "producer" in entry else line

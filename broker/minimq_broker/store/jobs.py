@@ -9,6 +9,7 @@ from enum import IntEnum
 
 from minimq_broker.core.facts import Fact
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.transactions import TransactionId
 from minimq_common.batch import Header
 from minimq_common.errors import MiniMQError
 
@@ -33,9 +34,10 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class AppendJob(Job):
-    """A batch for a queue.
+    """A batch for a queue; with a transaction it is only staged for it.
 
-    Results: where the batch is, which is not where it was to go when an earlier try had stored it in another queue.
+    Results: where the batch is, which is not where it was to go when an earlier try had stored it in another queue. The
+    offset of a staged one is -1.
     """
 
     topic: str
@@ -43,6 +45,7 @@ class AppendJob(Job):
     data: bytes
     header: Header
     done: Callable[[AppendJob], None]
+    transaction: TransactionId | None = None
     status: SendStatus = field(default=SendStatus.OK, init=False)
     stored_queue_id: int = field(default=-1, init=False)
     base_offset: int = field(default=-1, init=False)
@@ -60,12 +63,14 @@ class FactJob(Job):
 
     `decide` is called by the writer with the state as of all earlier jobs, and returns the fact, or None when there
     is nothing to record; it raises a `MiniMQError` to refuse. A job whose fact does not depend on the state sets
-    `alone` to False, so that many share one sync.
+    `alone` to False, so that many share one sync. One that sets `keeps_log` has looked for entries: none is removed
+    before what it decides is applied.
     """
 
     decide: Callable[[State], Fact | None]
     done: Callable[[FactJob], None]
     alone: bool = True
+    keeps_log: bool = False
     fact: Fact | None = field(default=None, init=False)
 
     @property
@@ -91,7 +96,24 @@ class ReplicaJob(Job):
         return sum(map(len, self.entries))
 
 
-AnyJob = AppendJob | FactJob | ReplicaJob
+@dataclass(slots=True, eq=False)
+class PublishJob(Job):
+    """Some of the batches that a transaction has left to publish, not more than one transaction of the writer takes.
+
+    Results: how many were published; none when there is nothing left.
+    """
+
+    name: str
+    done: Callable[[PublishJob], None]
+    published: int = field(default=0, init=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory, roughly."""
+        return 256
+
+
+AnyJob = AppendJob | FactJob | ReplicaJob | PublishJob
 
 
 @dataclass(slots=True, eq=False)

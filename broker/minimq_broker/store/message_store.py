@@ -152,6 +152,11 @@ class MessageStore:
         return self._checkpoint.position
 
     @property
+    def needed_from(self) -> int:
+        """Log position from which on recovery would need entries, or what is staged has to be published."""
+        return min(self.saved_position, self.state.transactions.needed_from)
+
+    @property
     def state(self) -> State:
         """What the entries add up to; only to look at. After a truncation it is another object."""
         return self._writer.state
@@ -261,9 +266,9 @@ class MessageStore:
     # ---- old segments -----------------------------------------------------------------------------------
 
     def remove_first(self, needed_from: int) -> bool:
-        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery needs it."""
+        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it."""
         with self.log.kept():
-            return self.log.remove_first(min(needed_from, self._checkpoint.position))
+            return self.log.remove_first(min(needed_from, self.needed_from))
 
     @property
     def commits(self) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from minimq_broker.core.facts import Fact
-from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
@@ -76,7 +75,7 @@ class _Held:
         self._ends: dict[QueueKey, QueueEnd] = {}
         self._start = 0
 
-    def note(self, change: Fact | BatchApplied, state: State) -> None:
+    def note(self, change: Effect, state: State) -> None:
         """Take note of what is about to be applied."""
         if self._confirmation is None or not isinstance(change, BatchApplied):
             return

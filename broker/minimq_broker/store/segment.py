@@ -190,14 +190,14 @@ class Segment:
             return int(_POSITION.unpack(cursor.key())[0]) + len(cursor.value())
 
     def newest_ms(self) -> int | None:
-        """Return when the last batch was stored, in ms since 1970; None when there is none. Raises `CorruptEntry`."""
+        """Return when the last batch was stored or staged, ms since 1970; None without one. Raises `CorruptEntry`."""
         seen, newest = self._newest
         with self._env.begin(self._log, buffers=True) as txn, txn.cursor() as cursor:
             found = more = cursor.last()
             last = int(_POSITION.unpack(cursor.key())[0]) if found else seen
             while more and (position := int(_POSITION.unpack(cursor.key())[0])) > seen:  # many facts may be behind it
                 header = read_header(cursor.value(), position)
-                if header.kind == Kind.BATCH:
+                if header.kind != Kind.FACT:
                     newest = header.stored_ms
                     break
                 more = cursor.prev()

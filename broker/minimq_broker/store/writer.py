@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Set
+from contextlib import nullcontext
 
 import lmdb
 
@@ -23,7 +24,7 @@ from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.group import Group
-from minimq_broker.store.jobs import AnyJob, AppendJob, Call, FactJob, ReplicaJob, SendStatus
+from minimq_broker.store.jobs import AnyJob, AppendJob, Call, FactJob, PublishJob, ReplicaJob, SendStatus
 from minimq_broker.store.recovery import truncate
 from minimq_broker.store.term_begin import term_begun
 from minimq_common.errors import (
@@ -246,24 +247,32 @@ class Writer:
         holds = self._confirmation.holds
         ahead = not self._sync and self._succeeded and not holds
         group = Group(self.state, start, self._clock_ms(), ahead=ahead, refusal=self.refusal())
-        for job in jobs:
-            try:
-                self._take_in(group, job)
-            except MiniMQError as error:
-                job.error = error
-            except Exception as error:  # a fault in one decision is no fault of the disk
-                log.exception("store: a job failed")
-                job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
-        if group.early:
-            if holds:  # what they repeat is somewhere in the log
-                self._confirmation.add(start, [*group.early], frozenset(), time.monotonic())
-            else:
-                self._notify([*group.early], frozenset())
-            told = set[AnyJob](group.early)
-            jobs[:] = [job for job in jobs if job not in told]
-        if group.entries:
-            self._store(group, holds=holds)
+        with self._log.kept() if _keeps_log(jobs) else nullcontext():
+            for job in jobs:
+                self._take_in_or_refuse(group, job)
+            if group.early:
+                self._tell_early(group, jobs, holds=holds)
+            if group.entries:
+                self._store(group, holds=holds)
         return self._hold(group, jobs) if holds else group.grown
+
+    def _take_in_or_refuse(self, group: Group, job: AnyJob) -> None:
+        try:
+            self._take_in(group, job)
+        except MiniMQError as error:
+            job.error = error
+        except Exception as error:  # a fault in one decision is no fault of the disk
+            log.exception("store: a job failed")
+            job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
+
+    def _tell_early(self, group: Group, jobs: list[AnyJob], *, holds: bool) -> None:
+        """Take out the jobs whose answers do not depend on the group."""
+        if holds:  # what they repeat is somewhere in the log
+            self._confirmation.add(self.state.position, [*group.early], frozenset(), time.monotonic())
+        else:
+            self._notify([*group.early], frozenset())
+        told = set[AnyJob](group.early)
+        jobs[:] = [job for job in jobs if job not in told]
 
     def _take_in(self, group: Group, job: AnyJob) -> None:
         if isinstance(job, ReplicaJob):
@@ -274,6 +283,8 @@ class Writer:
             raise _not_master()
         elif isinstance(job, AppendJob):
             group.add_batch(job)
+        elif isinstance(job, PublishJob):
+            group.publish(job, self._log.entry_at)
         else:
             group.add_fact(job)
 
@@ -365,18 +376,24 @@ def _not_master() -> NotMaster:
     return NotMaster("the broker is not the master of its replica set now: only the master writes")
 
 
+def _keeps_log(jobs: list[AnyJob]) -> bool:
+    """Tell whether a group rests on entries that must not be removed before it is applied: such a job is alone."""
+    return len(jobs) == 1 and isinstance(jobs[0], FactJob) and jobs[0].keeps_log
+
+
 def _groups(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:
     """Split jobs so that one whose decision needs the state is alone in its group; a call is none."""
     group: list[AnyJob] = []
     for job in jobs:
-        if group and (isinstance(job, Call) or (isinstance(job, FactJob) and job.alone)):
+        is_alone = isinstance(job, PublishJob) or (isinstance(job, FactJob) and job.alone)
+        if group and (is_alone or isinstance(job, Call)):
             yield group
             group = []
         if isinstance(job, Call):
             yield job
             continue
         group.append(job)
-        if isinstance(job, FactJob) and job.alone:
+        if is_alone:
             yield group
             group = []
     if group:

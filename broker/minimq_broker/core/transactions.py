@@ -1,0 +1,349 @@
+"""Transactions: which batches are staged, how transactions of each name ended, and what is still to be published.
+
+A staged batch is in the log, and in no queue. A decision says which of them make up a transaction: these wait until
+they are published, which is to be copied to their queues, one after the other; the others are let go of.
+
+A name has one decision at a time, that of its latest number, and a number has only one for ever: so whoever asks again
+is told the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from minimq_broker.core.facts import PublicationBegun, TransactionDecided, TransactionsExpired
+from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_common.errors import TransactionEnded
+
+#: Staged batches that wait for a decision: at most 30 MB of memory.
+MAX_STAGED = 200_000
+#: A name is asked for the decision of its latest number when its next one ends. So many do not end in between.
+MAX_NAMES = 10_000
+#: Bytes of decisions, each of which says all that its transaction has at any broker.
+MAX_DECISION_BYTES = 64 << 20
+
+
+class TransactionId(NamedTuple):
+    """One of a row of transactions of the same name; their numbers grow."""
+
+    name: str
+    number: int
+
+
+class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch that is staged: where its entry is in the log, the size of that, and where it is to go."""
+
+    position: int
+    size: int
+    topic_id: int
+    queue_id: int
+    stored_ms: int
+
+
+class BatchStaged(NamedTuple):
+    """What an entry with a staged batch changes; producer id and sequence as in the header of the batch."""
+
+    transaction: TransactionId
+    producer_id: int
+    sequence: int
+    batch: StagedBatch
+
+
+class StageKey(NamedTuple):
+    """One producer in one transaction."""
+
+    name: str
+    number: int
+    producer_id: int
+
+
+class Stage(msgspec.Struct, array_like=True):
+    """What one producer has staged for one transaction that is not decided; also its row in the checkpoint.
+
+    Attributes:
+        last: log position of what was staged last.
+        batches: by sequence number.
+    """
+
+    last: int = 0
+    batches: dict[int, StagedBatch] = {}
+
+
+class Ending(msgspec.Struct, array_like=True):
+    """How the latest decided transaction of a name ended; also its row in the checkpoint.
+
+    Attributes:
+        at: log position of the decision.
+        number: of the transaction.
+        decision: as the client made it.
+        batches: what is published, in this order; also what earlier transactions of the name have left.
+        published: how many of them are published; 0 when there are none to publish.
+    """
+
+    at: int = 0
+    number: int = -1
+    decision: bytes = b""
+    batches: list[StagedBatch] = []
+    published: int = 0
+
+    @property
+    def waiting(self) -> Iterator[StagedBatch]:
+        """What is still to be published."""
+        return map(self.batches.__getitem__, range(self.published, len(self.batches)))
+
+
+class TransactionTable:
+    """The transactions of one broker, within bounds.
+
+    What it holds depends only on what it was told in which order. Used by the thread that changes the state; others
+    may look at `needed_from`, `count`, `size` and `unpublished`.
+
+    Args:
+        changed: gets the rows that change.
+
+    Attributes:
+        needed_from: log position from which on there may be something to publish.
+        count, size: of the batches that are staged and not published yet, and bytes of their entries.
+        unpublished: the names that have something to publish, and from which log position on; replaced as a whole.
+    """
+
+    def __init__(
+        self,
+        changed: set[tuple[Any, ...]],
+        max_staged: int = MAX_STAGED,
+        max_names: int = MAX_NAMES,
+        max_decision_bytes: int = MAX_DECISION_BYTES,
+    ) -> None:
+        self._changed = changed
+        self._max_staged = max_staged
+        self._max_names = max_names
+        self._max_decision_bytes = max_decision_bytes
+        #: Both with the latest last, unless they were loaded and that has not mattered yet.
+        self._stages: OrderedDict[StageKey, Stage] = OrderedDict()
+        self._endings: OrderedDict[str, Ending] = OrderedDict()
+        self._ordered = True
+        self._of_name: dict[str, set[StageKey]] = {}
+        self._open = 0
+        self._decision_bytes = 0
+        #: The name of which batches are published now.
+        self.publishing = ""
+        self.needed_from = NOTHING_NEEDED
+        self.count = self.size = 0
+        self.unpublished: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[StageKey]:
+        return iter(self._stages)
+
+    # ---- looking up --------------------------------------------------------------------------------
+
+    def find(self, transaction: TransactionId, producer_id: int, sequence: int) -> StagedBatch | None:
+        """Return a batch that is staged for a transaction which is not decided; None when it is not."""
+        stage = self._stages.get(StageKey(*transaction, producer_id))
+        return stage.batches.get(sequence) if stage else None
+
+    def ending(self, name: str) -> Ending | None:
+        """Return how the latest transaction of a name ended, None when none has."""
+        return self._endings.get(name)
+
+    def endings(self) -> list[tuple[str, int, int]]:
+        """Return each name with its latest number that is decided, and how many batches it has to publish; by name."""
+        return [
+            (name, ending.number, len(ending.batches) - ending.published)
+            for name, ending in sorted(self._endings.items())
+        ]
+
+    def check_open(self, transaction: TransactionId) -> None:
+        """Raise `TransactionEnded` when a transaction, or a later one of its name, is decided."""
+        ending = self._endings.get(transaction.name)
+        if ending is not None and transaction.number <= ending.number:
+            raise TransactionEnded(
+                f"transaction {transaction.number} of {transaction.name!r} cannot take more: the broker has the end of "
+                f"{ending.number}; a later writer has finished it, so this one may stop"
+            )
+
+    def missing(self, decided: TransactionDecided, log_start: int) -> int:
+        """Return how many of the batches that a decision names are not staged, or not in the log any more."""
+        transaction = TransactionId(decided.name, decided.number)
+        found = (
+            self.find(transaction, part.producer_id, sequence) for part in decided.parts for sequence in part.sequences
+        )
+        return sum(batch is None or batch.position < log_start for batch in found)
+
+    def next_to_publish(self, name: str, max_bytes: int) -> list[StagedBatch]:
+        """Return what is to be published next of a name, up to the batch that reaches a size."""
+        found: list[StagedBatch] = []
+        ending = self._endings.get(name)
+        for batch in ending.waiting if ending else ():
+            found.append(batch)
+            max_bytes -= batch.size
+            if max_bytes <= 0:
+                break
+        return found
+
+    def of_name(self, name: str) -> tuple[int, int]:
+        """Return how many batches of a name are staged and not published yet, and the bytes of their entries."""
+        ending = self._endings.get(name)
+        sizes = [batch.size for batch in ending.waiting] if ending else []
+        for key in self._of_name.get(name, ()):
+            sizes += (batch.size for batch in self._stages[key].batches.values())
+        return len(sizes), sum(sizes)
+
+    def has_older(self, before_ms: int) -> bool:
+        """Tell whether a batch waits for a decision since before a time."""
+        return any(batch.stored_ms < before_ms for stage in self._stages.values() for batch in stage.batches.values())
+
+    # ---- changing ----------------------------------------------------------------------------------
+
+    def apply(self, entry: BatchStaged | TransactionDecided | PublicationBegun | TransactionsExpired, at: int) -> None:
+        """Take the effect of an entry in, which stands at a log position."""
+        match entry:
+            case BatchStaged():
+                self._stage(entry)
+            case TransactionDecided():
+                self._decide(entry, at)
+            case PublicationBegun(name):
+                self.publishing = name
+                self._changed.add(("publishing",))
+            case TransactionsExpired(before_ms):
+                self._retain_open(lambda batch: batch.stored_ms >= before_ms)
+
+    def _stage(self, staged: BatchStaged) -> None:
+        """Take a batch in. If there are too many then, those of who has staged least recently go."""
+        key = StageKey(*staged.transaction, staged.producer_id)
+        stage = self._stages.get(key)
+        if stage is None:
+            stage = self._stages[key] = Stage()
+            self._of_name.setdefault(key.name, set()).add(key)
+        else:
+            self._stages.move_to_end(key)
+        stage.last = staged.batch.position
+        self._count([*filter(None, (stage.batches.get(staged.sequence),))], -1)
+        stage.batches[staged.sequence] = staged.batch
+        self._count((staged.batch,), 1)
+        self._changed.add(("staged", *key))
+        while self._open > self._max_staged:
+            self._order()
+            self._drop(next(iter(self._stages)))
+
+    def _decide(self, decided: TransactionDecided, at: int) -> None:
+        name = decided.name
+        ending = self._endings.setdefault(name, Ending())
+        self._endings.move_to_end(name)
+        for part in decided.parts:
+            stage = self._stages.get(StageKey(name, decided.number, part.producer_id), Stage())
+            found = [*filter(None, (stage.batches.pop(sequence, None) for sequence in part.sequences))]
+            ending.batches += found
+            self._open -= len(found)
+        for key in [key for key in self._of_name.get(name, ()) if key.number <= decided.number]:
+            self._drop(key)
+        self._decision_bytes += len(decided.decision) - len(ending.decision)
+        ending.at, ending.number, ending.decision = at, decided.number, decided.decision
+        self._changed.add(("ended", name))
+        self._note(name, ending)
+        self._forget_names()
+
+    def publish(self) -> None:
+        """Take note that the next batch of the name in `publishing` is published."""
+        ending = self._endings.get(self.publishing)
+        if ending is None or ending.published == len(ending.batches):
+            return
+        batch = ending.batches[ending.published]
+        self.count -= 1
+        self.size -= batch.size
+        ending.published += 1
+        self._changed.add(("ended", self.publishing))
+        if ending.published == len(ending.batches):
+            self._note(self.publishing, ending)
+
+    def forget_topic(self, topic_id: int) -> None:
+        """Let go of all batches of a topic."""
+        self._retain_open(lambda batch: batch.topic_id != topic_id)
+        for name in self.unpublished:
+            ending = self._endings[name]
+            waiting = list(ending.waiting)
+            kept = [batch for batch in waiting if batch.topic_id != topic_id]
+            if len(kept) < len(waiting):
+                ending.batches, ending.published = kept, 0
+                self.count -= len(waiting) - len(kept)
+                self.size -= sum(batch.size for batch in waiting) - sum(batch.size for batch in kept)
+                self._changed.add(("ended", name))
+                self._note(name, ending)
+
+    def _retain_open(self, is_kept: Callable[[StagedBatch], bool]) -> None:
+        for key, stage in [*self._stages.items()]:
+            gone = [sequence for sequence, batch in stage.batches.items() if not is_kept(batch)]
+            if len(gone) == len(stage.batches):
+                self._drop(key)
+            elif gone:
+                self._count([stage.batches.pop(sequence) for sequence in gone], -1)
+                self._changed.add(("staged", *key))
+
+    def _drop(self, key: StageKey) -> None:
+        self._count(self._stages.pop(key).batches.values(), -1)
+        keys = self._of_name[key.name]
+        keys.remove(key)
+        if not keys:
+            del self._of_name[key.name]
+        self._changed.add(("staged", *key))
+
+    def _count(self, batches: Collection[StagedBatch], sign: int) -> None:
+        """Count batches that come to those which wait for a decision, or leave the table."""
+        self._open += sign * len(batches)
+        self.count += sign * len(batches)
+        self.size += sign * sum(batch.size for batch in batches)
+
+    def _note(self, name: str, ending: Ending) -> None:
+        """Take note of what a name has to publish."""
+        others = {other: position for other, position in self.unpublished.items() if other != name}
+        if ending.published < len(ending.batches):
+            others[name] = min(batch.position for batch in ending.waiting)
+        else:
+            ending.batches, ending.published = [], 0
+        self.unpublished = others
+        self.needed_from = min(others.values(), default=NOTHING_NEEDED)
+
+    def _forget_names(self) -> None:
+        """Forget the names of which nothing was decided for longest, but none with something to publish."""
+        while len(self._endings) > self._max_names or self._decision_bytes > self._max_decision_bytes:
+            self._order()
+            latest = next(reversed(self._endings))
+            oldest = next(name for name in self._endings if name not in self.unpublished or name == latest)
+            if oldest == latest:
+                return
+            self._decision_bytes -= len(self._endings.pop(oldest).decision)
+            self._changed.add(("ended", oldest))
+
+    def _order(self) -> None:
+        """Put what was loaded into the order in which it came."""
+        if not self._ordered:
+            self._stages = OrderedDict(sorted(self._stages.items(), key=lambda item: item[1].last))
+            self._endings = OrderedDict(sorted(self._endings.items(), key=lambda item: item[1].at))
+            self._ordered = True
+
+    # ---- as rows, for the checkpoint -----------------------------------------------------------------
+
+    def stage_row(self, name: str, number: int, producer_id: int) -> Stage | None:
+        """Return what a checkpoint holds of a producer in a transaction, to be saved at once; None when it is gone."""
+        return self._stages.get(StageKey(name, number, producer_id))
+
+    def load_stage(self, row: Any, name: str, number: int, producer_id: int) -> None:  # noqa: ANN401 - as it was decoded
+        """Take such a row in; they may come in any order."""
+        key = StageKey(name, number, producer_id)
+        stage = self._stages[key] = msgspec.convert(row, Stage)
+        self._of_name.setdefault(name, set()).add(key)
+        self._count(stage.batches.values(), 1)
+        self._ordered = False
+
+    def load_ending(self, row: Any, name: str) -> None:  # noqa: ANN401 - as it was decoded
+        """Take in how the latest transaction of a name ended, as `ending` returned it; they may come in any order."""
+        ending = self._endings[name] = msgspec.convert(row, Ending)
+        waiting = list(ending.waiting)
+        self.count += len(waiting)
+        self.size += sum(batch.size for batch in waiting)
+        self._decision_bytes += len(ending.decision)
+        self._note(name, ending)
+        self._ordered = False

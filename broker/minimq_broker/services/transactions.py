@@ -1,0 +1,198 @@
+"""The end of transactions: records what clients decide, and publishes it, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from minimq_broker.core.facts import Fact, StagedPart, TransactionDecided, TransactionsExpired
+from minimq_broker.core.state import State
+from minimq_broker.core.transactions import TransactionId
+from minimq_broker.services.engine import Engine, now_ms
+from minimq_common.errors import (
+    InvalidArgument,
+    MiniMQError,
+    NotEnoughReplicas,
+    NotMaster,
+    StoreError,
+    StoreFull,
+    SystemBusy,
+    TransactionExpired,
+)
+from minimq_common.names import check_transaction
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: How often it is looked whether there is something to publish that no call publishes, in seconds.
+_LOOK_S = 1.0
+#: How often it is looked for batches that are staged for too long, in seconds; with a short expiry more often.
+_EXPIRE_S = 10.0
+
+
+def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
+    """Return the transaction of a request. Raises `InvalidArgument`."""
+    if wire.number < 0:
+        raise InvalidArgument(f"{wire.number} is no number of a transaction: they begin at 0")
+    return TransactionId(check_transaction(wire.name), wire.number)
+
+
+class TransactionService:
+    """Calls about transactions, and what a master does for them by itself, from `start` to `stop`.
+
+    Args:
+        engine: whose store has them.
+        broker_name: by which a decision names this broker.
+        expiry_s: seconds for which what is staged waits for a decision.
+        clock_ms: the time of day in ms since 1970.
+    """
+
+    def __init__(self, engine: Engine, broker_name: str, expiry_s: float, clock_ms: Callable[[], int] = now_ms) -> None:
+        self._engine = engine
+        self._broker_name = broker_name
+        self._expiry_s = expiry_s
+        self._clock_ms = clock_ms
+        self._expire_at = 0.0
+        self._stopping = False
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        #: Why a name could not be published, so that it is said once.
+        self._complaints: dict[str, str] = {}
+
+    async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
+        """Record a decision, unless there is one, publish what is left of the transaction, and tell what is decided.
+
+        Raises:
+            InvalidArgument: it has no name or no number.
+            TransactionExpired: it names batches that are not staged here any more.
+            NotMaster, NotEnoughReplicas, StoreFull: this broker may not write now.
+        """
+        wanted = self._decided(request)
+        stands = wanted.decision
+
+        def decide(state: State) -> Fact | None:
+            nonlocal stands
+            ending = state.transactions.ending(wanted.name)
+            if ending is not None and wanted.number <= ending.number:
+                stands = ending.decision
+                return None
+            self._check_staged(wanted, state)
+            return wanted
+
+        await self._engine.record(decide, keeps_log=True)
+        while await self._engine.publish(wanted.name):
+            pass
+        return broker_pb2.CommitTransactionResponse(decision=broker_pb2.Decision.FromString(stands))
+
+    async def describe(self, request: broker_pb2.DescribeTransactionRequest) -> broker_pb2.DescribeTransactionResponse:
+        """Tell how the latest transaction of a name ended, once that cannot be lost any more.
+
+        Raises:
+            InvalidArgument: it has no name.
+            NotMaster, NotEnoughReplicas: this broker does not know.
+        """
+        name = check_transaction(request.name)
+        response = broker_pb2.DescribeTransactionResponse()
+
+        def look(state: State) -> None:
+            ending = state.transactions.ending(name)
+            if ending is not None:
+                response.decision.ParseFromString(ending.decision)
+            response.staged_batches, response.staged_bytes = state.transactions.of_name(name)
+
+        await self._engine.record(look)
+        return response
+
+    def _decided(self, request: broker_pb2.CommitTransactionRequest) -> TransactionDecided:
+        decision = request.decision
+        if not request.HasField("decision"):
+            raise InvalidArgument("a transaction is committed by a decision, and there is none in the request")
+        transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
+        parts = tuple(
+            StagedPart(batches.producer_id, tuple(batches.sequences))
+            for part in decision.parts
+            if part.broker_name == self._broker_name
+            for batches in part.batches
+        )
+        return TransactionDecided(*transaction, decision.SerializeToString(), parts, self._clock_ms())
+
+    def _check_staged(self, wanted: TransactionDecided, state: State) -> None:
+        missing = state.transactions.missing(wanted, self._engine.store.log.start)
+        if missing:
+            raise TransactionExpired(
+                f"broker {self._broker_name} has let go of {missing} of the batches of transaction {wanted.number} of "
+                f"{wanted.name!r}: they were staged too long ago, or their topic is gone; nothing is published, so "
+                "send them anew (--transaction-expiry and the retention of the broker say how long they are kept)"
+            )
+
+    # ---- in the background ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to publish what is decided and left over, and to let go of what nobody decides on."""
+        self._task = asyncio.create_task(self._run(), name="transactions")
+
+    async def stop(self) -> None:
+        """Leave the rest to the next start, or to the next master. Idempotent."""
+        self._stopping = True
+        self.look()
+        if self._task is not None:
+            await self._task
+
+    def look(self) -> None:
+        """Look now: this broker may have begun to lead."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._once()
+            except (SystemBusy, NotMaster) as error:
+                log.debug("transactions: not now reason=%s", error)
+            except MiniMQError as error:
+                self._complain("", error)
+            except Exception:  # it has to go on: what is decided must be published
+                log.exception("transactions: failed, will try again")
+            try:
+                async with asyncio.timeout(min(_LOOK_S, self._expiry_s)):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _once(self) -> None:
+        store = self._engine.store
+        if not store.leads:
+            return
+        for name in store.state.transactions.unpublished:
+            try:
+                await self._publish(name)
+            except (StoreFull, NotEnoughReplicas, StoreError) as error:
+                self._complain(name, error)
+        now = time.monotonic()
+        if now >= self._expire_at:
+            self._expire_at = now + min(_EXPIRE_S, self._expiry_s / 2)
+            await self._expire()
+
+    async def _publish(self, name: str) -> None:
+        published = 0
+        while not self._stopping and (more := await self._engine.publish(name)):
+            published += more
+        if published:
+            self._complaints.pop(name, None)
+            log.info("transactions: published name=%s batches=%d", name, published)
+
+    async def _expire(self) -> None:
+        before_ms = self._clock_ms() - int(self._expiry_s * 1000)
+
+        def decide(state: State) -> Fact | None:
+            return TransactionsExpired(before_ms) if state.transactions.has_older(before_ms) else None
+
+        if self._engine.state.transactions.count and await self._engine.record(decide):
+            log.warning("transactions: let go of what nobody has decided on within seconds=%g", self._expiry_s)
+
+    def _complain(self, what: str, error: MiniMQError) -> None:
+        if self._complaints.get(what) != error.message:
+            self._complaints[what] = error.message
+            log.warning("transactions: not now, will try again name=%s error=%s", what, error.message)

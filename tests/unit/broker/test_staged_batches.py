@@ -1,0 +1,351 @@
+"""Batches that are staged and published by a real store: where they are, who sees them, and what outlives what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq_broker.core.facts import PermissionSet, Topic, TopicSet, TransactionsExpired
+from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.transactions import TransactionId
+from minimq_broker.store import group
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.compare import compare_directories
+from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.inspect import inspect_directory
+from minimq_broker.store.jobs import SendStatus
+from minimq_common.errors import (
+    CorruptEntry,
+    InvalidArgument,
+    NoPermission,
+    QueueNotFound,
+    StoreFull,
+    TopicNotFound,
+    TransactionEnded,
+)
+from support.states import rows, rows_from_scratch
+from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+
+SEGMENT_BYTES = 1 << 16
+#: Two of these fill more than half of a small segment.
+LARGE = bytes(20_000)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[Stores]:
+    opened = Stores(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(stores: Stores) -> OpenStore:
+    opened = stores.open()
+    opened.create_topic("t", queues=2)
+    return opened
+
+
+def test_what_is_staged_is_seen_once_it_is_published(store: OpenStore) -> None:
+    store.append("t", 0, b"before")
+    first = store.stage("x", 0, "t", 0, numbered_batch(7, 0, b"a", b"b"))
+    store.stage("x", 0, "t", 1, numbered_batch(7, 1, b"c"))
+    assert (first.base_offset, first.stored_queue_id, first.status) == (-1, 0, SendStatus.OK)
+    assert first.stored_ms == store.clock.now_ms
+    store.append("t", 0, b"between")
+    assert store.bodies("t", 0) == [b"before", b"between"]
+    assert store.bodies("t", 1) == []
+    store.grown.clear()
+
+    store.decide("x", 0, {7: [0, 1]})
+    assert store.bodies("t", 1) == []
+    assert store.grown == []
+    store.clock.now_ms += 5
+    assert store.publish("x") == [2]
+
+    assert store.bodies("t", 0) == [b"before", b"between", b"a", b"b"]
+    assert store.bodies("t", 1) == [b"c"]
+    assert set(store.grown) == {store.key("t", 0), store.key("t", 1)}
+    assert [stored.stored_ms for stored in store.read("t", 1, 0)] == [store.clock.now_ms]
+    table = store.state.transactions
+    assert (table.count, table.size, table.unpublished, table.needed_from) == (0, 0, {}, NOTHING_NEEDED)
+    assert store.publish("x") == []
+
+
+def test_what_the_decision_does_not_name_is_let_go_of(store: OpenStore) -> None:
+    for number, sequence in ((0, 0), (1, 1), (1, 2), (2, 3)):
+        store.stage("x", number, "t", 0, numbered_batch(7, sequence))
+    store.stage("x", 1, "t", 0, numbered_batch(8, 0))
+    store.stage("y", 0, "t", 0, numbered_batch(7, 4))
+    store.decide("x", 1, {8: [0], 7: [2]})
+    store.publish("x")
+    assert store.bodies("t", 0) == [b"8/0", b"7/2"]  # in the order of the decision
+    assert sorted(store.state.transactions) == [("x", 2, 7), ("y", 0, 7)]
+
+
+def test_a_batch_is_staged_once(store: OpenStore) -> None:
+    data = numbered_batch(7, 0, b"a")
+    together = [store.submit("t", queue_id, data, TransactionId("x", 0)) for queue_id in (0, 1, 0)]
+    jobs = [future.result(PATIENCE_S) for future in together] + [store.stage("x", 0, "t", 1, data)]
+    assert [job.status for job in jobs] == [SendStatus.OK] + [SendStatus.ALREADY_STORED] * 3
+    assert {(job.stored_queue_id, job.stored_ms, job.base_offset) for job in jobs} == {(0, jobs[0].stored_ms, -1)}
+    assert store.state.transactions.count == 1
+    # Another transaction is another matter, and so is a batch that is not staged.
+    assert store.stage("x", 1, "t", 1, data).status is SendStatus.OK
+    assert store.submit("t", 1, data).result(PATIENCE_S).status is SendStatus.OK
+    store.create_topic("u")
+    with pytest.raises(InvalidArgument, match="stored in another topic already, not in 'u'"):
+        store.stage("x", 0, "u", 0, data)
+
+
+def test_published_batches_do_not_push_numbers_of_producers_out(store: OpenStore) -> None:
+    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
+    store.decide("x", 0, {7: [0]})
+    store.publish("x")
+    assert list(store.state.producers) == []
+
+
+def test_what_cannot_be_staged(store: OpenStore) -> None:
+    data = numbered_batch(7, 0)
+    with pytest.raises(TopicNotFound):
+        store.stage("x", 0, "none", 0, data)
+    with pytest.raises(QueueNotFound):
+        store.stage("x", 0, "t", 2, data)
+    with pytest.raises(InvalidArgument, match="without a number"):
+        store.stage("x", 0, "t", 0, make_batch([b"a"]))
+    store.record(PermissionSet(4))
+    with pytest.raises(NoPermission):
+        store.stage("x", 0, "t", 0, data)
+    store.record(PermissionSet(6))
+    store.store._writer.refusal = lambda: StoreFull("the disk is nearly full")
+    with pytest.raises(StoreFull):
+        store.stage("x", 0, "t", 0, data)
+    assert store.state.transactions.count == 0
+
+
+def test_a_transaction_that_is_decided_takes_no_more(store: OpenStore) -> None:
+    store.stage("x", 4, "t", 0, numbered_batch(7, 0))
+    store.decide("x", 4, {7: [0]})
+    for number in (3, 4):
+        with pytest.raises(TransactionEnded, match=f"transaction {number} of 'x' .* has the end of 4"):
+            store.stage("x", number, "t", 0, numbered_batch(7, 1))
+    store.stage("x", 5, "t", 0, numbered_batch(7, 1))
+    store.stage("y", 0, "t", 0, numbered_batch(7, 1))
+
+
+def test_staged_batches_are_synced_before_they_are_acknowledged(stores: Stores) -> None:
+    store = stores.open(sync=False)
+    store.create_topic("t")
+    assert store.submit("t", 0, numbered_batch(7, 0)).result(PATIENCE_S).status is SendStatus.NOT_SYNCED
+    job = store.stage("x", 0, "t", 0, numbered_batch(7, 1))
+    assert job.status is SendStatus.OK
+    assert store.store.log.end > job.stored_queue_id
+    assert store.state.transactions.find(TransactionId("x", 0), 7, 1) is not None  # applied, so it is on disk
+
+
+def test_a_large_transaction_is_published_in_parts_between_others(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "MAX_PUBLISHED_BYTES", 2 * len(LARGE))
+    for sequence in range(5):
+        store.stage("x", 0, "t", 0, numbered_batch(7, sequence, LARGE))
+    store.decide("x", 0, {7: range(5)})
+    commits = store.store.commits
+    parts = [store.submit_publication("x") for _ in range(4)]
+    other = store.submit("t", 1, make_batch([b"other"]))
+    assert [part.result(PATIENCE_S) for part in parts] == [2, 2, 1, 0]
+    assert other.result(PATIENCE_S).base_offset == 0
+    assert store.store.commits == commits + 4
+    assert store.bodies("t", 0) == [LARGE] * 5
+
+
+def test_two_decisions_of_a_name_before_the_first_is_published(store: OpenStore) -> None:
+    for number in range(2):
+        store.stage("x", number, "t", 0, numbered_batch(7, number))
+        store.decide("x", number, {7: [number]})
+    assert store.publish("x") == [2]
+    assert store.bodies("t", 0) == [b"7/0", b"7/1"]
+
+
+def test_a_deleted_topic_takes_what_was_staged_for_it_along(store: OpenStore) -> None:
+    store.create_topic("u")
+    for sequence, topic in enumerate(("t", "u", "t", "u")):
+        store.stage("x", sequence // 2, topic, 0, numbered_batch(7, sequence))
+    store.decide("x", 0, {7: [0, 1]})
+    store.delete_topic("t")
+    table = store.state.transactions
+    assert table.count == 2  # one waits for its publication, one for a decision
+    store.create_topic("t")  # another one of that name gets nothing of it
+    assert store.publish("x") == [1]
+    store.decide("x", 1, {7: [3]})
+    assert store.publish("x") == [1]
+    assert store.bodies("t", 0) == []
+    assert store.bodies("u", 0) == [b"7/1", b"7/3"]
+
+
+def test_queues_that_are_gone_and_permissions_do_not_hinder_a_publication(store: OpenStore) -> None:
+    for sequence in range(2):
+        store.stage("x", 0, "t", sequence, numbered_batch(7, sequence))
+    store.decide("x", 0, {7: [0, 1]})
+    topic = store.state.topic("t")
+    store.record(TopicSet(Topic("t", topic.topic_id, 1, 1, permission=4)))
+    assert store.publish("x") == [2]
+    assert store.bodies("t", 0) == [b"7/0", b"7/1"]
+
+
+def test_nothing_is_published_on_a_full_disk(store: OpenStore) -> None:
+    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
+    store.decide("x", 0, {7: [0]})
+    store.store._writer.refusal = lambda: StoreFull("the disk is nearly full")
+    with pytest.raises(StoreFull):
+        store.publish("x")
+    store.store._writer.refusal = lambda: None
+    assert store.publish("x") == [1]
+
+
+def test_what_nobody_decides_on_expires(store: OpenStore) -> None:
+    begin_ms = store.clock.now_ms
+    for sequence in range(3):
+        store.clock.now_ms = begin_ms + sequence
+        store.stage("x", 0, "t", 0, numbered_batch(7, sequence))
+    store.decide("y", 0, {})
+    assert store.state.transactions.has_older(begin_ms + 1)
+    store.record(TransactionsExpired(begin_ms + 2))
+    assert not store.state.transactions.has_older(begin_ms + 2)
+    assert [store.state.transactions.find(TransactionId("x", 0), 7, sequence) is None for sequence in range(3)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+# ---- Over starts, in several segments ------------------------------------------------------------------
+
+
+def staged_over_segments(store: OpenStore) -> None:
+    """Stage four batches for queue 0, so that each is in another segment, and decide on three of them."""
+    for sequence in range(4):
+        store.stage("x", 0, "t", 0, numbered_batch(7, sequence, b"%d" % sequence, LARGE))
+        store.append("t", 1, LARGE, LARGE)
+    store.decide("x", 0, {7: [3, 0, 1]})
+    assert len(store.store.log.segments) > 3
+
+
+WANTED = [b"3", LARGE, b"0", LARGE, b"1", LARGE]
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["checkpoint", "no checkpoint"])
+def test_a_transaction_goes_on_after_a_start(stores: Stores, saved: bool, tmp_path: Path) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("t", queues=2)
+    staged_over_segments(store)
+    before = rows(store.state)
+    store.close()
+    if not saved:
+        assert rows_from_scratch(store.path, tmp_path / "scratch") == before
+        (store.path / "state.mdb").unlink()
+    again = stores.open(segment_bytes=SEGMENT_BYTES)
+    assert {**rows(again.state), **{key: before[key] for key in ("position", "term", "terms")}} == before
+    again.publish("x")
+    assert again.bodies("t", 0) == WANTED
+    with pytest.raises(TransactionEnded):
+        again.stage("x", 0, "t", 0, numbered_batch(7, 2))
+
+
+def test_segments_stay_until_what_is_staged_there_is_published(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("t", queues=2)
+    store.append("t", 1, LARGE, LARGE)
+    store.append("t", 1, LARGE, LARGE)
+    staged_over_segments(store)
+    store.close()
+    again = stores.open(segment_bytes=SEGMENT_BYTES)  # all is saved
+    oldest = min(batch.position for batch in again.state.transactions.next_to_publish("x", 1 << 40))
+    while again.store.remove_first(NOTHING_NEEDED):
+        pass
+    assert 0 < again.store.log.start <= oldest < again.store.log.segments[1].start
+    again.publish("x")
+    assert again.bodies("t", 0) == WANTED
+    again.close()
+    last = stores.open(segment_bytes=SEGMENT_BYTES)
+    while last.store.remove_first(NOTHING_NEEDED):
+        pass
+    assert last.store.log.start > oldest
+
+
+def test_a_staged_batch_that_is_damaged_is_not_published(stores: Stores, tmp_path: Path) -> None:
+    store = stores.open()
+    store.create_topic("t")
+    store.stage("x", 0, "t", 0, numbered_batch(7, 0, b"spoilt body"))
+    store.decide("x", 0, {7: [0]})
+    store.close()
+    stores.damaged.add(store.path)
+    [file] = (store.path / "commitlog").glob("*.mdb")
+    file.write_bytes(file.read_bytes().replace(b"spoilt body", b"spoilt bode"))
+    assert [finding for finding in check_directory(store.path).findings if "CRC-32C" in finding]
+    again = stores.open()
+    with pytest.raises(CorruptEntry, match="cannot be taken over"):
+        again.publish("x")
+    assert again.bodies("t", 0) == []
+    again.append("t", 0, b"others go on")
+
+
+# ---- At other replicas ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(stores: Stores) -> tuple[OpenStore, OpenStore]:
+    master, slave = (stores.open(name, alone=False, segment_bytes=SEGMENT_BYTES) for name in ("m", "s"))
+    master.store.lead(1)
+    master.create_topic("t", queues=2)
+    return master, slave
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+def test_a_slave_that_takes_over_publishes_the_rest(pair: tuple[OpenStore, OpenStore], cut: int) -> None:
+    """Wherever what the slave has of the publication ends, each batch is published once."""
+    master, slave = pair
+    staged_over_segments(master)
+    decided = master.store.end
+    master.publish("x")
+    for entry in range(cut):
+        slave.take_from(master, max_bytes=(decided - slave.store.end) if entry == 0 else 1)
+    slave.store.lead(2)
+    slave.publish("x")
+    assert slave.bodies("t", 0) == WANTED == master.bodies("t", 0)
+    master.store.follow()
+    master.store.truncate(min(slave.state.terms[-1].position, master.store.end))
+    master.take_from(slave)
+    assert rows(master.state) == rows(slave.state)
+
+
+def test_a_copy_has_what_is_staged(stores: Stores, pair: tuple[OpenStore, OpenStore]) -> None:
+    master, _ = pair
+    staged_over_segments(master)
+    master.store.confirm(master.store.end)
+    snapshot = master.store.snapshot()
+    with StoreCopy(stores.folder / "copy", snapshot, 0, SEGMENT_BYTES) as copy:
+        copy.put(master.store.entries(0, 1 << 40))
+        copy.finish()
+    master.close()
+    comparison = compare_directories(master.path, stores.folder / "copy")
+    assert (comparison.difference, comparison.ahead) == (None, 0)
+    copied = stores.open("copy", alone=False, segment_bytes=SEGMENT_BYTES)
+    assert rows(copied.state) == rows(master.state)
+    copied.store.lead(2)
+    copied.publish("x")
+    assert copied.bodies("t", 0) == WANTED
+
+
+def test_a_listing_names_them(store: OpenStore) -> None:
+    store.stage("x", 3, "t", 1, numbered_batch(7, 0, b"a", b"b"))
+    store.decide("x", 3, {7: [0]})
+    store.publish("x")
+    store.close()
+    lines = [*inspect_directory(store.path, entries=True)]
+    assert any("staged topic id" in line and "messages 2 transaction x number 3 producer" in line for line in lines)
+    assert any("published topic id" in line and "queue 1 offsets 0 to 1" in line for line in lines)
+    assert any(" transaction-decided name=x number=3 " in line for line in lines)
+    assert "transaction x: ended 3, 0 batches to publish" in lines
+    assert check_directory(store.path).messages == 2
