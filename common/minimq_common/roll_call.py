@@ -80,14 +80,8 @@ class RollCall:
             BrokerConflict: another one reported lately, and did not resign.
         """
         known = self._heard.get(report.replica_id)
-        if known is None or known.report.resigns or not self._is_recent(known, now):
-            return
-        if known.report.run != report.run and known.report.address != report.address:
-            raise BrokerConflict(
-                f"replica {report.replica_id} of {report.broker_name} (cluster {report.cluster}) is at "
-                f"{known.report.address}, but {report.address} says that it is that one, too: give one of them "
-                "another --id, or end it"
-            )
+        if known is not None and self._is_recent(known, now):
+            check_same(known.report, report)
 
     def hear(self, replica_set: ReplicaSet, report: Report, now: float) -> None:
         """Note a report; that of the master renews its lease, or ends it when it resigns."""
@@ -159,3 +153,16 @@ class RollCall:
 
     def _is_recent(self, heard: _Heard, now: float) -> bool:
         return now - heard.at < self._patience_s
+
+
+def check_same(known: Report, report: Report) -> None:
+    """Check that the one who reports is the one who reported lately, or comes after it.
+
+    Raises:
+        BrokerConflict: it is another process with the same id.
+    """
+    if known.run != report.run and known.address != report.address and not known.resigns:
+        raise BrokerConflict(
+            f"replica {report.replica_id} of {report.broker_name} (cluster {report.cluster}) is at {known.address}, "
+            f"but {report.address} says that it is that one, too: give one of them another --id, or end it"
+        )

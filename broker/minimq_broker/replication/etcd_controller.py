@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
-import msgspec
-
 from minimq_broker.replication.etcd_link import EtcdLink
 from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common import replica_set as rules
@@ -35,7 +33,7 @@ class EtcdController:
         """Say that a replica lives, and return the record."""
         deadline = time.monotonic() + wait_s
         view = self._view(report.key)
-        await view.look({view.report_key(report.replica_id): msgspec.json.encode(report)})
+        await view.report(report)
         if view.record is None and (founded := view.found(report)) is not None:
             await view.replace(founded)
         if view.record is not None and (renewed := rules.renew(view.record, report)) is not view.record:

@@ -5,7 +5,8 @@ These keys begin with `minimq/CLUSTER/BROKER/`:
     record          the `ReplicaSet`; replaced only by transactions that compare its revision
     reports/ID      the latest `Report` of a replica
 
-A report is one transaction: it puts the key of the reporter and reads the record. So a master renews its lease by a
+A report is one transaction: it puts the key of the reporter, unless another process has put that meanwhile, and reads
+the record. So a master renews its lease by a
 write that etcd has put in one order with all elections. A replica counts the lease of its master from the moment at
 which it sees a new revision of the master's report; its election compares that revision, too, and fails if the master
 has reported since. Leases of etcd itself are not used: they are renewed by its leader alone, which may have been
@@ -22,8 +23,8 @@ import msgspec
 from minimq_broker.replication.etcd_link import EtcdLink, Outcome
 from minimq_common.errors import InvalidArgument
 from minimq_common.founding import Founding
-from minimq_common.replica_set import ReplicaSet, Report
-from minimq_common.roll_call import RollCall
+from minimq_common.replica_set import ReplicaSet, Report, patience
+from minimq_common.roll_call import RollCall, check_same
 
 #: Seconds between two looks at the record while an answer is held back: far cheaper than a watch is complicated, which
 #: would have to be moved to another member of etcd, without a gap, when its own fails.
@@ -48,6 +49,8 @@ class EtcdView:
         self._seen: Outcome | None = None
         self._call: RollCall | None = None
         self._founding = Founding(term_lease_s)
+        #: When the present value of each key was seen first.
+        self._seen_at: dict[str, float] = {}
 
     def report_key(self, replica_id: int) -> str:
         """Return the key of the reports of a replica."""
@@ -69,9 +72,32 @@ class EtcdView:
         self._founding.hear(own, now)
         return self._founding.found(now)
 
-    async def look(self, puts: dict[str, bytes] | None = None) -> None:
-        """Bring the view up to date, after some puts."""
-        self._take(await self._link.transact({}, puts or {}, self._prefix))
+    async def look(self) -> None:
+        """Bring the view up to date."""
+        self._take(await self._link.transact({}, {}, self._prefix))
+
+    async def report(self, own: Report) -> None:
+        """Put a report, and bring the view up to date.
+
+        Raises:
+            BrokerConflict: another process with that id has put one lately.
+        """
+        key, value = self.report_key(own.replica_id), msgspec.json.encode(own)
+        succeeded = False
+        while not succeeded:
+            if self._seen is None:
+                await self.look()
+            assert self._seen is not None
+            self._check_alone(own, key)
+            outcome = await self._link.transact({key: self._seen.revision(key)}, {key: value}, self._prefix)
+            self._take(outcome)
+            succeeded = outcome.succeeded
+
+    def _check_alone(self, own: Report, key: str) -> None:
+        stored = self._seen.stored.get(key) if self._seen is not None else None
+        lease_s = self.record.lease_s if self.record is not None else self._term_lease_s
+        if stored is not None and time.monotonic() - self._seen_at[key] < patience(lease_s):
+            check_same(msgspec.json.decode(stored.value, type=Report), own)
 
     async def replace(self, record: ReplicaSet, unless_heard: int | None = None) -> bool:
         """Replace the record unless it has changed, or a replica has reported; say whether that was done."""
@@ -119,6 +145,7 @@ class EtcdView:
         for key, stored in sorted(outcome.stored.items(), key=lambda item: item[1].revision):
             if before is not None and stored.revision <= before.revision(key):
                 continue
+            self._seen_at[key] = now
             if key == self._record_key:
                 if self.record is not None and self._call is not None:
                     self._call.adopt(self.record, now)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from minimq_common.errors import InvalidArgument, NotInSync, ReplicaSetChanged, StaleTerm, TermEnding
+from minimq_common.errors import BrokerConflict, InvalidArgument, NotInSync, ReplicaSetChanged, StaleTerm, TermEnding
 from minimq_common.replica_set import ReplicaSet
 from support.loop_thread import LoopThread
 from support.reporter import LEASE_S, Reporter, StartReporter
@@ -136,6 +136,33 @@ def test_a_master_that_was_started_anew_leads_a_new_term(controller: str, start:
     master.restart()
     wait_until(lambda: 2 in master.led)
     assert master.led[2] > until
+
+
+def test_a_second_process_with_the_id_of_a_replica_is_refused_while_the_first_one_reports(
+    controller: str, start: StartReporter
+) -> None:
+    master, slave = pair(controller, start)
+    other = start(controller, 1, run=77, address="127.0.0.1:1")
+    wait_until(lambda: len(other.errors) > 3)
+    assert {type(error) for error in other.errors} == {BrokerConflict}
+    assert f"{slave.report.address}, but 127.0.0.1:1 says" in str(other.errors[0])
+    assert other.answer is None
+    since = time.monotonic()
+    wait_until(lambda: slave.answered_at > since)
+    assert slave.errors == master.errors == []
+    slave.fall_silent()
+    wait_until(lambda: other.record and other.record.addresses[1] == "127.0.0.1:1", 20)
+
+
+def test_a_replica_that_was_started_anew_is_heard_at_once(controller: str, start: StartReporter) -> None:
+    _, slave = pair(controller, start)
+    slave.restart()
+    wait_until(lambda: slave.answered and slave.answered.run == slave.report.run)
+    elsewhere = start(controller, 1, run=78, address="127.0.0.1:2")
+    wait_until(lambda: elsewhere.errors)
+    slave.resign()  # it says that it has gone
+    wait_until(lambda: elsewhere.record)
+    assert slave.errors == []
 
 
 def test_a_change_of_the_set_is_made_once_and_on_the_latest_record(
