@@ -1,0 +1,396 @@
+"""How transactions end, whatever gets lost between whoever ends them and the brokers."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minimq import MessageQueue, SendStatus
+from minimq.sending.decisions import Call, Commit, Decision, Describe, Ending, StagedPart, Transaction, staged_parts
+from minimq.sending.receipt import BatchReceipt
+from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded
+
+NAME = "row"
+
+
+def part(broker_name: str, *sequences: int, producer_id: int = 7) -> StagedPart:
+    return StagedPart(broker_name, producer_id, sequences)
+
+
+def told(ending: Ending, **latest: Decision | None) -> Ending:
+    for broker_name, decision in latest.items():
+        ending.described(broker_name, decision)
+    return ending
+
+
+def ending_of(number: int, *parts: StagedPart, carrying: Iterable[str] = ("a", "b"), decided: bool = False) -> Ending:
+    ending = Ending(Transaction(NAME, number), parts, decided=decided)
+    ending.see(set(carrying))
+    return ending
+
+
+# ---- single decisions ---------------------------------------------------------------------------
+
+
+def test_all_are_asked_before_the_lowest_named_one_decides_and_the_others_follow() -> None:
+    ending = ending_of(0, part("b", 1, 2))
+    assert ending.calls() == [Describe("a"), Describe("b")]
+    assert told(ending, b=None).calls() == [Describe("a")]
+    decision = Decision(0, (part("b", 1, 2),), ("a", "b"))
+    assert told(ending, a=None).calls() == [Commit("a", decision)]
+    ending.failed("a")
+    assert ending.calls() == [Commit("a", decision)]
+    ending.committed("a", decision)
+    assert not ending.finished
+    assert ending.calls() == [Commit("b", decision)]
+    ending.committed("b", decision)
+    assert ending.finished
+    assert ending.calls() == []
+    assert ending.decision == decision
+
+
+def test_a_decision_for_the_number_stands_wherever_it_is_found() -> None:
+    """It was made with the brokers that were there: what a new one has staged since is let go of by the same call."""
+    earlier = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
+    ending = ending_of(4, part("0", 9), part("b", 8), carrying=["0", "a", "b"])
+    told(ending, b=earlier)
+    assert ending.calls() == [Commit(name, earlier) for name in ("0", "a", "b")]
+    assert ending.decision == earlier
+
+
+def test_what_the_coordinator_keeps_counts_and_not_what_it_was_told() -> None:
+    ending = told(ending_of(0, part("b", 1)), a=None, b=None)
+    kept = Decision(0, (part("a", 5),), ("a", "b"))
+    ending.committed("a", kept)
+    assert ending.calls() == [Commit("b", kept)]
+
+
+def test_brokers_of_the_decision_before_are_asked_and_the_lowest_of_them_decides() -> None:
+    """Another attempt may know fewer or more brokers that carry the topic; all know the decision before."""
+    before = Decision(4, (part("c", 1),), ("b", "c"))
+    ending = told(ending_of(5, part("a", 3)), a=None, b=before)
+    assert ending.calls() == [Describe("c")]
+    assert told(ending, c=before).calls() == [Commit("b", Decision(5, (part("a", 3),), ("a", "b")))]
+
+
+def test_a_broker_that_carries_nothing_any_more_is_not_named_again() -> None:
+    before = Decision(4, (), ("a", "b", "c"))
+    ending = told(ending_of(5, part("a", 3)), a=before, b=before, c=before)
+    [call] = ending.calls()
+    assert isinstance(call, Commit)
+    assert call.decision.broker_names == ("a", "b")
+
+
+def test_other_brokers_are_asked_once_and_not_waited_for() -> None:
+    ending = told(ending_of(0, part("a", 1), carrying=["a"]), a=None)
+    ending.see(["a"], ["a", "x"])
+    assert ending.calls() == [Describe("x")]
+    ending.failed("x")
+    assert [call.broker_name for call in ending.calls()] == ["a"]
+    assert isinstance(ending.calls()[0], Commit)
+
+
+def test_a_decision_at_another_broker_is_found() -> None:
+    """The topic was on other brokers when an earlier attempt got as far as that."""
+    earlier = Decision(3, (part("x", 1),), ("x", "y"))
+    ending = ending_of(3, part("a", 1), carrying=["a"])
+    ending.see(["a"], ["a", "x"])
+    told(ending, a=None, x=earlier)
+    assert ending.calls() == [Commit(name, earlier) for name in ("a", "x", "y")]
+
+
+def test_who_missed_the_transaction_before_gets_its_part_of_that_first() -> None:
+    """It would let go of it otherwise."""
+    before = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
+    ending = told(ending_of(5, part("a", 3)), a=before, b=None)
+    assert ending.calls() == [Commit("b", before)]
+    ending.committed("b", before)
+    assert [call.broker_name for call in ending.calls()] == ["a"]
+    lost = told(ending_of(5, part("a", 3)), a=before, b=None)
+    lost.cannot_catch_up("b")
+    assert lost.calls() == ending.calls()
+
+
+def test_a_later_number_means_that_another_writer_is_ahead() -> None:
+    later = Decision(6, (), ("a", "b"))
+    with pytest.raises(TransactionEnded, match="broker b has decided number 6"):
+        told(ending_of(5, part("a", 3)), b=later)
+    ending = told(ending_of(5, part("a", 3)), a=None, b=None)
+    with pytest.raises(TransactionEnded, match="another writer"):
+        ending.committed("a", later)
+
+
+def test_two_decisions_for_one_number_are_told() -> None:
+    ending = told(ending_of(0, part("a", 3)), a=Decision(0, (part("a", 1),), ("a",)))
+    with pytest.raises(InternalError, match="broker b keeps another decision"):
+        ending.committed("b", Decision(0, (part("b", 1),), ("b",)))
+
+
+def test_nothing_new_is_decided_with_a_part_missing() -> None:
+    """A broker refused to stage, since the transaction is decided; it will say so again when it is reached."""
+    ending = told(ending_of(5, part("a", 3), decided=True), a=None, b=None)
+    assert ending.calls() == [Describe("a"), Describe("b")]
+    earlier = Decision(5, (), ("a", "b"))
+    assert told(ending, b=earlier).calls() == [Commit("a", earlier), Commit("b", earlier)]
+
+
+def test_staged_parts_keep_the_order_of_receipts() -> None:
+    receipts = [
+        BatchReceipt(MessageQueue("t", broker_name, 0), -1, 0, 1, producer_id, sequence, SendStatus.SEND_OK)
+        for broker_name, producer_id, sequence in (("b", 1, 5), ("a", 1, 6), ("b", 1, 4), ("b", 2, 0), ("b", 1, 7))
+    ]
+    parts = staged_parts(receipts)
+    assert parts == (
+        part("a", 6, producer_id=1),
+        part("b", 5, 4, producer_id=1),
+        part("b", 0, producer_id=2),
+        part("b", 7, producer_id=1),
+    )
+    assert pickle.loads(pickle.dumps(parts)) == parts
+
+
+@pytest.mark.parametrize(("name", "number"), [("", 0), ("x", -1), ("x", 1 << 63)])
+def test_a_transaction_is_checked(name: str, number: int) -> None:
+    with pytest.raises(InvalidArgument, match="of a transaction"):
+        Transaction(name, number)
+
+
+# ---- anything may happen ------------------------------------------------------------------------
+
+
+@dataclass
+class Broker:
+    """What a broker promises of transactions of one name."""
+
+    up: bool = True
+    latest: Decision | None = None
+    #: Number, producer and sequence of what is staged.
+    staged: set[tuple[int, int, int]] = field(default_factory=set)
+    #: Number and producer of what is published.
+    published: list[tuple[int, int]] = field(default_factory=list)
+
+    def stage(self, number: int, producer_id: int, sequence: int) -> bool:
+        if self.latest is not None and number <= self.latest.number:
+            return False
+        self.staged.add((number, producer_id, sequence))
+        return True
+
+    def commit(self, name: str, decision: Decision) -> Decision:
+        if self.latest is not None and decision.number <= self.latest.number:
+            return self.latest
+        own = [
+            (decision.number, at.producer_id, sequence)
+            for at in decision.parts
+            if at.broker_name == name
+            for sequence in at.sequences
+        ]
+        assert self.staged.issuperset(own), f"{name} has lost what is decided"
+        self.published += [(number, producer_id) for number, producer_id, _ in own]
+        self.staged = {batch for batch in self.staged if batch[0] > decision.number}
+        self.latest = decision
+        return decision
+
+
+class World:
+    """Brokers, and attempts to write to them, each of which stages two batches at each broker that is there."""
+
+    def __init__(self, *names: str) -> None:
+        self.brokers = {name: Broker() for name in names}
+        self.attempts: list[Ending | None] = []
+        #: Parts by number and attempt.
+        self.parts: dict[tuple[int, int], int] = {}
+        self.in_flight: list[Call] = []
+
+    @property
+    def there(self) -> list[str]:
+        return [name for name, broker in self.brokers.items() if broker.up]
+
+    def begin(self, number: int) -> Ending:
+        attempt = len(self.attempts)
+        decided = False
+        parts = []
+        for name in self.there:
+            sequences = [at for at in (0, 1) if self.brokers[name].stage(number, attempt, at)]
+            decided = decided or len(sequences) < 2
+            if sequences:
+                parts.append(StagedPart(name, attempt, tuple(sequences)))
+        self.parts[number, attempt] = sum(len(part.sequences) for part in parts)
+        ending = Ending(Transaction(NAME, number), parts, decided=decided)
+        ending.see(self.there, self.there)
+        self.attempts.append(ending)
+        return ending
+
+    def call(self, call: Call) -> Decision | None:
+        broker = self.brokers[call.broker_name]
+        return broker.latest if isinstance(call, Describe) else broker.commit(call.broker_name, call.decision)
+
+    def step(self, index: int, which: int, outcome: str) -> None:
+        """Let an attempt make one of the calls that it wants to make."""
+        ending = self.attempts[-1 - index % len(self.attempts)]
+        if ending is None:
+            return
+        calls = ending.calls()
+        if not calls:
+            return
+        call = calls[which % len(calls)]
+        if not self.brokers[call.broker_name].up or outcome == "not sent":
+            ending.failed(call.broker_name)
+            ending.see(self.there, self.there)
+        elif outcome == "late":
+            self.in_flight.append(call)
+            ending.failed(call.broker_name)
+        else:
+            latest = self.call(call)
+            if outcome == "answer lost":
+                ending.failed(call.broker_name)
+                return
+            try:
+                if isinstance(call, Describe):
+                    ending.described(call.broker_name, latest)
+                else:
+                    assert latest is not None
+                    ending.committed(call.broker_name, latest)
+            except TransactionEnded:
+                self.crash(index)
+
+    def crash(self, index: int) -> None:
+        self.attempts[-1 - index % len(self.attempts)] = None
+
+    def change(self, name: str) -> None:
+        """Let a broker appear, go away or come back; one that knows of an earlier transaction is always there."""
+        broker = self.brokers.setdefault(name, Broker(up=False))
+        broker.up = not broker.up
+        if not any(self.brokers[there].latest for there in self.there):
+            broker.up = True
+
+    def arrive(self, index: int) -> None:
+        """Let a call arrive that is long given up."""
+        if self.in_flight:
+            call = self.in_flight.pop(index % len(self.in_flight))
+            if self.brokers[call.broker_name].up:
+                self.call(call)
+            else:
+                self.in_flight.append(call)
+
+    def finish(self, ending: Ending) -> None:
+        for _ in range(200):
+            if ending.finished or ending not in self.attempts:
+                return
+            ending.see(self.there, self.there)
+            self.step(len(self.attempts) - 1 - self.attempts.index(ending), 0, "answered")
+        raise AssertionError(f"no end: {ending.calls()}")
+
+    def check(self, numbers: int) -> None:
+        """Of each number exactly one attempt is published, as a whole and once."""
+        published = [batch for broker in self.brokers.values() for batch in broker.published]
+        for number in range(numbers):
+            of_number = [attempt for at, attempt in published if at == number]
+            assert len(set(of_number)) == 1, f"number {number}: attempts {of_number}"
+            assert len(of_number) == self.parts[number, of_number[0]], f"number {number} in parts"
+
+
+#: What happens, to which of the latest attempts, a number that says more, and what becomes of a call.
+Step = tuple[str, int, int, str]
+_WHO = st.integers(0, 2)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("run"), _WHO, st.integers(1, 4), st.just("")),
+        st.tuples(st.just("step"), _WHO, st.integers(0, 3), st.sampled_from(["answer lost", "late", "not sent"])),
+        st.tuples(st.just("change"), st.just(0), st.integers(0, 4), st.just("")),
+        st.tuples(st.sampled_from(["crash", "arrive", "begin", "begin"]), _WHO, st.just(0), st.just("")),
+    ),
+    max_size=12,
+)
+#: Brokers that come and go.
+NAMES = ("0", "00", "a", "b", "z")
+
+
+def play(world: World, number: int, steps: list[Step], *, change: bool = True) -> None:
+    """Let attempts at one number get in each other's way, with brokers that come and go, then end it."""
+    world.begin(number)
+    for what, index, which, outcome in steps:
+        match what:
+            case "run":
+                for _ in range(2 * which):
+                    world.step(index, 0, "answered")
+            case "step":
+                world.step(index, which, outcome)
+            case "crash":
+                world.crash(index)
+            case "arrive":
+                world.arrive(index)
+            case "begin":
+                world.begin(number)
+            case "change" if change:
+                world.change(NAMES[which])
+    for broker in world.brokers.values():
+        broker.up = True
+    world.finish(world.begin(number))
+
+
+def random_steps(chance: random.Random) -> list[Step]:
+    kinds = ["run", "run", "run", "step", "step", "change", "crash", "arrive", "begin", "begin"]
+    outcomes = ["answer lost", "late", "not sent"]
+    return [
+        (chance.choice(kinds), chance.randrange(3), chance.randint(1, 4), chance.choice(outcomes))
+        for _ in range(chance.randint(1, 14))
+    ]
+
+
+def play_rounds(rounds: list[list[Step]]) -> None:
+    """Attempts at earlier numbers, and calls they have made, are still about in the rounds after."""
+    world = World("a", "b")
+    world.finish(world.begin(0))
+    for number, steps in enumerate(rounds, 1):
+        play(world, number, steps)
+        world.check(number + 1)
+    for index in range(len(world.in_flight)):
+        world.arrive(index)
+    for ending in [ending for ending in world.attempts if ending is not None]:
+        world.finish(ending)
+    world.check(len(rounds) + 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(STEPS, min_size=1, max_size=2))
+def test_one_attempt_is_published_as_a_whole_whatever_gets_lost(rounds: list[list[Step]]) -> None:
+    play_rounds(rounds)
+
+
+def test_so_it_is_in_thousands_of_histories() -> None:
+    """What it takes to decide twice is rare: brokers appear between the question and the decision of an attempt."""
+    first = random.SystemRandom().randrange(1 << 32)
+    for seed in range(first, first + 2_500):
+        chance = random.Random(seed)
+        rounds = [random_steps(chance) for _ in range(chance.randint(1, 2))]
+        try:
+            play_rounds(rounds)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}: {rounds}") from error
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
+def test_so_is_the_first_of_a_name_as_long_as_all_see_the_same_brokers(steps: list[Step]) -> None:
+    world = World("a", "b")
+    play(world, 0, steps, change=False)
+    world.check(1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 12), st.sampled_from([["0"], ["z"], ["0", "z"]]))
+def test_so_is_the_first_when_a_writer_goes_on_that_sees_more_brokers(until: int, appear: list[str]) -> None:
+    world = World("a", "b")
+    world.begin(0)
+    for _ in range(until):
+        world.step(0, 0, "answered")
+    world.crash(0)
+    world.brokers |= {name: Broker() for name in appear}
+    world.finish(world.begin(0))
+    world.check(1)
