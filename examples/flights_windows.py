@@ -18,6 +18,7 @@ from pathlib import Path
 import pandas as pd
 from flights_data import as_messages, departures
 from flights_spark import quiet_spark
+from flights_stage import arguments
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count, from_json, window
 from pyspark.sql.streaming.query import StreamingQuery
@@ -144,9 +145,9 @@ def differences(counted: Counts, expected: Counts) -> Iterable[str]:
 
 def main() -> None:
     """Run it on this machine and print the counts."""
+    arguments(__doc__).parse_args()
     flights = two_weeks()
     with LocalCluster(brokers=1) as cluster, quiet_spark() as spark, tempfile.TemporaryDirectory() as folder:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
         with Admin(cluster.nameserver) as admin:
             admin.create_topic(TOPIC, queues=len(AIRPORTS))
         table = run(spark, cluster.nameserver, Path(folder), flights)

@@ -1,0 +1,160 @@
+"""The short examples with Spark: what each computes is what plain Python computes from the same flights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.lines import Line2D
+from pyspark.sql import SparkSession
+
+from minimq import LocalCluster
+from support.command import environment
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = ["flights_json", "flights_plot", "flights_sql", "flights_windows"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+@pytest.fixture
+def flights(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
+    """The flights of January, which the topic has as well."""
+    import flights_data  # noqa: PLC0415 - found only now
+    import flights_stage  # noqa: PLC0415
+
+    table = flights_stage.january()
+    flights_stage.send_flights(cluster.nameserver, topic, table)
+    return [json.loads(message.body) for message in flights_data.as_messages(topic, table)]
+
+
+def test_what_is_no_flight_is_set_apart(
+    spark: SparkSession, cluster: LocalCluster, topic: str, flights: list[dict[str, Any]]
+) -> None:
+    import flights_json  # noqa: PLC0415
+    import flights_spark  # noqa: PLC0415
+
+    flights_json.send_no_flights(cluster.nameserver, topic)
+    messages = flights_spark.read_topic(spark, cluster.nameserver, topic, flights_json.COLUMNS)
+    good, others = flights_json.parse(messages)
+
+    delays: defaultdict[str, list[float | None]] = defaultdict(list)
+    for flight in flights:
+        delays[flight["origin"]].append(flight["dep_delay"])
+    left = {origin: [delay for delay in all_of if delay is not None] for origin, all_of in delays.items()}
+    assert [tuple(row) for row in flights_json.by_airport(good).collect()] == [
+        (origin, len(delays[origin]), len(left[origin]), statistics.fmean(left[origin])) for origin in sorted(delays)
+    ]
+    rows = others.collect()
+    assert Counter(bytes(row.body) for row in rows) == Counter(flights_json.NO_FLIGHTS)
+    assert {row.tag for row in rows} == {"stray"}
+    assert len({(row.broker_name, row.queue_id, row.offset) for row in rows}) == len(flights_json.NO_FLIGHTS)
+    assert good.count() == len(flights)
+    spark.catalog.clearCache()
+
+
+def test_views_give_the_busiest_carriers(
+    spark: SparkSession, cluster: LocalCluster, topic: str, flights: list[dict[str, Any]]
+) -> None:
+    import flights_data  # noqa: PLC0415
+    import flights_sql  # noqa: PLC0415
+
+    flights_sql.create_views(spark, cluster.nameserver, topic)
+    found = [tuple(row) for row in spark.sql(flights_sql.BUSIEST_CARRIERS).collect()]
+
+    delays: defaultdict[tuple[str, str], list[float | None]] = defaultdict(list)
+    for flight in flights:
+        delays[flight["origin"], flight["carrier"]].append(flight["dep_delay"])
+    names = flights_data.names_of_carriers()
+    expected = []
+    for airport in sorted({origin for origin, _ in delays}):
+        carriers = sorted(((len(all_of), key[1]) for key, all_of in delays.items() if key[0] == airport), reverse=True)
+        for place, (number, carrier) in enumerate(carriers[:3], start=1):
+            mean = statistics.fmean(delay for delay in delays[airport, carrier] if delay is not None)
+            expected.append((airport, place, names[carrier], number, mean))
+    assert found == expected
+    assert len(found) == 9
+
+
+def test_what_is_drawn_is_what_the_data_says(
+    spark: SparkSession, cluster: LocalCluster, topic: str, flights: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    import flights_plot  # noqa: PLC0415
+    import flights_spark  # noqa: PLC0415
+
+    messages = flights_spark.read_topic(spark, cluster.nameserver, topic, "body binary")
+    figure = flights_plot.draw(flights_plot.delays_by_hour(messages).toPandas())
+
+    delays: defaultdict[int, list[float]] = defaultdict(list)
+    for flight in flights:
+        if flight["dep_delay"] is not None:
+            delays[flight["hour"]].append(flight["dep_delay"])
+    (axes,) = figure.axes
+    drawn = {line.get_label(): points(line) for line in axes.get_lines()}
+    assert drawn["mean delay"] == [(hour, statistics.fmean(delays[hour])) for hour in sorted(delays)]
+    assert drawn["median delay"] == [(hour, statistics.median(delays[hour])) for hour in sorted(delays)]
+    assert f"{sum(map(len, delays.values())):,} departures" in axes.get_title(loc="left")
+    assert "hour" in axes.get_xlabel()
+    assert "minutes" in axes.get_ylabel()
+
+
+def points(line: Line2D) -> list[tuple[float, float]]:
+    xy: Any = line.get_xydata()
+    return [(x, y) for x, y in xy]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_says_what_it_shows(script: str) -> None:
+    done = run(script, "--help")
+    first_line = (EXAMPLES / f"{script}.py").read_text().splitlines()[0].removeprefix('"""')
+    assert first_line in done.stdout
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_runs_and_leaves_nothing_running(script: str, tmp_path: Path) -> None:
+    picture = tmp_path / "plot.png"
+    done = run(script, *(["--output", str(picture)] if script == "flights_plot" else []))
+    assert len(done.stdout.splitlines()) > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ([picture.name] if script == "flights_plot" else [])
+    if script == "flights_plot":
+        assert "328,521 flights in 19 points" in done.stdout
+        check_picture(picture.read_bytes())
+
+
+def check_picture(data: bytes) -> None:
+    signature, _, header, width, height = struct.unpack_from(">8sI4sII", data)
+    assert (signature, header) == (b"\x89PNG\r\n\x1a\n", b"IHDR")
+    assert (width, height) == (1200, 675)
+    assert 20_000 < len(data) < 500_000  # an empty picture of this size has 5,000
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a session of its own, and check that it leaves no process there."""
+    command = [sys.executable, str(EXAMPLES / f"{script}.py"), *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=300)
+        except BaseException:
+            process.send_signal(signal.SIGINT)  # it ends its servers
+            raise
+    assert process.returncode == 0, stderr
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
