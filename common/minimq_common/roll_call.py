@@ -101,6 +101,10 @@ class RollCall:
         if report.common_end is not None and leads_term(replica_set, report):
             self._common_end = report.common_end
 
+    def lease_age(self, now: float) -> float:
+        """Return the time since the lease of the master was renewed; one that was given up counts as over."""
+        return now - (self._lease_over_at - self._patience_s)
+
     def alive(self, now: float) -> Mapping[int, Report]:
         """Return the latest report of each replica that was heard of lately and goes on, by replica id."""
         return {

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterator
 
 import grpc.aio
+from prometheus_client.core import Metric
 
 from minimq_common import rpc
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
+from minimq_nameserver.controller.metrics import ControllerMetrics
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.metrics import PREFIX, NameServerMetrics
 from minimq_nameserver.options import NameServerOptions
@@ -46,7 +49,8 @@ class NameServer:
         self._server: grpc.aio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._standard: StandardServices | None = None
-        self._metrics = MetricsServer(NameServerMetrics(self._service).collect, PREFIX)
+        self._controller_metrics: ControllerMetrics | None = None
+        self._metrics = MetricsServer(self._collect, PREFIX)
         self._metrics_address = ""
 
     @property
@@ -70,6 +74,7 @@ class NameServer:
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         if self._options.controller_dir is not None:
             self._controller = ControllerService(self._options.controller_dir, self._options.term_lease_s)
+            self._controller_metrics = ControllerMetrics(self._controller)
             controller_pb2_grpc.add_ControllerServicer_to_server(self._controller, self._server)
         services = ["minimq.v1.NameServer", *(["minimq.v1.Controller"] if self._controller is not None else [])]
         self._standard = StandardServices(self._server, services, with_reflection=self._options.reflection)
@@ -106,6 +111,11 @@ class NameServer:
             await server.stop(_DRAIN_S)
         if controller is not None:
             controller.close()
+
+    def _collect(self) -> Iterator[Metric]:
+        yield from NameServerMetrics(self._service).collect()
+        if self._controller_metrics is not None:
+            yield from self._controller_metrics.collect()
 
     async def _settle(self) -> None:
         await asyncio.sleep(self._options.start_grace_s)

@@ -164,10 +164,23 @@ def test_replicas_say_how_far_they_are(replicated: LocalCluster) -> None:
 
 
 @pytest.mark.system
+def test_a_controller_says_who_leads(replicated: LocalCluster) -> None:
+    wait_until(lambda: caught_up(replicated), PATIENCE_S)
+    seen = Scrape(metrics_address(replicated.nameservers[0].log_path))
+    name, controller = replicated.brokers[0].broker_name, "minimq_nameserver_controller"
+    here = {"cluster": "default", "broker": name}
+    assert seen.series(f"{controller}_master") == [(here, 0)]
+    assert seen.value(f"{controller}_term", **here) == scrape_roles(replicated)["master"].value("minimq_broker_term")
+    assert seen.value(f"{controller}_in_sync_replicas", **here) == 2
+    assert 0 <= seen.value(f"{controller}_lease_age_seconds", **here) < PATIENCE_S
+    assert seen.value(f"{controller}_elections_total", **here) == 1
+
+
+@pytest.mark.system
 def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalCluster) -> None:
     wait_until(lambda: caught_up(replicated), PATIENCE_S)
     there: dict[str, tuple[str, str, tuple[str, ...]]] = {}
-    for server in (*replicated.brokers, busy.brokers[0], busy.nameservers[0]):
+    for server in (*replicated.brokers, *replicated.nameservers, busy.brokers[0], busy.nameservers[0]):
         seen = Scrape(metrics_address(server.log_path))
         for name, family in seen.families.items():
             if name.startswith("minimq") and (family.samples or name not in there):

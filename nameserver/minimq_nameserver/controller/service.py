@@ -16,7 +16,7 @@ from minimq_common.errors import MiniMQError, StoreError, Unavailable
 from minimq_common.replica_set import ReplicaSet, check_not_ending, check_promoted, is_news
 from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
 from minimq_nameserver.controller.decisions import DecisionFile
-from minimq_nameserver.controller.table import ControllerTable, Key
+from minimq_nameserver.controller.table import ControllerTable, Key, Standing
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,10 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     def close(self) -> None:
         """Close the file; nothing may be called any more."""
         self._file.close()
+
+    def standings(self) -> list[Standing]:
+        """Return how each replica set is; to be called on the loop."""
+        return self._table.standings(time.monotonic())
 
     # ---- Calls -----------------------------------------------------------------------------------
 

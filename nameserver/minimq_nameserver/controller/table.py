@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from minimq_common import replica_set as rules
 from minimq_common.errors import InvalidArgument
@@ -13,6 +14,21 @@ from minimq_common.roll_call import RollCall
 
 #: Cluster and broker name.
 Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a replica set is.
+
+    Attributes:
+        record: what is decided.
+        lease_age_s: seconds since the master renewed its lease.
+        elections: how many masters were named since the start.
+    """
+
+    record: ReplicaSet
+    lease_age_s: float
+    elections: int
 
 
 class ControllerTable:
@@ -32,6 +48,7 @@ class ControllerTable:
         self._records: dict[Key, ReplicaSet] = {}
         self._calls: dict[Key, RollCall] = {}
         self._foundings: dict[Key, Founding] = {}
+        self._elections: dict[Key, int] = {}
         for record in records:
             self._records[record.key] = record
             self._calls[record.key] = RollCall(record, now)
@@ -91,12 +108,21 @@ class ControllerTable:
     def adopt(self, record: ReplicaSet, now: float) -> None:
         """Make a record what is decided; with a new term, a lease begins."""
         known = self._records.get(record.key)
+        if known is None or known.term != record.term:
+            self._elections[record.key] = self._elections.get(record.key, 0) + 1
         self._records[record.key] = record
         if known is None:
             self._foundings.pop(record.key, None)
             self._calls[record.key] = RollCall(record, now)
         else:
             self._calls[record.key].adopt(record, now)
+
+    def standings(self, now: float) -> list[Standing]:
+        """Return how each replica set is."""
+        return [
+            Standing(record, self._calls[key].lease_age(now), self._elections.get(key, 0))
+            for key, record in sorted(self._records.items())
+        ]
 
     def _find(self, key: Key) -> ReplicaSet:
         record = self._records.get(key)

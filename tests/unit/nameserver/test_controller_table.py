@@ -314,3 +314,18 @@ def test_a_second_process_with_the_id_of_a_replica_is_refused() -> None:
         table.hear(report(run=9, address="127.0.0.1:1"), 1)
     assert table.record(KEY) is founded
     table.hear(report(run=9, address="127.0.0.1:1"), 11)
+
+
+def test_how_a_replica_set_is() -> None:
+    table = ControllerTable([], LEASE_S, 0)
+    founded = table.found(report(), 0)
+    assert founded is not None
+    table.adopt(founded, 0)
+    table.hear(report(last_term=1), 4)
+    [standing] = table.standings(7)
+    assert (standing.record, standing.lease_age_s, standing.elections) == (founded, 3, 1)
+    table.adopt(table.hear(report(run=9, last_term=1), 15), 15)
+    [standing] = table.standings(16)
+    assert (standing.record.term, standing.lease_age_s, standing.elections) == (2, 1, 2)
+    anew = ControllerTable([standing.record], LEASE_S, 20)
+    assert [(each.lease_age_s, each.elections) for each in anew.standings(22)] == [(2, 0)]

@@ -1,0 +1,56 @@
+"""The metrics of the controller in a name server; docs/monitoring.md has the table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from minimq_common.metrics import counters, gauges, on_loop
+from minimq_nameserver.controller.service import ControllerService
+
+PREFIX = "minimq_nameserver_controller"
+_LABELS = ("cluster", "broker")
+
+
+class ControllerMetrics:
+    """Reads what there is; to be made on the loop of the controller, and asked from another thread."""
+
+    def __init__(self, service: ControllerService) -> None:
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, of each replica set."""
+        standings = on_loop(self._loop, self._service.standings)
+        yield gauges(
+            f"{PREFIX}_term",
+            "Number of the latest leadership of a broker with replicas.",
+            _LABELS,
+            ((each.record.key, each.record.term) for each in standings),
+        )
+        yield gauges(
+            f"{PREFIX}_master",
+            "The --id of the replica that is the master.",
+            _LABELS,
+            ((each.record.key, each.record.master_id) for each in standings),
+        )
+        yield gauges(
+            f"{PREFIX}_in_sync_replicas",
+            "Replicas in sync, the master among them.",
+            _LABELS,
+            ((each.record.key, len(each.record.in_sync)) for each in standings),
+        )
+        yield gauges(
+            f"{PREFIX}_lease_age_seconds",
+            "Time since the master renewed its lease; above that of a lease there is no master.",
+            _LABELS,
+            ((each.record.key, each.lease_age_s) for each in standings),
+        )
+        yield counters(
+            f"{PREFIX}_elections_total",
+            "Masters that were named since the start of this server.",
+            _LABELS,
+            ((each.record.key, each.elections) for each in standings),
+        )
