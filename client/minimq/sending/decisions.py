@@ -5,7 +5,7 @@ comes later, with whatever it has staged by then, is told that one and brings it
 want to end a transaction have to go to the same coordinator, though brokers come and go meanwhile. So every decision
 names the brokers that have to be asked for the next one, and the lowest-named of these is its coordinator; a broker
 that appears later has no say in that, however low its name. Only the first transaction of a name has nothing to go by
-but the brokers that carry its topics.
+but the brokers that carry its topics, and so has one whose predecessors are known only to brokers that are all away.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded
+from minimq_common.names import check_transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,7 @@ class Transaction:
     number: int
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise InvalidArgument("the name of a transaction is empty")
+        check_transaction(self.name)
         if not 0 <= self.number < 1 << 63:
             raise InvalidArgument(f"the number of a transaction is {self.number}: it must be 0 or above")
 
@@ -127,7 +127,7 @@ class Ending:
     def __init__(self, transaction: Transaction, parts: Sequence[StagedPart], *, decided: bool = False) -> None:
         self.transaction = transaction
         self.decision: Decision | None = None
-        self._parts = tuple(parts)
+        self._parts = tuple(sorted(parts, key=lambda part: part.broker_name))
         self._decided = decided
         #: Brokers that carry the topics, or have staged something.
         self._taking_part = {part.broker_name for part in parts}

@@ -1,13 +1,36 @@
-"""Ending transactions over several brokers."""
+"""Ending transactions over several brokers: makes the calls that an `Ending` asks for, patiently."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from types import TracebackType
 from typing import Self
 
-from minimq.options import DEFAULT_NAMESERVER
-from minimq.sending.decisions import Decision, StagedPart, Transaction
+from minimq.administration.fan_out import FanOut
+from minimq.administration.masters import Masters
+from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq.routes.nameserver_link import NameServerLinks
+from minimq.sending.decisions import Call, Commit, Decision, Ending, StagedPart, Transaction
+from minimq_common.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    MiniMQError,
+    TopicNotFound,
+    TransactionExpired,
+    Unavailable,
+)
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: Wait before servers are asked again, in seconds.
+_AGAIN_S = 0.1
+#: A broker that need not answer is given so long, in seconds.
+_OTHERS_S = 1.0
 
 
 class TransactionEnds:
@@ -29,7 +52,14 @@ class TransactionEnds:
         timeout_s: float = 5.0,
         patience_s: float = 60.0,
     ) -> None:
-        raise NotImplementedError
+        for option, value in (("timeout_s", timeout_s), ("patience_s", patience_s)):
+            if value <= 0:
+                raise InvalidArgument(f"{option} is {value}: it must be above 0")
+        nameservers = NameServerLinks(nameserver_addresses(nameserver), timeout_s)
+        self._masters = Masters(nameservers, FanOut(timeout_s), timeout_s)
+        self._others = FanOut(min(timeout_s, _OTHERS_S))
+        self._patience_s = patience_s
+        self._closed = threading.Event()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -74,8 +104,185 @@ class TransactionEnds:
             Closed: it is closed.
             MiniMQError: another refusal that waiting does not change.
         """
-        raise NotImplementedError
+        if not topics and not parts:
+            raise InvalidArgument(f"transaction {transaction} has written nothing: no topic and no part is given")
+        attempt = _Attempt(Ending(transaction, parts, decided=decided), topics, self._masters, self._others)
+        give_up = time.monotonic() + self._patience_s
+        while not attempt.ending.finished:
+            if attempt.go_on():
+                give_up = time.monotonic() + self._patience_s
+            elif time.monotonic() >= give_up:
+                raise attempt.out_of_patience(self._patience_s)
+            else:
+                self._closed.wait(_AGAIN_S)
+        assert attempt.ending.decision is not None
+        return attempt.ending.decision
 
     def close(self) -> None:
-        """End all connections; later calls raise `Closed`. Idempotent."""
-        raise NotImplementedError
+        """End all connections; later calls, and those under way, raise `Closed`. Idempotent."""
+        self._closed.set()
+        self._masters.close()
+        self._others.close()
+
+
+class _Attempt:
+    """One call of `commit`."""
+
+    def __init__(self, ending: Ending, topics: Collection[str], masters: Masters, others: FanOut) -> None:
+        self.ending = ending
+        self._topics = sorted(topics)
+        self._masters = masters
+        self._others = others
+        self._made: Sequence[Call] = ()
+        #: Why a broker gave no answer, by its name; that of name servers by "".
+        self._reasons: dict[str, MiniMQError] = {}
+        #: Bytes that a broker had left to publish when it was asked last.
+        self._left: dict[str, int] = {}
+
+    def go_on(self) -> bool:
+        """Make the calls that are to be made now; return whether that got us further."""
+        try:
+            addresses = self._look()
+        except MiniMQError as error:
+            if not error.retriable and not isinstance(error, TopicNotFound):  # all brokers of a topic may be away
+                raise
+            self._reasons[""] = error
+            return False
+        self._reasons.pop("", None)
+        before, self._made = self._made, self.ending.calls()
+        heard = self._describe(addresses)
+        told = self._commit(addresses)
+        return told or (heard and self._made != before)  # to hear the same again is no way forward
+
+    def out_of_patience(self, patience_s: float) -> MiniMQError:
+        """Return what whoever commits is told when nothing went on for so long."""
+        ending, waited = self.ending, f"within {patience_s:g} s"
+        reasons = [
+            f"broker {name}: {error.message}" if name else error.message for name, error in self._reasons.items()
+        ]
+        why = "; ".join(reasons) or "a broker has refused a batch since it is decided, and none knows how"
+        if ending.decision is None:
+            left = "it is not known whether it is decided, which only these can tell"
+        else:
+            left = "it is decided, and not published there yet"
+        return Unavailable(
+            f"transaction {ending.transaction} was not ended {waited} ({why}): {left}; see to it that they run, then "
+            "commit again"
+        )
+
+    def _look(self) -> dict[str, str]:
+        """Return the addresses of all masters by broker name, and tell the ending which brokers there are."""
+        undecided = self.ending.decision is None
+        known = self._masters.brokers(settled=undecided)
+        addresses = {broker.broker_name: broker.master for broker in known if broker.master is not None}
+        if undecided:
+            routes = [self._masters.nameservers.route(topic) for topic in self._topics]
+            self.ending.see({queues.broker_name for route in routes for queues in route.queues}, addresses)
+        return addresses
+
+    # ---- calls ----------------------------------------------------------------------------------
+
+    def _describe(self, addresses: Mapping[str, str]) -> bool:
+        ending, needed = self.ending, self.ending.needed
+        names = [call.broker_name for call in self._made if not isinstance(call, Commit)]
+        request = broker_pb2.DescribeTransactionRequest(name=ending.transaction.name)
+        further = False
+        for calls, asked in (
+            (self._masters.calls, self._reached((name for name in names if name in needed), addresses)),
+            (self._others, self._reached((name for name in names if name not in needed), addresses)),
+        ):
+            answers, failures = calls.call_all(asked, lambda stub: stub.DescribeTransaction, request)
+            for name, error in failures.items():
+                ending.failed(name)
+                if calls is self._masters.calls:
+                    self._wait_for(name, error)
+            for name, answer in answers.items():
+                self._reasons.pop(name, None)
+                ending.described(name, _decision_from_wire(answer.decision) if answer.HasField("decision") else None)
+            further = further or bool(answers)
+        return further
+
+    def _commit(self, addresses: Mapping[str, str]) -> bool:
+        ending = self.ending
+        decisions = {call.broker_name: call.decision for call in self._made if isinstance(call, Commit)}
+        asked = self._reached(decisions, addresses)
+        requests = {
+            name: broker_pb2.CommitTransactionRequest(
+                name=ending.transaction.name, decision=_decision_to_wire(decisions[name])
+            )
+            for name in asked
+        }
+        answers, failures = self._masters.calls.call_each(asked, lambda stub: stub.CommitTransaction, requests)
+        further = bool(answers)
+        for name, answer in answers.items():
+            self._reasons.pop(name, None)
+            ending.committed(name, _decision_from_wire(answer.decision))
+        for name, error in failures.items():
+            if isinstance(error, TransactionExpired):
+                self._expired(name, decisions[name], error)
+                further = True
+                continue
+            self._wait_for(name, error)
+            further |= isinstance(error, DeadlineExceeded) and self._is_publishing(name, asked[name])
+        return further
+
+    def _reached(self, names: Iterable[str], addresses: Mapping[str, str]) -> dict[str, str]:
+        """Return the addresses of those that have a master now."""
+        reached = {}
+        for name in names:
+            if name in addresses:
+                reached[name] = addresses[name]
+            else:
+                self._reasons[name] = Unavailable("no name server knows a master of it")
+        return reached
+
+    def _wait_for(self, name: str, error: MiniMQError) -> None:
+        """Take in why a broker gave no answer; raise it when waiting does not change that."""
+        if not error.retriable:
+            raise type(error)(f"transaction {self.ending.transaction}: broker {name}: {error.message}")
+        self._reasons[name] = error
+
+    def _expired(self, name: str, decision: Decision, error: TransactionExpired) -> None:
+        transaction = self.ending.transaction
+        if decision.number < transaction.number:  # whoever committed that was told
+            log.warning(
+                "transactions: an earlier one stays without a part name=%s: %s", transaction.name, error.message
+            )
+            self.ending.cannot_catch_up(name)
+        elif self.ending.decision is None:
+            raise TransactionExpired(f"transaction {transaction} is not decided: {error.message}")
+        else:
+            raise TransactionExpired(
+                f"transaction {transaction} is decided, and broker {name} has lost its part of it: {error.message}"
+            )
+
+    def _is_publishing(self, name: str, address: str) -> bool:
+        """Return whether a broker that takes long has less left to publish than before."""
+        request = broker_pb2.DescribeTransactionRequest(name=self.ending.transaction.name)
+        answers, _ = self._masters.calls.call_all({name: address}, lambda stub: stub.DescribeTransaction, request)
+        if name not in answers:
+            return False
+        before, self._left[name] = self._left.get(name), answers[name].staged_bytes
+        return before is None or self._left[name] < before
+
+
+def _decision_to_wire(decision: Decision) -> broker_pb2.Decision:
+    parts = [
+        broker_pb2.BrokerPart(
+            broker_name=broker_name,
+            batches=[
+                broker_pb2.StagedBatches(producer_id=part.producer_id, sequences=part.sequences) for part in parts
+            ],
+        )
+        for broker_name, parts in groupby(decision.parts, key=lambda part: part.broker_name)
+    ]
+    return broker_pb2.Decision(number=decision.number, parts=parts, broker_names=decision.broker_names)
+
+
+def _decision_from_wire(message: broker_pb2.Decision) -> Decision:
+    parts = [
+        StagedPart(part.broker_name, batches.producer_id, tuple(batches.sequences))
+        for part in message.parts
+        for batches in part.batches
+    ]
+    return Decision(message.number, tuple(parts), tuple(message.broker_names))
