@@ -18,6 +18,7 @@ from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_common import daemon
+from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import MiniMQError
 from minimq_common.names import check_address
 from minimq_common.options import from_command_line
@@ -38,6 +39,7 @@ def main(context: click.Context, options: BrokerOptions) -> None:
     """
     context.obj = options
     if context.invoked_subcommand is None:
+        keep_freed_memory()
         daemon.run("broker", Broker(options), log_level=options.log_level, log_format=options.log_format)
 
 

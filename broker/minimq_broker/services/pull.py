@@ -227,18 +227,8 @@ class _Pull:
         self._offset = next_offset
         self._engine.counters.messages_out += sent
         self._engine.counters.bytes_out += size
-        return broker_pb2.PullFrame(
+        frame = broker_pb2.PullFrame(
             pull_id=self._request.pull_id,
-            batches=[
-                broker_pb2.StoredBatch(
-                    base_offset=batch.base_offset,
-                    store_timestamp_ms=batch.stored_ms,
-                    position=batch.position,
-                    batch=batch.data,
-                    count=batch.count,
-                )
-                for batch in batches
-            ],
             min_offset=first,
             max_offset=end,
             end=self._messages_left <= 0 or self._bytes_left <= 0,
@@ -248,6 +238,15 @@ class _Pull:
             now_ms=now_ms(),
             term=self._term,
         )
+        for batch in batches:  # made in its place: protobuf copies a message that it is given, by encoding it
+            frame.batches.add(
+                base_offset=batch.base_offset,
+                store_timestamp_ms=batch.stored_ms,
+                position=batch.position,
+                batch=batch.data,
+                count=batch.count,
+            )
+        return frame
 
     def _advice(self, position: int) -> int:
         """Return which slave should be read instead of this master: what is far behind comes from the disk."""
