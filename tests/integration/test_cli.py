@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -26,6 +27,7 @@ from minimq.cli.base import show_table, size_of
 from minimq.cli.main import main
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
+from minimq.receiving.pull_consumer import PullConsumer
 from support import fake_broker
 from support.command import COMMAND, Minimq, environment
 from support.waiting import wait_until
@@ -209,6 +211,24 @@ def test_a_new_group_begins_where_it_is_told(minimq: Minimq, topic: str, group: 
 
 def test_consume_has_a_format_and_no_output(minimq: Minimq, topic: str) -> None:
     assert "--format json" in minimq("consume", topic, "--group", "g", "--output", "json", status=2)
+
+
+@pytest.mark.parametrize(("flags", "wanted"), [([], True), (["--no-read-from-slaves"], False)])
+def test_slaves_are_read_unless_it_is_said(
+    cluster: LocalCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch, flags: list[str], wanted: bool
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    class Noted(PullConsumer):
+        def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of the class
+            made.append(options)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr("minimq.receiving.pull_consumer.PullConsumer", Noted)
+    arguments = ["--nameserver", cluster.nameserver, "consume", topic, "--group", group, "--exit-at-end", *flags]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert [options["read_from_slaves"] for options in made] == [wanted]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -70,6 +70,12 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
     show_default=True,
     help="The body alone, or one JSON object with everything for each message.",
 )
+@option(
+    "--read-from-slaves/--no-read-from-slaves",
+    default=True,
+    show_default=True,
+    help="Go on at a slave while a broker has no master that answers; the same for all members of the group.",
+)
 @click.option("--output", hidden=True, is_eager=True, expose_value=False, callback=_no_output, help="Other commands'.")
 @click.pass_obj
 def consume(  # noqa: PLR0913, PLR0917 - click passes each option
@@ -82,6 +88,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
     tags: str,
     where: str | None,
     shape: str,
+    read_from_slaves: bool,
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
@@ -96,7 +103,8 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
     """  # noqa: D301 - click's mark for lines that stay as they are
     from minimq.receiving.pull_consumer import PullConsumer
 
-    with stop_on_signal() as told, PullConsumer(nameserver, group=group, start=start) as consumer:
+    made = PullConsumer(nameserver, group=group, start=start, read_from_slaves=read_from_slaves)
+    with stop_on_signal() as told, made as consumer:
         check_allowed(nameserver, topic, Permission.READ)
         ends = _Ends(nameserver, topic, group, consumer) if exit_at_end else None
         consumer.subscribe(topic, tags, where)
