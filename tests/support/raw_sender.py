@@ -19,6 +19,8 @@ class RawSender:
 
     def __init__(self, address: str) -> None:
         self._link = BrokerLink(address)
+        #: All calls of the broker.
+        self.stub = self._link.stub
 
     def __enter__(self) -> RawSender:
         return self
@@ -26,14 +28,23 @@ class RawSender:
     def __exit__(self, *_: object) -> None:
         self._link.close()
 
-    def send(self, topic: str, batches: list[tuple[int, bytes]]) -> list[broker_pb2.AppendResult]:
+    def send(
+        self, topic: str, batches: list[tuple[int, bytes]], transaction: broker_pb2.Transaction | None = None
+    ) -> list[broker_pb2.AppendResult]:
         """Send batches to queues in one stream, and return the answers in the order of the batches.
+
+        Args:
+            topic: of all of them.
+            batches: queue ids and batches.
+            transaction: for which they are staged.
 
         Raises:
             Broken: the stream broke.
         """
         requests = [
-            broker_pb2.AppendRequest(request_id=index, topic=topic, queue_id=queue_id, batch=data)
+            broker_pb2.AppendRequest(
+                request_id=index, topic=topic, queue_id=queue_id, batch=data, transaction=transaction
+            )
             for index, (queue_id, data) in enumerate(batches)
         ]
         answered: dict[int, broker_pb2.AppendResult] = {}

@@ -195,7 +195,7 @@ class State:
         if batch.producer_id:
             self._remember(batch, position)
         elif batch.is_published:
-            self.transactions.publish()
+            self.transactions.publish(self.position)
 
     def _commit(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         self._move(group, offsets, forced=forced)
@@ -244,7 +244,7 @@ class State:
                 del table[key]
                 self.changed.add((kind, *key))
         self.changed.update(("producer", producer_id) for producer_id in self.producers.forget_topic(topic.topic_id))
-        self.transactions.forget_topic(topic.topic_id)
+        self.transactions.forget_topic(topic.topic_id, self.position)
 
     # ---- as rows, for the checkpoint -----------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class TransactionTable:
         changed: gets the rows that change.
 
     Attributes:
-        needed_from: log position from which on there may be something to publish.
+        needed_from: log position from which on there may be something to publish, also after a start or a cut.
         count, size: of the batches that are staged and not published yet, and bytes of their entries.
         unpublished: the names that have something to publish, and from which log position on; replaced as a whole.
     """
@@ -132,6 +132,8 @@ class TransactionTable:
         #: The name of which batches are published now.
         self.publishing = ""
         self.needed_from = NOTHING_NEEDED
+        #: What may have to be published again if the end of the log is lost: where that ended, and needed from where.
+        self._finished: list[tuple[int, int]] = []
         self.count = self.size = 0
         self.unpublished: dict[str, int] = {}
 
@@ -243,11 +245,11 @@ class TransactionTable:
         self._decision_bytes += len(decided.decision) - len(ending.decision)
         ending.at, ending.number, ending.decision = at, decided.number, decided.decision
         self._changed.add(("ended", name))
-        self._note(name, ending)
+        self._note(name, ending, at)
         self._forget_names()
 
-    def publish(self) -> None:
-        """Take note that the next batch of the name in `publishing` is published."""
+    def publish(self, at: int) -> None:
+        """Take note that the next batch of the name in `publishing` is published, by the entry at a log position."""
         ending = self._endings.get(self.publishing)
         if ending is None or ending.published == len(ending.batches):
             return
@@ -257,10 +259,10 @@ class TransactionTable:
         ending.published += 1
         self._changed.add(("ended", self.publishing))
         if ending.published == len(ending.batches):
-            self._note(self.publishing, ending)
+            self._note(self.publishing, ending, at)
 
-    def forget_topic(self, topic_id: int) -> None:
-        """Let go of all batches of a topic."""
+    def forget_topic(self, topic_id: int, at: int) -> None:
+        """Let go of all batches of a topic, which the entry at a log position deletes."""
         self._retain_open(lambda batch: batch.topic_id != topic_id)
         for name in self.unpublished:
             ending = self._endings[name]
@@ -271,7 +273,7 @@ class TransactionTable:
                 self.count -= len(waiting) - len(kept)
                 self.size -= sum(batch.size for batch in waiting) - sum(batch.size for batch in kept)
                 self._changed.add(("ended", name))
-                self._note(name, ending)
+                self._note(name, ending, at)
 
     def _retain_open(self, is_kept: Callable[[StagedBatch], bool]) -> None:
         for key, stage in [*self._stages.items()]:
@@ -296,15 +298,26 @@ class TransactionTable:
         self.count += sign * len(batches)
         self.size += sign * sum(batch.size for batch in batches)
 
-    def _note(self, name: str, ending: Ending) -> None:
-        """Take note of what a name has to publish."""
-        others = {other: position for other, position in self.unpublished.items() if other != name}
+    def _note(self, name: str, ending: Ending, at: int) -> None:
+        """Take note of what a name has to publish, by the entry at a log position."""
+        pins = self.unpublished.copy()
+        pin = pins.pop(name, NOTHING_NEEDED)
         if ending.published < len(ending.batches):
-            others[name] = min(batch.position for batch in ending.waiting)
+            pins[name] = min((pin, *(batch.position for batch in ending.waiting)))
         else:
             ending.batches, ending.published = [], 0
-        self.unpublished = others
-        self.needed_from = min(others.values(), default=NOTHING_NEEDED)
+            if pin != NOTHING_NEEDED:
+                self._finished.append((at, pin))
+        self.unpublished = pins
+        self._pin()
+
+    def _pin(self) -> None:
+        self.needed_from = min((NOTHING_NEEDED, *self.unpublished.values(), *(pin for _, pin in self._finished)))
+
+    def release(self, saved: int) -> None:
+        """Need no more what was published before a log position up to which the state is saved: it stays published."""
+        self._finished = [(at, pin) for at, pin in self._finished if at >= saved]
+        self._pin()
 
     def _forget_names(self) -> None:
         """Forget the names of which nothing was decided for longest, but none with something to publish."""
@@ -345,5 +358,5 @@ class TransactionTable:
         self.count += len(waiting)
         self.size += sum(batch.size for batch in waiting)
         self._decision_bytes += len(ending.decision)
-        self._note(name, ending)
+        self._note(name, ending, 0)
         self._ordered = False

@@ -89,6 +89,9 @@ class BrokerMetrics:
         yield histogram(f"{PREFIX}_commit_messages", "Messages in one transaction.", store.figures.messages)
         yield histogram(f"{PREFIX}_commit_bytes", "Bytes in one transaction.", store.figures.sizes)
         yield gauge(f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.pending_bytes)
+        staged = store.state.transactions
+        yield gauge(f"{PREFIX}_staged_batches", "Batches of transactions that readers do not see yet.", staged.count)
+        yield gauge(f"{PREFIX}_staged_bytes", "Bytes of these in the CommitLog.", staged.size)
         yield gauge(
             f"{PREFIX}_store_failed", "1 when nothing is stored until the broker is restarted.", store.has_failed
         )

@@ -55,7 +55,6 @@ class TransactionService:
         self._expiry_s = expiry_s
         self._clock_ms = clock_ms
         self._expire_at = 0.0
-        self._stopping = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         #: Why a name could not be published, so that it is said once.
@@ -123,8 +122,9 @@ class TransactionService:
         if missing:
             raise TransactionExpired(
                 f"broker {self._broker_name} has let go of {missing} of the batches of transaction {wanted.number} of "
-                f"{wanted.name!r}: they were staged too long ago, or their topic is gone; nothing is published, so "
-                "send them anew (--transaction-expiry and the retention of the broker say how long they are kept)"
+                f"{wanted.name!r} and publishes nothing of it: they were staged before what --transaction-expiry or"
+                " its retention allows, or their topic is gone; unless another broker has published its part, the "
+                "transaction can be made anew under a later number"
             )
 
     # ---- in the background ------------------------------------------------------------------------------
@@ -135,17 +135,17 @@ class TransactionService:
 
     async def stop(self) -> None:
         """Leave the rest to the next start, or to the next master. Idempotent."""
-        self._stopping = True
-        self.look()
-        if self._task is not None:
-            await self._task
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()  # it may wait for replicas that have gone
+            await asyncio.wait((task,))
 
     def look(self) -> None:
         """Look now: this broker may have begun to lead."""
         self._wake.set()
 
     async def _run(self) -> None:
-        while not self._stopping:
+        while True:
             try:
                 await self._once()
             except (SystemBusy, NotMaster) as error:
@@ -177,7 +177,7 @@ class TransactionService:
 
     async def _publish(self, name: str) -> None:
         published = 0
-        while not self._stopping and (more := await self._engine.publish(name)):
+        while more := await self._engine.publish(name):
             published += more
         if published:
             self._complaints.pop(name, None)

@@ -357,6 +357,7 @@ class Writer:
             if not self._confirmation.wait(self._to_save.position, patience_s):
                 return False
             self._checkpoint.save(self._to_save)
+            self.state.transactions.release(self._to_save.position)
             self._to_save = None
             self.figures.saved_at = time.monotonic()
         except lmdb.Error as error:

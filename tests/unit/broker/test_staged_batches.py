@@ -69,7 +69,7 @@ def test_what_is_staged_is_seen_once_it_is_published(store: OpenStore) -> None:
     assert set(store.grown) == {store.key("t", 0), store.key("t", 1)}
     assert [stored.stored_ms for stored in store.read("t", 1, 0)] == [store.clock.now_ms]
     table = store.state.transactions
-    assert (table.count, table.size, table.unpublished, table.needed_from) == (0, 0, {}, NOTHING_NEEDED)
+    assert (table.count, table.size, table.unpublished) == (0, 0, {})
     assert store.publish("x") == []
 
 

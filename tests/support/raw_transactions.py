@@ -1,0 +1,70 @@
+"""Transactions at one broker, as a test wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from minimq.transport.broker_link import BrokerLink
+from minimq_proto.v1 import broker_pb2
+from support.raw_sender import PATIENCE_S, RawSender
+
+
+def decision(number: int, parts: Mapping[str, Mapping[int, Iterable[int]]]) -> broker_pb2.Decision:
+    """Return a decision: the sequence numbers of each producer at each broker."""
+    return broker_pb2.Decision(
+        number=number,
+        parts=[
+            broker_pb2.BrokerPart(
+                broker_name=name,
+                batches=[
+                    broker_pb2.StagedBatches(producer_id=producer_id, sequences=sequences)
+                    for producer_id, sequences in batches.items()
+                ],
+            )
+            for name, batches in parts.items()
+        ],
+        broker_names=sorted(parts),
+    )
+
+
+class RawTransactions:
+    """The transactions of one name at one broker.
+
+    Args:
+        address: HOST:PORT of the broker.
+        name: of the transactions.
+        topic: to which batches go.
+    """
+
+    def __init__(self, address: str, name: str = "x", topic: str = "t") -> None:
+        self._link = BrokerLink(address)
+        self._sender = RawSender(address)
+        self._name = name
+        self._topic = topic
+
+    def __enter__(self) -> RawTransactions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sender.__exit__()
+        self._link.close()
+
+    def stage(self, number: int, batches: Sequence[tuple[int, bytes]]) -> list[broker_pb2.AppendResult]:
+        """Stage batches for queues, and return the answers."""
+        return self._sender.send(self._topic, list(batches), broker_pb2.Transaction(name=self._name, number=number))
+
+    def begin_commit(self, wanted: broker_pb2.Decision | None) -> Callable[[], broker_pb2.CommitTransactionResponse]:
+        """Begin to commit, and return a function that waits for the answer."""
+        request = broker_pb2.CommitTransactionRequest(name=self._name, decision=wanted)
+        return self._link.begin(self._link.stub.CommitTransaction, request, PATIENCE_S)
+
+    def commit(self, wanted: broker_pb2.Decision) -> broker_pb2.Decision:
+        """Commit, and return what is decided."""
+        return self.begin_commit(wanted)().decision
+
+    def describe(self) -> broker_pb2.DescribeTransactionResponse:
+        request = broker_pb2.DescribeTransactionRequest(name=self._name)
+        return self._link.call(self._link.stub.DescribeTransaction, request, PATIENCE_S)
+
+    def is_decided(self) -> bool:
+        return self.describe().HasField("decision")

@@ -1,0 +1,157 @@
+"""What a broker does for transactions by itself, with a real engine and store."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from minimq_broker.core.facts import StagedPart, TransactionDecided
+from minimq_broker.core.state import QueueKey
+from minimq_broker.core.transactions import TransactionId
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.transactions import TransactionService
+from minimq_broker.store.jobs import AppendJob
+from minimq_common import batch
+from minimq_common.errors import StoreFull
+from minimq_proto.v1 import broker_pb2
+from support.raw_transactions import decision
+from support.replica_engine import make_topic, with_engine
+from support.stores import PATIENCE_S, numbered_batch
+from support.waiting import wait_until
+
+
+async def stage(engine: Engine, number: int, sequence: int) -> None:
+    data = numbered_batch(7, sequence)
+    answer: asyncio.Queue[AppendJob] = asyncio.Queue()
+    transaction = TransactionId("x", number)
+    await engine.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait, transaction))
+    job = await answer.get()
+    assert job.error is None
+
+
+async def stage_and_decide(engine: Engine) -> QueueKey:
+    """Decide on a transaction of two batches, as a broker does that dies then."""
+    queue = await make_topic(engine)
+    await stage(engine, 0, 0)
+    await stage(engine, 0, 1)
+    decided = TransactionDecided("x", 0, b"", (StagedPart(7, (0, 1)),))
+    await engine.record(lambda _: decided)
+    return queue
+
+
+async def until_published(engine: Engine, queue: QueueKey) -> None:
+    await engine.arrival(queue, 1, 20.0)
+    assert engine.state.transactions.unpublished == {}
+    assert engine.store.bounds(queue) == (0, 2)
+
+
+def test_what_is_decided_is_published_by_whoever_leads_next(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        service = TransactionService(engine, "broker-a", 60.0)
+        service.start()
+        await engine.lead(1, waits_for_replicas=False)
+        await engine.follow()
+        await asyncio.sleep(0)
+        await engine.lead(2, waits_for_replicas=False)
+        queue = await stage_and_decide(engine)
+        service.look()
+        await until_published(engine, queue)
+        await service.stop()
+        await service.stop()
+
+    with_engine(tmp_path, test)
+
+
+def test_a_start_goes_on_with_it(tmp_path: Path) -> None:
+    async def first(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        await stage_and_decide(engine)
+
+    async def second(engine: Engine) -> None:
+        service = TransactionService(engine, "broker-a", 60.0)
+        service.start()
+        await engine.lead(2, waits_for_replicas=False)
+        await until_published(engine, engine.state.queue("t", 0))
+        await service.stop()
+
+    with_engine(tmp_path, first)
+    with_engine(tmp_path, second)
+
+
+def test_a_full_disk_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        queue = await stage_and_decide(engine)
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def refusal() -> StoreFull:
+            loop.call_soon_threadsafe(asked.set)
+            return StoreFull("no space is left for this test")
+
+        engine.store._writer.refusal = refusal
+        service = TransactionService(engine, "broker-a", 60.0)
+        service.start()
+        await asked.wait()
+        asked.clear()
+        service.look()
+        await asked.wait()
+        assert engine.store.bounds(queue) == (0, 0)
+        engine.store._writer.refusal = lambda: None
+        service.look()
+        await until_published(engine, queue)
+        await service.stop()
+
+    with_engine(tmp_path, test)
+    complaints = [record for record in caplog.records if "no space is left for this test" in record.getMessage()]
+    assert len(complaints) == 1
+
+
+def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
+    """Neither a decision nor what is published may be told of before it is confirmed."""
+
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        queue = await make_topic(engine)
+        await stage(engine, 0, 0)
+        await engine.follow()
+        await engine.lead(2, waits_for_replicas=True)
+        service = TransactionService(engine, "broker-a", 60.0)
+        wanted = decision(0, {"broker-a": {7: [0]}})
+        request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
+        commit = asyncio.create_task(service.commit(request))
+        look = asyncio.create_task(service.describe(broker_pb2.DescribeTransactionRequest(name="x")))
+        await asyncio.to_thread(wait_until, lambda: engine.state.transactions.ending("x"), PATIENCE_S)
+        end = engine.store.end
+        await asyncio.to_thread(engine.store.call, lambda: None)  # behind the look
+        await asyncio.sleep(0)
+        assert not commit.done()
+        assert not look.done()
+        engine.store.confirm(end)
+        assert (await look).decision == wanted
+        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, PATIENCE_S)
+        await asyncio.to_thread(engine.store.call, lambda: None)
+        await asyncio.sleep(0)
+        assert not commit.done()
+        assert engine.store.bounds(queue) == (0, 0)
+        engine.store.confirm(engine.store.end)
+        assert (await commit).decision == wanted
+        assert engine.store.bounds(queue) == (0, 1)
+
+    with_engine(tmp_path, test)
+
+
+def test_a_stop_does_not_wait_for_replicas(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        queue = await stage_and_decide(engine)
+        await engine.follow()
+        await engine.lead(2, waits_for_replicas=True)
+        service = TransactionService(engine, "broker-a", 60.0)
+        service.start()
+        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, PATIENCE_S)
+        await service.stop()
+
+    with_engine(tmp_path, test)

@@ -1,0 +1,254 @@
+"""The table of transactions: bounds, order, rows, and that whoever is told the same holds the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq_broker.core.facts import (
+    Fact,
+    PublicationBegun,
+    StagedPart,
+    TopicDeleted,
+    TopicSet,
+    TransactionDecided,
+    TransactionsExpired,
+)
+from minimq_broker.core.facts import Topic as TopicFact
+from minimq_broker.core.producers import Place
+from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
+from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId, TransactionTable
+from minimq_common.errors import TransactionEnded
+from support.states import transaction_rows
+
+SIZE = 10
+
+
+def staged(position: int, name: str = "x", number: int = 0, producer_id: int = 7, topic_id: int = 1) -> BatchStaged:
+    """A batch at a position, which is its sequence number as well."""
+    batch = StagedBatch(position, SIZE, topic_id, 0, 1_000 + position)
+    return BatchStaged(TransactionId(name, number), producer_id, position, batch)
+
+
+def decided(name: str, number: int, *parts: tuple[int, tuple[int, ...]], decision: bytes = b"d") -> TransactionDecided:
+    return TransactionDecided(name, number, decision, tuple(StagedPart(*part) for part in parts))
+
+
+def table(**bounds: int) -> TransactionTable:
+    return TransactionTable(set(), **bounds)
+
+
+def sequences(of: TransactionTable) -> list[int]:
+    """Return what waits for a decision."""
+    return sorted(
+        position
+        for position in range(100)
+        for name in "xyz"
+        for number in range(3)
+        for producer_id in (7, 8)
+        if of.find(TransactionId(name, number), producer_id, position)
+    )
+
+
+def test_those_who_staged_least_recently_go_first() -> None:
+    of = table(max_staged=4)
+    for position, producer_id in enumerate((7, 7, 8, 7, 8)):
+        of.apply(staged(position, producer_id=producer_id), position)
+    assert sequences(of) == [2, 4]
+    assert (of.count, of.size) == (2, 2 * SIZE)
+
+
+def test_the_order_outlives_a_checkpoint() -> None:
+    former, of = table(), table(max_staged=4)
+    for position, producer_id in enumerate((7, 8, 7, 8)):
+        former.apply(staged(position, producer_id=producer_id), position)
+    for key in (("x", 0, 8), ("x", 0, 7)):
+        of.load_stage(msgspec.to_builtins(former.stage_row(*key)), *key)
+    of.apply(staged(4, producer_id=9), 4)
+    assert sequences(of) == [1, 3]  # 7 had staged before 8
+
+
+def test_what_waits_to_be_published_is_in_no_bound() -> None:
+    of = table(max_staged=2, max_names=1)
+    for position in range(2):
+        of.apply(staged(position), position)
+    of.apply(decided("x", 0, (7, (1, 0))), 5)
+    for position in range(6, 8):
+        of.apply(staged(position, "y"), position)
+    of.apply(decided("y", 0, (7, (7, 6))), 8)
+    assert [batch.position for batch in of.next_to_publish("x", 1 << 20)] == [1, 0]
+    assert [batch.position for batch in of.next_to_publish("y", SIZE)] == [7]
+    assert of.unpublished == {"x": 0, "y": 6}
+
+
+def test_names_that_ended_least_recently_are_forgotten() -> None:
+    of = table(max_names=2)
+    for at, name in enumerate(("x", "y", "x", "z")):
+        of.apply(decided(name, at), at)
+    assert of.endings() == [("x", 2, 0), ("z", 3, 0)]
+    of.check_open(TransactionId("y", 0))
+    with pytest.raises(TransactionEnded):
+        of.check_open(TransactionId("x", 2))
+
+
+def test_decisions_are_bounded_by_their_size() -> None:
+    of = table(max_decision_bytes=100)
+    for number in range(5):  # a later one of the same name takes the place of the one before
+        of.apply(decided("x", number, decision=bytes(60)), number)
+    of.apply(decided("y", 0, decision=bytes(40)), 10)
+    assert [name for name, *_ in of.endings()] == ["x", "y"]
+    of.apply(decided("z", 0, decision=bytes(1)), 11)
+    assert [name for name, *_ in of.endings()] == ["y", "z"]
+    of.apply(decided("z", 1, decision=bytes(1000)), 12)
+    assert [name for name, *_ in of.endings()] == ["z"]
+
+
+def test_what_is_missing_of_a_decision() -> None:
+    of = table()
+    for position in range(3):
+        of.apply(staged(position), position)
+    wanted = decided("x", 0, (7, (0, 1, 2, 3)), (8, (0,)))
+    assert of.missing(wanted, 0) == 2
+    assert of.missing(wanted, 1) == 3
+    assert of.missing(decided("x", 1, (7, (0,))), 0) == 1
+
+
+def test_segments_are_needed_until_the_publication_is_saved() -> None:
+    of = table()
+    for position in (3, 5):
+        of.apply(staged(position), position)
+    assert of.needed_from == NOTHING_NEEDED
+    of.apply(decided("x", 0, (7, (5, 3))), 10)
+    of.apply(PublicationBegun("x", 0), 11)
+    of.publish(12)
+    assert of.needed_from == 3
+    of.apply(staged(14, number=1), 14)
+    of.apply(decided("x", 1, (7, (14,))), 15)
+    of.publish(16)
+    of.publish(17)
+    assert (of.needed_from, of.unpublished, of.count) == (3, {}, 0)
+    of.release(17)
+    assert of.needed_from == 3
+    of.release(18)
+    assert of.needed_from == NOTHING_NEEDED
+
+
+# ---- Whatever happens --------------------------------------------------------------------------------
+
+_numbers = st.integers(0, 2)
+_names = st.sampled_from("xyz")
+_producers = st.sampled_from([7, 8])
+_sequences = st.integers(0, 30)
+_actions = st.one_of(
+    st.tuples(st.just("stage"), _names, _numbers, _producers, _sequences, st.integers(0, 1)),
+    st.tuples(st.just("stage"), _names, _numbers, _producers, _sequences, st.integers(0, 1)),
+    st.tuples(
+        st.just("decide"),
+        _names,
+        _numbers,
+        st.dictionaries(_producers, st.lists(_sequences, max_size=12, unique=True), max_size=2),
+    ),
+    st.tuples(st.just("begin"), _names),
+    st.tuples(st.just("publish"), st.integers(1, 4)),
+    st.tuples(st.just("expire"), st.integers(0, 400)),
+    st.tuples(st.just("delete"), st.integers(0, 1)),
+    st.tuples(st.just("save")),
+    st.tuples(st.just("load")),
+)
+
+
+class Brokers:
+    """A state that lives on, one that is told the same, and one that is loaded from its rows again and again."""
+
+    def __init__(self) -> None:
+        self.states = [self.new() for _ in range(3)]
+        self.saved: dict[bytes, bytes] = {}
+        self.ended: dict[str, int] = {}
+        self.position = 0
+        for topic in range(2):
+            self.apply(TopicSet(TopicFact(f"t{topic}", topic + 1, 1, 1)))
+
+    @staticmethod
+    def new() -> State:
+        state = State()
+        state.transactions = TransactionTable(state.changed, max_staged=12, max_names=2, max_decision_bytes=20)
+        return state
+
+    def apply(self, effect: Effect) -> None:
+        self.position += SIZE
+        for state in self.states:
+            state.apply(effect, self.position)
+
+    def save(self) -> None:
+        state = self.states[2]
+        for row, value in state.changes():
+            key = msgspec.msgpack.encode(row)
+            if value is None:
+                self.saved.pop(key, None)
+            else:
+                self.saved[key] = msgspec.msgpack.encode(value)
+        state.saved()
+
+    def load(self) -> None:
+        self.save()
+        state = self.new()
+        for key, value in sorted(self.saved.items(), reverse=True):
+            state.load(msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
+        state.position = self.position
+        self.states[2] = state
+
+    def act(self, kind: str, *what: Any) -> None:  # noqa: ANN401 - as drawn
+        match kind, *what:
+            case "stage", name, number, producer_id, sequence, topic:
+                if number > self.ended.get(name, -1):
+                    batch = StagedBatch(self.position, SIZE, topic + 1, 0, self.position)
+                    self.apply(BatchStaged(TransactionId(name, number), producer_id, sequence, batch))
+            case "decide", name, number, parts:
+                if number > self.ended.get(name, -1):
+                    self.ended[name] = number
+                    self.apply(decided(name, number, *((key, tuple(value)) for key, value in parts.items())))
+            case "begin", name:
+                self.apply(PublicationBegun(name, 0))
+            case "publish", count:
+                for _ in range(count):
+                    place = Place(1, 0, 0, 0)
+                    self.apply(BatchApplied(QueueKey(1, 0), QueueEnd(1, 1), place, is_published=True))
+            case "delete", topic:
+                fact: Fact = TopicDeleted(f"t{topic}")
+                self.apply(fact)
+                self.apply(TopicSet(TopicFact(f"t{topic}", topic + 1, 1, 1)))
+            case "expire", before_ms:
+                self.apply(TransactionsExpired(before_ms))
+            case _:
+                getattr(self, kind)()
+
+    def check(self) -> None:
+        expected = transaction_rows(self.states[0].transactions)
+        for state in self.states[1:]:
+            assert transaction_rows(state.transactions) == expected
+        of = self.states[0].transactions
+        stages = [of.stage_row(*key) for key in of]
+        open_batches = [batch for stage in stages if stage for batch in stage.batches.values()]
+        waiting = [batch for name in of.unpublished for batch in of.next_to_publish(name, 1 << 40)]
+        assert len(open_batches) <= 12
+        assert of.count == len(open_batches) + len(waiting)
+        assert sum(of.of_name(name)[0] for name in "xyz") == of.count
+        assert len({batch.position for batch in open_batches + waiting}) == of.count
+        assert all(of.needed_from <= batch.position for batch in waiting)
+        assert all(key.number > self.ended.get(key.name, -1) for key in of)
+        kept = {name for name, *_ in of.endings()}
+        assert set(of.unpublished) <= kept
+        assert len(kept) <= max(2, 1 + len(of.unpublished))
+
+
+@given(st.lists(_actions, max_size=60))
+def test_whoever_is_told_the_same_holds_the_same(actions: list[tuple[Any, ...]]) -> None:
+    brokers = Brokers()
+    for action in actions:
+        brokers.act(*action)
+        brokers.check()
