@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Hashable
+from typing import TypeVar, cast
 
+from minimq import ProducerOptions
 from minimq.receiving.range_reader import RangeReader
+from minimq.sending.records_sender import RecordsSender
+from minimq.sending.transactions import TransactionEnds
+
+T = TypeVar("T")
 
 #: By process as well, because a forked process inherits this dictionary but must not use the connections in it.
-_readers: dict[tuple[int, str], RangeReader] = {}
+_kept: dict[Hashable, object] = {}
 
 
 def range_reader(nameserver: str) -> RangeReader:
@@ -16,8 +23,23 @@ def range_reader(nameserver: str) -> RangeReader:
     Raises:
         minimq.MiniMQError: an address is not HOST:PORT.
     """
-    key = os.getpid(), nameserver
-    reader = _readers.get(key)
-    if reader is None:
-        reader = _readers.setdefault(key, RangeReader(nameserver))
-    return reader
+    return _shared((RangeReader, nameserver), lambda: RangeReader(nameserver))
+
+
+def records_sender(nameserver: str, options: ProducerOptions) -> RecordsSender:
+    """Return this process's sender for a cluster and a way to send, kept as a reader is; raises as for that."""
+    return _shared((RecordsSender, nameserver, options), lambda: RecordsSender(nameserver, options))
+
+
+def transaction_ends(nameserver: str, patience_s: float) -> TransactionEnds:
+    """Return what ends transactions of this process at a cluster, kept as a reader is; raises as for that."""
+    return _shared(
+        (TransactionEnds, nameserver, patience_s), lambda: TransactionEnds(nameserver, patience_s=patience_s)
+    )
+
+
+def _shared(key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
+    kept = _kept.get((os.getpid(), *key))
+    if kept is None:
+        kept = _kept.setdefault((os.getpid(), *key), make())
+    return cast("T", kept)

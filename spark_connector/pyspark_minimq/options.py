@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
-from typing import TypeVar
 
 from pyspark_minimq import option_values
 from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription
 from pyspark_minimq.stream_planning import Limits
 
-T = TypeVar("T")
-
 #: Where a read begins or ends: at offsets, or in every queue at the first message stored at or after a moment.
 Position = Offsets | datetime
-
-
-class Mode(Enum):
-    """The two ways to read."""
-
-    BATCH = "spark.read"
-    STREAM = "spark.readStream"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of a read.
-
-    Attributes:
-        name: as in the documentation.
-        batch: default for `spark.read` as a user would write it, "" for none; None where there is no such option.
-        stream: the same for `spark.readStream`.
-    """
-
-    name: str
-    batch: str | None = ""
-    stream: str | None = ""
-
-    def default(self, mode: Mode) -> str | None:
-        """Return the default for one of the ways to read; None where there is no such option."""
-        return self.batch if mode is Mode.BATCH else self.stream
 
 
 OPTIONS = (
@@ -67,7 +37,7 @@ OPTIONS = (
     Option("consumerGroup", None, ""),
 )
 
-_BY_KEY = {option.name.lower(): option for option in OPTIONS}
+_TABLE = OptionTable(OPTIONS, "spark.read", "spark.readStream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +85,14 @@ def check_options(options: Mapping[str, str]) -> None:
 
     Spark asks for the columns before it tells which way it is going to be.
     """
-    _refuse_unknown(options, OPTIONS, "a read")
-    given = {name.lower() for name in options}
-    only_stream = any(_BY_KEY[key].batch is None for key in given & _BY_KEY.keys())
-    if only_stream:
+    _TABLE.refuse_unknown(options, "a read")
+    mode = _TABLE.mode_of(options)
+    if mode is Mode.STREAM:
         parse_stream_options(options)
-    elif any(_BY_KEY[key].stream is None for key in given & _BY_KEY.keys()):
+    elif mode is Mode.BATCH:
         parse_read_options(options)
     else:  # no other values are right for a stream than for a batch, but that it may begin at the end
-        _common(_Values(options, Mode.STREAM))
+        _common(_TABLE.values(options, Mode.STREAM))
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -135,7 +104,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         MinimqSourceError: an option is unknown, missing or malformed.
     """
-    read = _common(_Values(options, Mode.BATCH))
+    read = _common(_TABLE.values(options, Mode.BATCH))
     _refuse(
         "startingOffsets", read.starting, LATEST, "latest (-1), which cannot be a start", "earliest (-2) or offsets"
     )
@@ -145,7 +114,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Return the options of a streaming query; arguments and errors as for `parse_read_options`."""
-    values = _Values(options, Mode.STREAM)
+    values = _TABLE.values(options, Mode.STREAM)
     limits = Limits(
         max_offsets=values.get("maxOffsetsPerTrigger", option_values.count),
         max_bytes=values.get("maxBytesPerTrigger", option_values.size),
@@ -160,50 +129,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     return StreamOptions(_common(values), limits, values.get("consumerGroup", lambda _, text: text))
 
 
-class _Values:
-    """The options that were given, and the defaults of the others."""
-
-    def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
-        self._mode = mode
-        self._given = {name.lower(): value for name, value in options.items()}
-        known = [option for option in OPTIONS if option.default(mode) is not None]
-        elsewhere = [option.name for option in OPTIONS if option not in known and option.name.lower() in self._given]
-        if elsewhere:
-            other = Mode.STREAM if mode is Mode.BATCH else Mode.BATCH
-            raise MinimqSourceError(
-                f"option {_listed(elsewhere)} is for {other.value}: {mode.value} has {_names_of(known)}"
-            )
-        _refuse_unknown(options, known, mode.value)
-
-    def get(self, name: str, parse: Callable[[str, str], T]) -> T | None:
-        """Return the value of an option; None when it is not given and has no default."""
-        text = self._given.get(name.lower(), "").strip() or _BY_KEY[name.lower()].default(self._mode)
-        return parse(name, text) if text else None
-
-    def required(self, name: str, parse: Callable[[str, str], T]) -> T:
-        """Return the value of an option that has a default."""
-        value = self.get(name, parse)
-        assert value is not None
-        return value
-
-
-def _refuse_unknown(options: Iterable[str], known: Sequence[Option], reader: str) -> None:
-    """Raise `MinimqSourceError` when one of the names is not that of an option which the reader has."""
-    names = {option.name.lower(): option.name for option in known}
-    unknown = sorted(name for name in options if name.lower() not in names)
-    if unknown:
-        nearest = dict.fromkeys(
-            names[key] for name in unknown for key in difflib.get_close_matches(name.lower(), names, 1)
-        )
-        hint = f"did you mean {_listed(nearest)}? " if nearest else ""
-        raise MinimqSourceError(f"unknown option {_listed(unknown)}: {hint}{reader} has {_names_of(known)}")
-
-
-def _names_of(options: Iterable[Option]) -> str:
-    return ", ".join(option.name for option in options)
-
-
-def _common(values: _Values) -> ReadOptions:
+def _common(values: Values) -> ReadOptions:
     starting = values.get("startingTimestamp", option_values.moment)
     ending = values.get("endingTimestamp", option_values.moment)
     ending_offsets = values.get("endingOffsets", option_values.offsets)
@@ -219,7 +145,7 @@ def _common(values: _Values) -> ReadOptions:
     )
 
 
-def _subscription(values: _Values) -> Subscription:
+def _subscription(values: Values) -> Subscription:
     topic = values.get("topic", option_values.names)
     subscribe = values.get("subscribe", option_values.names)
     pattern = values.get("subscribePattern", option_values.pattern)
@@ -239,7 +165,3 @@ def _subscription(values: _Values) -> Subscription:
 def _refuse(option: str, position: Position, word: int, what: str, remedy: str) -> None:
     if position == word or (isinstance(position, Mapping) and word in position.values()):
         raise MinimqSourceError(f"{option} is {what}: a batch query would never read anything; write {remedy}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))

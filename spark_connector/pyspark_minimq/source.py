@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
+
+    from pyspark_minimq.option_table import Mode
+    from pyspark_minimq.write_options import WriteOptions
 
 
 class MinimqDataSource(DataSource):
-    """Reads topics into data frames.
+    """Reads topics into data frames, and writes data frames into topics.
 
     The options and the columns are described in docs/spark.md. Spark makes an object of this class in a process of its
-    own for each `load()`, and asks it for a schema and for a reader.
+    own for each `load()`, and asks it for a schema and for a reader; for each `save()` and `start()` it asks for a
+    writer.
     """
 
     @classmethod
@@ -60,16 +67,38 @@ class MinimqDataSource(DataSource):
 
         return MinimqStreamReader(parse_stream_options(self.options), checked_projection(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse `write`."""
-        _refuse("send from Python with minimq.Producer, for example in df.foreachPartition")
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a data frame.
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse `writeStream`."""
-        _refuse("send from Python with minimq.Producer, for example in foreachBatch")
+        Args:
+            schema: the columns of the data frame.
+            overwrite: whether what is there should be replaced, which it cannot be.
 
+        Raises:
+            MinimqSourceError: an option, a column or the mode is wrong.
+        """
+        from pyspark_minimq.option_table import Mode
+        from pyspark_minimq.sink import MinimqBatchWriter
 
-def _refuse(remedy: str) -> NoReturn:
-    from pyspark_minimq.errors import MinimqSourceError
+        return MinimqBatchWriter(self._write_options(schema, Mode.BATCH, overwrite=overwrite))
 
-    raise MinimqSourceError(f"minimq can be read, not written: {remedy}")
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes a stream; arguments and errors as for `writer`."""
+        from pyspark_minimq.option_table import Mode
+        from pyspark_minimq.sink import MinimqStreamWriter
+
+        return MinimqStreamWriter(self._write_options(schema, Mode.STREAM, overwrite=overwrite))
+
+    def _write_options(self, schema: StructType, mode: Mode, *, overwrite: bool) -> WriteOptions:
+        from pyspark_minimq.errors import MinimqSourceError
+        from pyspark_minimq.write_columns import check_columns
+        from pyspark_minimq.write_options import parse_write_options
+
+        if overwrite:
+            raise MinimqSourceError(
+                "messages are added to a topic and never replace others: write with mode 'append', a stream with "
+                "outputMode 'append' or 'update'"
+            )
+        options = parse_write_options(self.options, mode)
+        check_columns(schema, options.topic)
+        return options

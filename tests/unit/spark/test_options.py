@@ -21,9 +21,9 @@ from pyspark.sql.types import (
 )
 
 from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import (
     OPTIONS,
-    Mode,
     ReadOptions,
     check_options,
     parse_read_options,

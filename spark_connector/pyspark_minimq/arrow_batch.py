@@ -1,0 +1,222 @@
+"""From Arrow columns to batches as they are stored. Nothing is done row by row.
+
+It is `arrow.py` the other way round: Arrow's offsets and bytes are those of a batch, so a section is a buffer of Arrow,
+or as much of it as belongs to the rows. It is copied once, when the batch is put together.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minimq import MiniMQError
+from minimq.sending.columns import SEPARATOR, BatchColumns, Compression, Section, check_metadata, tag_section
+from pyspark_minimq.errors import MinimqSourceError
+
+if sys.byteorder != "little":  # pragma: no cover
+    raise ImportError("Arrow's numbers are taken as they are, which is right on little-endian machines only")
+
+#: Most rows in one batch.
+MOST_ROWS: Final = 1 << 16
+
+_NUL: Final = SEPARATOR.encode()
+_KEYS: Final = pa.list_(pa.string())
+
+
+def size_of(rows: pa.RecordBatch) -> int:
+    """Return how large a batch of rows would be in bytes, about."""
+    return int(rows.nbytes)
+
+
+def cut(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield all rows, at least one, in parts that each make a batch of at most so many bytes, or are one row."""
+    count, size = rows.num_rows, size_of(rows)
+    if count == 1 or (size <= batch_bytes and count <= MOST_ROWS):
+        yield rows
+        return
+    parts = min(max(-(-size // batch_bytes), -(-count // MOST_ROWS)), count)
+    bounds = [count * part // parts for part in range(parts + 1)]
+    for start, end in pairwise(bounds):
+        yield from cut(rows.slice(start, end - start), batch_bytes)
+
+
+def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression | None = None) -> BatchColumns:
+    """Return rows, at least one, as a batch.
+
+    Args:
+        rows: with the column `body`, and any of `tag`, `keys` and `properties`, of a type in `write_columns.py`.
+        max_body_bytes: largest body that is let through.
+        compression: of the batch; None for none.
+
+    Raises:
+        MinimqSourceError: a row makes no message; the text names its column.
+    """
+    sections = [b""] * len(Section)
+    largest = _bodies(sections, rows.column("body"), max_body_bytes)
+    names = rows.schema.names
+    hashes: list[int] | None = [0]
+    if "tag" in names:
+        hashes = _tags(sections, rows.column("tag"))
+    if "keys" in names:
+        _keys(sections, rows.column("keys"))
+    if "properties" in names:
+        _properties(sections, rows.column("properties"))
+    return BatchColumns(
+        sections=sections, count=rows.num_rows, largest_body=largest, tag_hashes=hashes, compression=compression
+    )
+
+
+def _bodies(sections: list[bytes], column: pa.Array, max_body_bytes: int) -> int:
+    """Fill in the bodies and return the size of the largest."""
+    if column.null_count:
+        raise _refused("body", "is null in a row: filter it out, or give it at least one byte")
+    sections[Section.BODY_OFFSETS], sections[Section.BODIES] = _variable(_small(column))
+    sizes = pc.min_max(pc.binary_length(column)).as_py()
+    if sizes["min"] == 0:
+        raise _refused("body", "is empty in a row: filter it out, or give it at least one byte")
+    if sizes["max"] > max_body_bytes:
+        raise _refused(
+            "body",
+            f"has {sizes['max']} bytes in a row, the limit is {max_body_bytes}: split it, or raise maxBodyBytes, and "
+            "--max-body-bytes of the brokers",
+        )
+    return int(sizes["max"])
+
+
+def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
+    """Fill in the tags and return their hashes."""
+    if column.null_count == len(column):
+        return [0]
+    encoded = _text("tag", column.fill_null("")).dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    tags = encoded.dictionary.take(order).to_pylist()
+    if tags == [""]:
+        return [0]
+    try:
+        sections[Section.TAG_DICTIONARY], hashes = tag_section(tags)
+    except MiniMQError as error:
+        raise _refused("tag", f"cannot be written: {error.message}") from None
+    if len(tags) > 1:
+        places = pc.sort_indices(order)  # of each tag in the sorted dictionary
+        codes = places.take(encoded.indices).cast(pa.uint8() if len(tags) <= 1 << 8 else pa.uint16())
+        sections[Section.TAG_CODES] = _fixed(codes)
+    return hashes
+
+
+def _keys(sections: list[bytes], column: pa.Array) -> None:
+    joined = column
+    if pa.types.is_list(column.type):
+        column = column.cast(_KEYS)
+        keys = column.flatten()
+        if keys.null_count:
+            raise _refused("keys", "has a key that is null: take it out with array_compact")
+        if len(keys) == 0:
+            return
+        _refuse_nul("keys", _text("keys", keys))
+        one_each = not column.null_count and pc.all(pc.equal(pc.list_value_length(column), 1)).as_py()
+        joined = keys if one_each else pc.binary_join(column, SEPARATOR)
+    else:
+        _refuse_nul("keys", _text("keys", column))
+    if joined.null_count == len(joined):
+        return
+    joined = _small(joined.fill_null("") if joined.null_count else joined)
+    if pc.max(pc.binary_length(joined)).as_py() == 0:
+        return
+    _check_metadata("keys", int(pc.max(pc.binary_length(joined)).as_py()), joined)
+    sections[Section.KEY_OFFSETS], sections[Section.KEYS] = _variable(joined)
+
+
+def _properties(sections: list[bytes], column: pa.Array) -> None:
+    if column.null_count:
+        column = column.take(pa.array(range(len(column))))  # so that a null has no entries
+    offsets = column.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    if first == last:
+        return
+    names = _text("properties", column.keys.slice(first, last - first))
+    values = column.items.slice(first, last - first)
+    if values.null_count:
+        raise _refused("properties", "has a value that is null: take it out with map_filter")
+    values = _text("properties", values)
+    offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
+    sections[Section.PROPERTY_OFFSETS] = _fixed(offsets)
+    sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _variable(names)
+    sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _variable(values)
+    # Characters are counted where there could be too many: there are never more than bytes.
+    if _largest_sum(offsets, pc.add(pc.binary_length(names), pc.binary_length(values))) >= _WORTH_COUNTING:
+        characters = _largest_sum(offsets, pc.add(pc.utf8_length(names), pc.utf8_length(values)))
+        _limit("properties", characters)
+
+
+#: Bytes from which on characters are counted; below it there cannot be too many.
+_WORTH_COUNTING: Final = 1 << 15
+
+
+def _check_metadata(column: str, largest_bytes: int, texts: pa.Array) -> None:
+    if largest_bytes >= _WORTH_COUNTING:
+        _limit(column, pc.max(pc.utf8_length(texts)).as_py())
+
+
+def _limit(column: str, characters: int) -> None:
+    try:
+        check_metadata(characters, column)
+    except MiniMQError as error:
+        raise _refused(column, f"cannot be written: {error.message}") from None
+
+
+def _largest_sum(offsets: pa.Array, lengths: pa.Array) -> int:
+    """Return the largest sum of lengths between two neighbouring offsets."""
+    ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))])
+    bounds = ends.take(offsets)
+    return int(pc.max(pc.subtract(bounds[1:], bounds[:-1])).as_py())
+
+
+def _refuse_nul(column: str, texts: pa.Array) -> None:
+    _, content = _variable(texts)
+    if _NUL in bytes(content):
+        raise _refused(column, "has a NUL character in a row: replace it")
+
+
+def _text(name: str, column: pa.Array) -> pa.Array:
+    """Return a column of text with offsets of 32 bits. Spark does not see to it that text is UTF-8."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raise _refused(name, "is no text in UTF-8 in a row: repair it with make_valid_utf8") from None
+    return _small(column)
+
+
+def _small(column: pa.Array) -> pa.Array:
+    """Return a column of text or bytes with offsets of 32 bits."""
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.string())
+    return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
+
+
+def _variable(column: pa.Array) -> tuple[bytes, bytes]:
+    """Return offsets, from 0 on, and bytes of a column of text or bytes without nulls."""
+    count = len(column)
+    if count == 0:
+        return bytes(4), b""
+    _, offsets, content = column.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=column.offset)
+    first, last = ends[0].as_py(), ends[count].as_py()
+    if first:
+        ends = pc.subtract(ends, pa.scalar(first, pa.int32()))
+    return _fixed(ends), b"" if content is None else content.slice(first, last - first)
+
+
+def _fixed(numbers: pa.Array) -> bytes:
+    """Return the bytes of numbers."""
+    width = numbers.type.bit_width // 8
+    buffer: bytes = numbers.buffers()[1].slice(numbers.offset * width, len(numbers) * width)
+    return buffer
+
+
+def _refused(column: str, reason: str) -> MinimqSourceError:
+    return MinimqSourceError(f"column {column!r} {reason}")

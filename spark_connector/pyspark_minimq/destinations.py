@@ -1,0 +1,137 @@
+"""Where rows go: parts of an Arrow batch by topic and queue. Rows for one queue keep their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minimq import MessageQueue
+from pyspark_minimq.arrow_hash import key_hashes
+from pyspark_minimq.errors import MinimqSourceError
+
+#: Returns the queues of a topic over which rows are spread, sorted.
+Queues = Callable[[str], Sequence[MessageQueue]]
+
+#: What becomes part of a message.
+_CONTENT: Final = ("body", "tag", "keys", "properties")
+#: The last queue that a topic can have.
+_MOST_QUEUES: Final = (1 << 31) - 1
+
+
+class Destination(NamedTuple):
+    """Where messages go together: a topic, and the queue when they must go to one."""
+
+    topic: str
+    queue: MessageQueue | None
+
+
+class Destinations:
+    """Sorts rows by where they go.
+
+    Args:
+        topic: of all rows; None when a column says it.
+        queues: looks queues up. Asked only for rows that have a key or the number of a queue.
+    """
+
+    def __init__(self, topic: str | None, queues: Queues) -> None:
+        self._topic = topic
+        self._queues = queues
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[Destination, pa.RecordBatch]]:
+        """Yield the rows of a batch, which has at least one, by destination, without the columns that say it.
+
+        Raises:
+            MinimqSourceError: a row says no topic, or a queue that there cannot be.
+            MiniMQError: the queues of a topic cannot be looked up.
+        """
+        named = {name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        if "value" in named:
+            named["body"] = named.pop("value")
+        content = pa.RecordBatch.from_pydict({name: named[name] for name in _CONTENT if name in named})
+        where = {name: named[name] for name in ("queue_id", "broker_name", "sharding_key") if name in named}
+        if self._topic is not None:
+            yield from self._by_queue(self._topic, content, where)
+            return
+        if named["topic"].null_count:
+            raise MinimqSourceError('column \'topic\' is null in a row: fill it, or add .option("topic", "NAME")')
+        topics = named["topic"].dictionary_encode()
+        names = topics.dictionary.to_pylist()
+        for code, rows in _grouped(topics.indices):
+            yield from self._by_queue(
+                names[code], _taken(content, rows), {name: _taken(column, rows) for name, column in where.items()}
+            )
+
+    def _by_queue(
+        self, topic: str, content: pa.RecordBatch, where: dict[str, pa.Array]
+    ) -> Iterator[tuple[Destination, pa.RecordBatch]]:
+        if all(column.null_count == len(column) for column in where.values()):
+            yield Destination(topic, None), content
+            return
+        queues = list(self._queues(topic))
+        if not queues:
+            raise MinimqSourceError(
+                f"topic {topic} has no queue that takes messages: see `minimq topic describe {topic}`"
+            )
+        chosen = [pa.nulls(content.num_rows, pa.int32())]
+        if "sharding_key" in where:
+            chosen.insert(0, _modulo(key_hashes(where["sharding_key"]), len(queues)))
+        if "queue_id" in where:
+            chosen.insert(0, _numbered(where["queue_id"], len(queues)))
+            if "broker_name" in where:
+                chosen.insert(0, _named(where["broker_name"], where["queue_id"], topic, queues))
+        for code, rows in _grouped(pc.coalesce(*chosen, pa.scalar(-1, pa.int32()))):
+            yield Destination(topic, queues[code] if code >= 0 else None), _taken(content, rows)
+
+
+def _numbered(ids: pa.Array, count: int) -> pa.Array:
+    """Return which of all queues is meant by a number, which may be larger."""
+    ids = ids.cast(pa.int64())
+    if ids.null_count < len(ids):
+        lowest, highest = pc.min_max(ids).as_py().values()
+        if not 0 <= lowest <= highest <= _MOST_QUEUES:
+            wrong = lowest if lowest < 0 else highest
+            raise MinimqSourceError(f"column 'queue_id' is {wrong} in a row: it must be from 0 to {_MOST_QUEUES}")
+    return _modulo(ids, count)
+
+
+def _named(brokers: pa.Array, ids: pa.Array, topic: str, queues: list[MessageQueue]) -> pa.Array:
+    """Return which queue is meant by a broker and a number, null where one is null; unknown queues are added."""
+    places = {(queue.broker_name, queue.queue_id): place for place, queue in enumerate(queues)}
+    encoded = brokers.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    both = pc.add(pc.multiply(encoded.indices.cast(pa.int64()), 1 << 32), ids.cast(pa.int64())).dictionary_encode()
+    found = []
+    for pair in both.dictionary.to_pylist():
+        key = names[pair >> 32], pair & 0xFFFF_FFFF
+        if key not in places:
+            # It may be away, or there since a moment ago: the sender waits for it, and says so when it waits in vain.
+            places[key] = len(queues)
+            queues.append(MessageQueue(topic, *key))
+        found.append(places[key])
+    return pa.array(found, pa.int32()).take(both.indices)
+
+
+def _modulo(numbers: pa.Array, divisor: int) -> pa.Array:
+    whole = pc.multiply(pc.divide(numbers, divisor), divisor)
+    return pc.subtract(numbers, whole).cast(pa.int32())
+
+
+def _grouped(codes: pa.Array) -> Iterator[tuple[int, pa.Array | None]]:
+    """Yield each code and the places where it stands, in their order; None for all."""
+    bounds = pc.min_max(codes).as_py()
+    if bounds["min"] == bounds["max"]:
+        yield bounds["min"], None
+        return
+    order = pc.array_sort_indices(codes)  # which is stable
+    runs = pc.run_end_encode(codes.take(order))
+    start = 0
+    for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield code, order[start:end]
+        start = end
+
+
+def _taken(rows: pa.RecordBatch | pa.Array, places: pa.Array | None) -> pa.RecordBatch | pa.Array:
+    return rows if places is None else rows.take(places)

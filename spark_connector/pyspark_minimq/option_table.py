@@ -1,0 +1,130 @@
+"""Options as Spark hands them on: which there are, their defaults, and what is said of one that there is not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from pyspark_minimq.errors import MinimqSourceError
+
+T = TypeVar("T")
+
+
+class Mode(Enum):
+    """The two ways to read or to write."""
+
+    BATCH = "batch"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a read or of a write.
+
+    Attributes:
+        name: as in the documentation.
+        batch: default for `spark.read` or `df.write` as a user would write it, "" for none; None where there is no
+            such option.
+        stream: the same for `spark.readStream` or `df.writeStream`.
+    """
+
+    name: str
+    batch: str | None = ""
+    stream: str | None = ""
+
+    def default(self, mode: Mode) -> str | None:
+        """Return the default for one of the two ways; None where there is no such option."""
+        return self.batch if mode is Mode.BATCH else self.stream
+
+
+class OptionTable:
+    """The options of reads, or those of writes.
+
+    Args:
+        options: all that there are.
+        batch: how a user calls the way in batches.
+        stream: how a user calls the way in streams.
+    """
+
+    def __init__(self, options: Sequence[Option], batch: str, stream: str) -> None:
+        self._options = options
+        self._ways = {Mode.BATCH: batch, Mode.STREAM: stream}
+        self._by_key = {option.name.lower(): option for option in options}
+
+    def values(self, given: Mapping[str, str], mode: Mode) -> Values:
+        """Return the values of one way.
+
+        Raises:
+            MinimqSourceError: one that is given is unknown, or is for the other way.
+        """
+        known = {key: option for key, option in self._by_key.items() if option.default(mode) is not None}
+        elsewhere = [option.name for key, option in self._by_key.items() if key not in known and _has(given, key)]
+        if elsewhere:
+            other = Mode.STREAM if mode is Mode.BATCH else Mode.BATCH
+            raise MinimqSourceError(
+                f"option {_listed(elsewhere)} is for {self._ways[other]}: {self._ways[mode]} has "
+                f"{_names_of(known.values())}"
+            )
+        self._refuse_unknown(given, known.values(), self._ways[mode])
+        return Values(given, {key: option.default(mode) or "" for key, option in known.items()})
+
+    def refuse_unknown(self, given: Mapping[str, str], what: str) -> None:
+        """Raise `MinimqSourceError` when one that is given is not there in either way."""
+        self._refuse_unknown(given, self._options, what)
+
+    def mode_of(self, given: Mapping[str, str]) -> Mode | None:
+        """Return the only way that has all options that are given; None when that does not say which."""
+        options = [self._by_key[name.lower()] for name in given if name.lower() in self._by_key]
+        if any(option.batch is None for option in options):
+            return Mode.STREAM
+        return Mode.BATCH if any(option.stream is None for option in options) else None
+
+    @staticmethod
+    def _refuse_unknown(given: Iterable[str], known: Iterable[Option], what: str) -> None:
+        names = {option.name.lower(): option.name for option in known}
+        unknown = sorted(name for name in given if name.lower() not in names)
+        if unknown:
+            nearest = dict.fromkeys(
+                names[key] for name in unknown for key in difflib.get_close_matches(name.lower(), names, 1)
+            )
+            hint = f"did you mean {_listed(nearest)}? " if nearest else ""
+            raise MinimqSourceError(f"unknown option {_listed(unknown)}: {hint}{what} has {', '.join(names.values())}")
+
+
+class Values:
+    """The options that were given, and the defaults of the others.
+
+    Args:
+        given: by name, in any case.
+        defaults: by name in lower case, "" for none.
+    """
+
+    def __init__(self, given: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._defaults = defaults
+
+    def get(self, name: str, parse: Callable[[str, str], T]) -> T | None:
+        """Return the value of an option; None when it is not given and has no default, or is for the other way."""
+        text = self._given.get(name.lower(), "").strip() or self._defaults.get(name.lower())
+        return parse(name, text) if text else None
+
+    def required(self, name: str, parse: Callable[[str, str], T]) -> T:
+        """Return the value of an option that has a default."""
+        value = self.get(name, parse)
+        assert value is not None
+        return value
+
+
+def _has(given: Iterable[str], key: str) -> bool:
+    return any(name.lower() == key for name in given)
+
+
+def _names_of(options: Iterable[Option]) -> str:
+    return ", ".join(option.name for option in options)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

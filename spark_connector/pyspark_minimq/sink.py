@@ -1,0 +1,99 @@
+"""Writing data frames and streams."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from minimq import MiniMQError
+from minimq.sending.decisions import Transaction
+from pyspark_minimq.connections import transaction_ends
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.write_options import WriteOptions
+from pyspark_minimq.writing import Written, write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: As a task knows them: the id of the query, the same after every restart from its checkpoint, and of the micro-batch.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+class MinimqBatchWriter(DataSourceArrowWriter):
+    """Writes a data frame. One object is made for it, which is copied to the tasks.
+
+    Args:
+        options: of the write.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        #: Of its own, since a data frame is written once: nobody else goes on from it.
+        self._transaction = Transaction(f"spark-batch-{uuid.uuid4()}", 0) if options.transactional else None
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a partition, in a task; raises `MinimqSourceError`."""
+        return write(self._options, iterator, self._transaction)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks have staged, if they have; raises `MinimqSourceError`."""
+        _end(self._options, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Leave what is staged to expire. Rows that are there for all to see stay: see the documentation."""
+
+
+class MinimqStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream. Objects come and go; the micro-batch that belongs together is known from its number.
+
+    Args:
+        options: of the write.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a partition, in a task; raises `MinimqSourceError`."""
+        return write(self._options, iterator, _current_transaction() if self._options.transactional else None)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish what the tasks have staged, if they have; raises `MinimqSourceError`."""
+        _end(self._options, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave what is staged: it is let go of when the micro-batch, written anew, is committed, or expires."""
+
+
+def _current_transaction() -> Transaction:
+    """Return that of the micro-batch to which the task of this process belongs."""
+    context = TaskContext.get()
+    query = context.getLocalProperty(_QUERY_ID) if context is not None else None
+    batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+    if query is None or batch is None:
+        raise MinimqSourceError(
+            "Spark does not tell this task its query and micro-batch, by which repetitions are recognized: "
+            "set transactional=false, which stores each row at least once"
+        )
+    return Transaction(f"spark-{query}", int(batch))
+
+
+def _end(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Publish what was staged under one transaction."""
+    written = [message for message in messages if isinstance(message, Written)]
+    transaction = next((message.transaction for message in written), None)
+    parts = [part for message in written for part in message.parts]
+    decided = any(message.decided for message in written)
+    if transaction is None or not (parts or decided):  # nothing to publish
+        return
+    topics = frozenset[str]().union(*(message.topics for message in written))
+    try:
+        ends = transaction_ends(options.nameserver, options.commit_timeout_s)
+        ends.commit(transaction, topics, parts, decided=decided)
+    except MiniMQError as error:
+        raise MinimqSourceError(error.message.splitlines()[0]) from None

@@ -1,0 +1,90 @@
+"""The options of a write: checked before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast, get_args
+
+from minimq import MiniMQError, ProducerOptions
+from minimq.sending.producer_options import CompressionName
+from pyspark_minimq import option_values
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.option_table import Mode, Option, OptionTable
+
+WRITE_OPTIONS: Final = (
+    Option("nameserver", "127.0.0.1:9876", "127.0.0.1:9876"),
+    Option("topic"),
+    Option("transactional", "false", "true"),
+    Option("compression", "none", "none"),
+    Option("maxBodyBytes", "4m", "4m"),
+    Option("sendTimeout", "60s", "60s"),
+    Option("commitTimeout", "60s", "60s"),
+)
+
+_TABLE = OptionTable(WRITE_OPTIONS, "df.write", "df.writeStream")
+
+#: Spark hands on what is meant for itself as well.
+_OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What becomes of rows.
+
+    Attributes:
+        nameserver: HOST:PORT of each, separated by commas.
+        topic: where all rows go; None when a column says it.
+        transactional: whether all rows of a micro-batch, or of a batch, are published at once, and once only.
+        producer: how they are sent.
+        commit_timeout_s: seconds to wait for brokers that are away when a transaction ends.
+    """
+
+    nameserver: str
+    topic: str | None
+    transactional: bool
+    producer: ProducerOptions
+    commit_timeout_s: float
+
+
+def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
+    """Return the options of a write.
+
+    Args:
+        options: as Spark hands them on: all values are text, and upper and lower case of the names make no difference.
+        mode: which of the two ways to write it is.
+
+    Raises:
+        MinimqSourceError: an option is unknown or malformed.
+    """
+    values = _TABLE.values({name: text for name, text in options.items() if name.lower() not in _OF_SPARK}, mode)
+    max_body_bytes = values.required("maxBodyBytes", option_values.size)
+    try:
+        producer = ProducerOptions(
+            send_timeout_s=values.required("sendTimeout", _above_zero),
+            max_body_bytes=max_body_bytes,
+            compression=values.required("compression", _compression),
+        )
+    except MiniMQError as error:  # a body that no broker takes
+        raise MinimqSourceError(f"maxBodyBytes is {max_body_bytes}: {error.message}") from None
+    return WriteOptions(
+        nameserver=values.required("nameserver", lambda _, text: text),
+        topic=values.get("topic", lambda _, text: text),
+        transactional=values.required("transactional", option_values.flag),
+        producer=producer,
+        commit_timeout_s=values.required("commitTimeout", _above_zero),
+    )
+
+
+def _compression(option: str, text: str) -> CompressionName:
+    choices = get_args(CompressionName)
+    if text.lower() not in choices:
+        raise MinimqSourceError(f"{option} is {text!r}: write {' or '.join(choices)}")
+    return cast("CompressionName", text.lower())
+
+
+def _above_zero(option: str, text: str) -> float:
+    seconds = option_values.duration(option, text)
+    if not seconds:
+        raise MinimqSourceError(f"{option} is {text!r}: write a time above 0")
+    return seconds

@@ -1,0 +1,212 @@
+"""Batches that are made of Arrow columns are those that are made of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from minimq import Message
+from minimq_common import batch_builder
+from minimq_common.batch import RecordBatch
+from minimq_common.batch_columns import MAX_METADATA
+from minimq_common.compression import Compression
+from pyspark_minimq.arrow_batch import MOST_ROWS, cut, size_of, to_batch
+from pyspark_minimq.errors import MinimqSourceError
+
+BORN_MS, PRODUCER, SEQUENCE, UNSETTLED = 1_700_000_000_123, 0xFEDCBA9876543210, 7, 3
+MOST_BYTES = 1 << 20
+
+STRINGS = pa.list_(pa.string())
+PROPERTIES = pa.map_(pa.string(), pa.string())
+
+text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
+name = text.filter(bool)
+messages = st.builds(
+    Message,
+    topic=st.just("orders"),
+    body=st.binary(min_size=1, max_size=40),
+    tag=st.none() | name,
+    keys=st.lists(name, max_size=3),
+    properties=st.dictionaries(name, text, max_size=3),
+)
+PLAIN = Message("orders", b"x")
+
+
+def rows_of(sent: Sequence[Message], *, nulls: bool = False, large: bool = False) -> pa.RecordBatch:
+    """Return messages as a data frame would have them; with `nulls` for what is empty."""
+    lists = [list(message.keys) for message in sent]
+    maps = [list(message.properties.items()) for message in sent]
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "body": pa.array([message.body for message in sent], pa.large_binary() if large else pa.binary()),
+            "tag": pa.array([message.tag for message in sent], pa.large_string() if large else pa.string()),
+            "keys": pa.array(
+                [keys or (None if nulls else []) for keys in lists], pa.list_(pa.large_string()) if large else STRINGS
+            ),
+            "properties": pa.array(
+                [entries or (None if nulls else []) for entries in maps],
+                pa.map_(pa.large_string(), pa.large_string()) if large else PROPERTIES,
+            ),
+        }
+    )
+    rows.validate(full=True)
+    return rows
+
+
+def encoded(rows: pa.RecordBatch, compression: Compression | None = None) -> bytes:
+    return to_batch(rows, MOST_BYTES, compression).build(BORN_MS, PRODUCER, SEQUENCE, UNSETTLED)
+
+
+def expected(sent: Sequence[Message], compression: Compression | None = None) -> bytes:
+    builder = batch_builder.BatchBuilder(MOST_BYTES, compression)
+    builder.add(sent)
+    return builder.build(BORN_MS, PRODUCER, SEQUENCE, UNSETTLED)
+
+
+def refusal(column: pa.Array, name: str = "body") -> str:
+    columns = {"body": pa.array([b"x"] * len(column)), name: column}
+    with pytest.raises(MinimqSourceError) as caught:
+        to_batch(pa.RecordBatch.from_pydict(columns), MOST_BYTES)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"column '{name}' ")
+    return str(caught.value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sent=st.lists(messages, min_size=1, max_size=30),
+    before=st.lists(messages, max_size=3),
+    after=st.lists(messages, max_size=3),
+    nulls=st.booleans(),
+    large=st.booleans(),
+)
+@example(sent=[PLAIN], before=[], after=[], nulls=True, large=False)
+@example(
+    sent=[Message("orders", b"x", keys=["a"]), Message("orders", b"y", keys=["b"])],
+    before=[PLAIN],
+    after=[],
+    nulls=False,
+    large=False,
+)
+def test_columns_become_the_same_batch_as_messages(
+    sent: list[Message], before: list[Message], after: list[Message], nulls: bool, large: bool
+) -> None:
+    rows = rows_of([*before, *sent, *after], nulls=nulls, large=large).slice(len(before), len(sent))
+    assert encoded(rows) == expected(sent)
+
+
+@given(sent=st.lists(messages, min_size=20, max_size=60))
+@settings(max_examples=20, deadline=None)
+def test_batches_are_compressed_like_those_of_messages(sent: list[Message]) -> None:
+    always = Compression(above_bytes=1)
+    assert encoded(rows_of(sent), always) == expected(sent, always)
+
+
+def test_many_distinct_tags() -> None:
+    sent = [Message("orders", b"x", tag=f"tag-{number * 7919 % 300}") for number in range(1000)]
+    assert encoded(rows_of(sent)) == expected(sent)
+
+
+def test_one_key_as_text_is_a_list_of_one() -> None:
+    keys = pa.array(["a", None, "", "ö"])
+    rows = pa.RecordBatch.from_pydict({"body": pa.array(["1", "2", "3", "4"]), "keys": keys})
+    opened = RecordBatch(encoded(rows))
+    assert [opened.keys(index) for index in range(4)] == [("a",), (), (), ("ö",)]
+    assert opened.bodies() == [b"1", b"2", b"3", b"4"]
+
+
+def test_columns_of_nulls_are_as_good_as_none() -> None:
+    count = 3
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "body": pa.array([b"x"] * count),
+            "tag": pa.nulls(count, pa.string()),
+            "keys": pa.nulls(count, STRINGS),
+            "properties": pa.nulls(count, PROPERTIES),
+        }
+    )
+    assert encoded(rows) == expected([PLAIN] * count)
+    single = pa.RecordBatch.from_pydict({"body": rows.column("body"), "keys": pa.nulls(count, pa.string())})
+    assert encoded(single) == expected([PLAIN] * count)
+
+
+def test_a_null_may_hide_entries() -> None:
+    hidden = pa.MapArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()), pa.array(["a", "b", "c"]), pa.array(["1", "2", "3"]),
+        mask=pa.array([False, True, False]),
+    )  # fmt: skip
+    rows = pa.RecordBatch.from_pydict({"body": pa.array([b"x"] * 3), "properties": hidden})
+    opened = RecordBatch(encoded(rows))
+    assert [opened.properties(index) for index in range(3)] == [{"a": "1"}, {}, {"c": "3"}]
+
+
+# ---- What is refused -----------------------------------------------------------------------------
+
+
+def test_bodies_that_are_refused() -> None:
+    assert "is null in a row" in refusal(pa.array([b"x", None]))
+    assert "is empty in a row" in refusal(pa.array([b"x", b""]))
+    assert f"has {MOST_BYTES + 1} bytes in a row, the limit is {MOST_BYTES}" in refusal(
+        pa.array([b"x", bytes(MOST_BYTES + 1)])
+    )
+    assert to_batch(pa.RecordBatch.from_pydict({"body": pa.array([bytes(MOST_BYTES)])}), MOST_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("tag", pa.array(["a\0b"])),
+        ("keys", pa.array(["a\0b"])),
+        ("keys", pa.array([["x"], ["a\0b", "c"]], STRINGS)),
+    ],
+)
+def test_nul_characters_are_refused(name: str, column: pa.Array) -> None:
+    assert "NUL character" in refusal(column, name)
+
+
+@pytest.mark.parametrize("name", ["tag", "keys", "properties"])
+def test_what_is_not_utf_8_is_refused(name: str) -> None:
+    wrong = pa.array([b"a\xff"]).view(pa.string())
+    column = wrong if name != "properties" else pa.MapArray.from_arrays([0, 1], pa.array(["a"]), wrong)
+    assert "is no text in UTF-8 in a row" in refusal(column, name)
+
+
+def test_nulls_in_lists_and_maps_are_refused() -> None:
+    assert "has a key that is null" in refusal(pa.array([["a"], [None, "b"]], STRINGS), "keys")
+    assert "has a value that is null" in refusal(pa.array([[("a", None)]], PROPERTIES), "properties")
+
+
+@pytest.mark.parametrize("letter", ["x", "ü"])
+def test_keys_and_properties_have_a_limit_in_characters(letter: str) -> None:
+    half = letter * (MAX_METADATA // 2)  # an odd number: a separator, or a letter more, fits as well
+    for good in ([half, half], [letter * MAX_METADATA]):
+        assert encoded(rows_of([Message("orders", b"x", keys=good)]))
+    assert encoded(rows_of([PLAIN, Message("orders", b"x", properties={half: half + letter})]))
+    assert f"have {MAX_METADATA + 1} characters" in refusal(pa.array([[], [half, half + letter]], STRINGS), "keys")
+    too_large = pa.array([[], [(half, half), (letter, letter)]], PROPERTIES)
+    assert f"have {MAX_METADATA + 1} characters" in refusal(too_large, "properties")
+
+
+# ---- How rows are cut ----------------------------------------------------------------------------
+
+
+def test_rows_are_cut_by_size() -> None:
+    rows = rows_of([Message("orders", bytes(size), keys=["k" * size]) for size in range(1, 400)])
+    parts = list(cut(rows, 5000))
+    assert pa.Table.from_batches(parts).combine_chunks() == pa.Table.from_batches([rows])
+    assert all(size_of(part) <= 5000 for part in parts)
+    assert len(parts) < 2.5 * size_of(rows) / 5000
+    assert max(len(encoded(part)) for part in parts) < 5000 + 500
+
+
+def test_a_row_is_never_cut_and_batches_have_a_limit_of_rows() -> None:
+    large = rows_of([Message("orders", bytes(10_000)), PLAIN, Message("orders", bytes(10_000))])
+    assert [part.num_rows for part in cut(large, 5000)] == [1, 1, 1]
+    many = pa.RecordBatch.from_pydict({"body": pa.array([b"x"] * (2 * MOST_ROWS + 1))})
+    assert max(part.num_rows for part in cut(many, 1 << 30)) <= MOST_ROWS
+    [whole] = cut(many.slice(0, MOST_ROWS), 1 << 30)
+    assert whole.num_rows == MOST_ROWS

@@ -1,0 +1,140 @@
+"""Rows go where their columns say, and stay in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minimq import MessageQueue
+from minimq.sending.key_hash import java_hash
+from pyspark_minimq.arrow_hash import key_hashes
+from pyspark_minimq.destinations import Destination, Destinations
+from pyspark_minimq.errors import MinimqSourceError
+
+COUNTS = {"broker-a": 3, "broker-b": 2}
+
+
+def queues(topic: str) -> list[MessageQueue]:
+    return [MessageQueue(topic, broker, queue) for broker, count in COUNTS.items() for queue in range(count)]
+
+
+def split(option: str | None = "orders", **columns: Sequence[object] | pa.Array) -> dict[Destination, list[str]]:
+    """Return the bodies by destination; without others they are numbers."""
+    count = len(next(iter(columns.values())))
+    given = {"body": [str(number) for number in range(count)], **columns}
+    batch = pa.RecordBatch.from_pydict({name: pa.array(column) for name, column in given.items()})
+    found: dict[Destination, list[str]] = defaultdict(list)
+    for destination, rows in Destinations(option, queues).split(batch):
+        assert destination not in found  # each comes once
+        found[destination] += rows.column("body").to_pylist()
+    return dict(found)
+
+
+def refusal(option: str | None = "orders", **columns: Sequence[object]) -> str:
+    with pytest.raises(MinimqSourceError) as caught:
+        split(option, **columns)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def at(place: int, topic: str = "orders") -> Destination:
+    return Destination(topic, queues(topic)[place])
+
+
+def anywhere(topic: str = "orders") -> Destination:
+    return Destination(topic, None)
+
+
+def test_rows_that_may_go_anywhere_stay_together() -> None:
+    assert split(tag=["a", "b"]) == {anywhere(): ["0", "1"]}
+    assert split(sharding_key=pa.nulls(2, pa.string())) == {anywhere(): ["0", "1"]}
+
+
+def test_a_column_says_the_topic() -> None:
+    assert split(None, topic=["a", "b", "a"]) == {anywhere("a"): ["0", "2"], anywhere("b"): ["1"]}
+    assert "column 'topic' is null in a row" in refusal(None, topic=["a", None])
+
+
+def test_the_option_goes_before_the_column() -> None:
+    assert split("orders", topic=["a", None]) == {anywhere(): ["0", "1"]}
+
+
+def test_the_number_of_a_queue_counts_over_all_brokers() -> None:
+    ids = [4, None, 0, 6, 4, 1]  # of five queues
+    assert split(queue_id=ids) == {at(4): ["0", "4"], anywhere(): ["1"], at(0): ["2"], at(1): ["3", "5"]}
+    assert split(queue_id=pa.array([7], pa.int8())) == {at(2): ["0"]}
+
+
+def test_with_the_name_of_a_broker_it_is_a_queue_of_that_one() -> None:
+    found = split(
+        queue_id=[1, 1, 3, None, 7, 1],
+        broker_name=["broker-b", "broker-a", None, "broker-b", "broker-c", "broker-b"],
+    )
+    assert found == {
+        at(4): ["0", "5"],
+        at(1): ["1"],
+        at(3): ["2"],
+        anywhere(): ["3"],
+        Destination("orders", MessageQueue("orders", "broker-c", 7)): ["4"],  # the sender looks for it
+    }
+
+
+def test_a_key_counts_where_there_is_no_number() -> None:
+    place = abs(java_hash("c-1")) % 5
+    assert split(queue_id=[None, (place + 1) % 5, None], sharding_key=["c-1", "c-1", None]) == {
+        at(place): ["0"],
+        at((place + 1) % 5): ["1"],
+        anywhere(): ["2"],
+    }
+
+
+def test_queues_are_those_of_each_topic() -> None:
+    keys = [f"key-{number}" for number in range(200)]
+    topics = ["a" if number % 3 else "b" for number in range(200)]
+    found = split(None, topic=topics, sharding_key=keys)
+    for number, (topic, key) in enumerate(zip(topics, keys, strict=True)):
+        assert str(number) in found[at(abs(java_hash(key)) % 5, topic)]
+    assert all(sorted(bodies, key=int) == bodies for bodies in found.values())
+    assert sum(map(len, found.values())) == 200
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 31, -(1 << 40)])
+def test_numbers_that_no_queue_has_are_refused(wrong: int) -> None:
+    assert f"column 'queue_id' is {wrong} in a row: it must be from 0 to" in refusal(queue_id=[0, wrong])
+    assert f"column 'queue_id' is {wrong} in a row" in refusal(queue_id=[0, wrong], broker_name=["broker-a"] * 2)
+
+
+def test_a_topic_without_queues_is_refused() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": ["x"], "sharding_key": ["k"]})
+    with pytest.raises(MinimqSourceError, match="topic orders has no queue that takes messages"):
+        list(Destinations("orders", lambda _: []).split(batch))
+
+
+# ---- The hash ------------------------------------------------------------------------------------
+
+
+@given(
+    keys=st.lists(st.none() | st.text(max_size=70) | st.text("abc", max_size=70), min_size=1, max_size=20),
+    skipped=st.integers(0, 5),
+)
+@settings(deadline=None)
+def test_keys_are_hashed_as_elsewhere(keys: list[str | None], skipped: int) -> None:
+    column = pa.array([*["skipped"] * skipped, *keys], pa.string()).slice(skipped)
+    assert key_hashes(column).to_pylist() == [None if key is None else abs(java_hash(key)) for key in keys]
+    assert key_hashes(column.cast(pa.large_string())) == key_hashes(column)
+
+
+@pytest.mark.parametrize("key", ["", "polygenelubricants", "x" * 64, "x" * 65])  # the second hashes to -2**31
+def test_lengths_and_the_smallest_number(key: str) -> None:
+    assert key_hashes(pa.array([key, "a"])).to_pylist() == [abs(java_hash(key)), 97]
+
+
+def test_numbers_and_bytes_as_keys() -> None:
+    assert key_hashes(pa.array([17, -17, None])) == key_hashes(pa.array(["17", "-17", None]))
+    assert key_hashes(pa.array([b"c-1", b"", None])) == key_hashes(pa.array(["c-1", "", None]))
+    assert key_hashes(pa.array([b"\xff\x00"], pa.large_binary())) == key_hashes(pa.array(["\xff\0"]))

@@ -1,0 +1,193 @@
+"""The options and columns of a write, and that docs/spark.md says the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from minimq import ProducerOptions
+from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.option_table import Mode
+from pyspark_minimq.write_columns import WRITE_COLUMNS, check_columns
+from pyspark_minimq.write_options import WRITE_OPTIONS, WriteOptions, parse_write_options
+
+DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+
+TYPES: dict[str, DataType] = {
+    kind.simpleString(): kind
+    for kind in (
+        *(BinaryType(), ByteType(), DoubleType(), IntegerType(), LongType(), ShortType(), StringType()),
+        *(TimestampType(), ArrayType(StringType()), ArrayType(IntegerType()), MapType(StringType(), StringType())),
+    )
+}
+
+
+def columns(ddl: str) -> StructType:
+    """Return what Spark makes of it, without a session."""
+    named = [column.split(" ") for column in ddl.split(", ")]
+    return StructType([StructField(name, TYPES[kind]) for name, kind in named])
+
+
+def refusal(options: dict[str, str], mode: Mode = Mode.BATCH) -> str:
+    with pytest.raises(MinimqSourceError) as caught:
+        parse_write_options(options, mode)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def column_refusal(ddl: str, topic: str | None = "t") -> str:
+    with pytest.raises(MinimqSourceError) as caught:
+        check_columns(columns(ddl), topic)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_defaults(mode: Mode) -> None:
+    assert parse_write_options({}, mode) == WriteOptions(
+        nameserver="127.0.0.1:9876",
+        topic=None,
+        transactional=mode is Mode.STREAM,
+        producer=ProducerOptions(send_timeout_s=60.0),
+        commit_timeout_s=60.0,
+    )
+
+
+def test_all_options_in_any_case() -> None:
+    options = parse_write_options(
+        {
+            "NameServer": "a:1,b:2",
+            "TOPIC": "t",
+            "Transactional": "False",
+            "compression": "ZSTD",
+            "maxbodybytes": "8m",
+            "sendTimeout": "5s",
+            "commitTimeout": "2m",
+        },
+        Mode.STREAM,
+    )
+    assert options == WriteOptions(
+        nameserver="a:1,b:2",
+        topic="t",
+        transactional=False,
+        producer=ProducerOptions(send_timeout_s=5.0, max_body_bytes=8 << 20, compression="zstd"),
+        commit_timeout_s=120.0,
+    )
+
+
+def test_what_is_meant_for_spark_is_let_through() -> None:
+    for mode in Mode:
+        given = {"path": "p", "checkpointLocation": "c", "queryName": "q"}
+        assert parse_write_options(given, mode) == parse_write_options({}, mode)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topics": "t"}, "unknown option 'topics': did you mean 'topic'? df.write has nameserver, topic, "),
+        ({"startingOffsets": "latest"}, "unknown option 'startingOffsets': df.write has "),
+        ({"transactional": "yes"}, "transactional is 'yes': write true or false"),
+        ({"compression": "gzip"}, "compression is 'gzip': write none or zstd"),
+        ({"maxBodyBytes": "a lot"}, "maxBodyBytes is 'a lot': write a number of bytes"),
+        ({"maxBodyBytes": "33m"}, "maxBodyBytes is 34603008: "),
+        ({"sendTimeout": "soon"}, "sendTimeout is 'soon': write a time such as"),
+        ({"commitTimeout": "0s"}, "commitTimeout is '0s': write a time above 0"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, str], text: str) -> None:
+    assert refusal(options).startswith(text)
+
+
+def test_a_stream_is_called_by_its_name() -> None:
+    assert "df.writeStream has nameserver" in refusal({"topics": "t"}, Mode.STREAM)
+
+
+# ---- Columns -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "body binary",
+        "VALUE string",
+        "body string, tag string, keys array<string>, properties map<string,string>",
+        "topic string, body binary, keys string, queue_id smallint, broker_name string",
+        "body binary, sharding_key bigint, queue_id bigint",
+        *(
+            f"body string, {name} {kind}"
+            for name, kinds in WRITE_COLUMNS.items()
+            for kind in kinds
+            if name not in ("body", "value", "broker_name")
+        ),
+    ],
+)
+def test_columns_that_can_be_written(ddl: str) -> None:
+    check_columns(columns(ddl), "t")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "text"),
+    [
+        ("tag string", "there is no column 'body': make one, for example with selectExpr("),
+        ("body binary, value binary", "there is a column 'body' and a column 'value', which both mean the body"),
+        ("body int", "column 'body' is of type int: cast it to binary or string"),
+        ("body string, keys array<int>", "column 'keys' is of type array<int>: cast it to array<string> or string"),
+        ("body string, queue_id double", "column 'queue_id' is of type double: cast it to int or bigint"),
+        ("body string, sharding_key double", "column 'sharding_key' is of type double: cast it to string, binary or"),
+        ("body string, Body string", "column 'body' stands twice in the data frame"),
+        ("body string, broker_name string", "there is a column 'broker_name' without 'queue_id'"),
+        ("body string, customer string", "column 'customer' cannot be written: a message has topic, body, "),
+        ("body string, tags string", "column 'tags' cannot be written: did you mean 'tag'? "),
+        ("value string, key string", "column 'key' cannot be written: did you mean 'keys'? "),
+        ("value string, partition int", "column 'partition' cannot be written: did you mean 'queue_id'? "),
+    ],
+)
+def test_columns_that_are_refused(ddl: str, text: str) -> None:
+    assert column_refusal(ddl).startswith(text)
+
+
+def test_columns_that_brokers_give_are_refused_with_a_hint() -> None:
+    text = column_refusal("body string, offset bigint, store_timestamp timestamp")
+    assert text.startswith("column 'offset', 'store_timestamp' is given by brokers and cannot be written")
+    assert text.endswith('.drop("offset", "store_timestamp")')
+
+
+def test_rows_or_an_option_say_the_topic() -> None:
+    assert column_refusal("body string", None).startswith("no topic is given: add .option(")
+    check_columns(columns("body string, topic string"), None)
+
+
+# ---- The documentation ---------------------------------------------------------------------------
+
+
+def section(title: str) -> str:
+    return DOCS.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_documentation_has_the_columns() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section("Columns to write"), re.MULTILINE)
+    documented = {name: tuple(re.findall(r"`([^`]+)`", types)) for name, types in rows}
+    assert documented == WRITE_COLUMNS
+
+
+def test_the_documentation_has_the_options_and_their_defaults() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \| [^|]+ \|$", section("Options of a write"), re.MULTILINE)
+    documented = [(name, batch.strip().strip("`"), stream.strip().strip("`")) for name, batch, stream in rows]
+    assert documented == [(option.name, option.batch, option.stream) for option in WRITE_OPTIONS]
