@@ -105,7 +105,9 @@ class OpenStore:
         """Record a fact, or what is decided; return it."""
         return self.submit_fact(decide, alone=alone).result(PATIENCE_S)
 
-    def submit_fact(self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True) -> Future[Fact | None]:
+    def submit_fact(
+        self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
+    ) -> Future[Fact | None]:
         """Hand a fact in without waiting."""
         future: Future[Fact | None] = Future()
 
@@ -115,7 +117,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(FactJob(decide if callable(decide) else lambda _: decide, done, alone))
+        self.store.submit(FactJob(decide if callable(decide) else lambda _: decide, done, alone, keeps_log))
         return future
 
     def stage(self, name: str, number: int, topic: str, queue_id: int, data: bytes) -> AppendJob:

@@ -122,9 +122,9 @@ class TransactionService:
         if missing:
             raise TransactionExpired(
                 f"broker {self._broker_name} has let go of {missing} of the batches of transaction {wanted.number} of "
-                f"{wanted.name!r} and publishes nothing of it: they were staged before what --transaction-expiry or"
-                " its retention allows, or their topic is gone; unless another broker has published its part, the "
-                "transaction can be made anew under a later number"
+                f"{wanted.name!r} and publishes nothing of it: they were staged too long ago (--transaction-expiry and "
+                "--retention say for how long they are kept), or their topic is gone; unless another broker has "
+                "published its part, the transaction can be made anew under a later number"
             )
 
     # ---- in the background ------------------------------------------------------------------------------

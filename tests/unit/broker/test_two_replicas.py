@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic, TopicDeleted, TopicSet
-from minimq_broker.core.state import QueueKey
+from minimq_broker.core.facts import (
+    CommittedOffset,
+    Fact,
+    OffsetsCommitted,
+    StagedPart,
+    Topic,
+    TopicDeleted,
+    TopicSet,
+    TransactionDecided,
+)
+from minimq_broker.core.state import QueueKey, State
 from minimq_broker.core.term_history import common_point
+from minimq_broker.core.transactions import TransactionId
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import AppendJob
@@ -45,6 +56,10 @@ class Pair:
         self.sent: list[tuple[str, bytes, bytes]] = []
         #: Answers of batches, with the id of their topic and their body.
         self.sending: list[tuple[int, bytes, Future[AppendJob]]] = []
+        #: Batches that are staged for the transaction that is not decided, with the id of their topic and their body.
+        self.staging: list[tuple[int, int, bytes, Future[AppendJob]]] = []
+        #: What makes up each transaction: whether it is known to be decided, the ids of topics and bodies.
+        self.deciding: list[tuple[Future[Fact | None], list[tuple[int, bytes]]]] = []
         #: What consumers have read, by queue and offset.
         self.seen: dict[tuple[QueueKey, int], bytes] = {}
         #: Committed offsets that were acknowledged.
@@ -71,6 +86,9 @@ class Pair:
             + [self.append_numbered] * 6
             + [self.send_again] * 4
             + [self.commit] * 3
+            + [self.stage] * 6
+            + [self.decide] * 2
+            + [self.publish] * 3
             + [self.copy] * 12
             + [self.change_topics] * 2
             + [self.link] * 2
@@ -109,6 +127,32 @@ class Pair:
     def send(self, topic: str, queue_id: int, data: bytes, body: bytes) -> None:
         topic_id = self.master.state.topic(topic).topic_id
         self.sending.append((topic_id, body, self.master.submit(topic, queue_id, data)))
+
+    def stage(self) -> None:
+        if place := self.place():
+            self.number += 1
+            body = b"staged %d " % self.number + bytes(self.chance.randint(0, 4_000))
+            topic_id = self.master.state.topic(place[0]).topic_id
+            transaction = TransactionId("x", len(self.deciding))
+            future = self.master.submit(*place, numbered_batch(9, self.number, body), transaction)
+            self.staging.append((self.number, topic_id, body, future))
+
+    def decide(self) -> None:
+        """Decide on most of what was acknowledged; nobody tries again if that fails."""
+        staged = [each for each in self.staging if each[3].done() and each[3].exception(0) is None]
+        kept = [each for each in staged if self.chance.random() < 0.8]
+        decided = TransactionDecided("x", len(self.deciding), b"", (StagedPart(9, tuple(each[0] for each in kept)),))
+
+        def decide(state: State) -> Fact | None:
+            is_complete = not state.transactions.missing(decided, self.master.store.log.start)
+            return decided if is_complete else None
+
+        future = self.master.submit_fact(decide, keeps_log=True)
+        self.deciding.append((future, [(topic_id, body) for _, topic_id, body, _ in kept]))
+        self.staging = []
+
+    def publish(self) -> None:
+        self.master.submit_publication("x")
 
     def commit(self) -> None:
         if place := self.place():
@@ -228,7 +272,11 @@ class Pair:
         self.settle()
         self.link()
         self.copy(1 << 40)
+        self.publish()
+        self.settle()
+        self.copy(1 << 40)
         self.look()
+        assert self.master.state.transactions.unpublished == {}
         assert rows(self.slave.state) == rows(self.master.state)
         assert self.master.store.confirmed == self.slave.store.confirmed == self.master.store.end
 
@@ -249,6 +297,29 @@ class Pair:
                 assert (state.offset("g", QueueKey(item.topic_id, item.queue_id)) or 0) >= item.offset
         return looked
 
+    def check_transactions(self) -> int:
+        """Look for what was decided, all or nothing and once, and return how many transactions were looked for."""
+        state, looked = self.master.state, 0
+        stored = Counter(
+            (topic.topic_id, body)
+            for topic in state.topics.values()
+            for number in range(2)
+            for body in self.master.bodies(
+                topic.name, number, self.master.store.bounds(state.queue(topic.name, number))[0]
+            )
+        )
+        assert {count for (_, body), count in stored.items() if body.startswith(b"staged")} <= {1}
+        topics = {topic.topic_id for topic in state.topics.values()}
+        for future, batches in self.deciding:
+            expected = [each for each in batches if each[0] in topics]
+            found = [each for each in expected if stored[each]]
+            if not self.removes:
+                assert found in ([], expected)
+            if future.done() and future.exception(0) is None and future.result(0) is not None and not self.removes:
+                assert found == expected
+                looked += bool(expected)
+        return looked
+
 
 @pytest.mark.parametrize("removes", [False, True], ids=["all kept", "old removed"])
 @pytest.mark.parametrize("waits", [True, False], ids=["waits", "does not wait"])
@@ -260,6 +331,7 @@ def test_both_are_the_same_in_the_end(stores: Stores, seed: int, waits: bool, re
     pair.finish()
     if waits:
         assert pair.check_acknowledged()
+        assert pair.check_transactions() or removes
     expected = rows(pair.master.state)
     pair.master.close()
     pair.slave.close()
