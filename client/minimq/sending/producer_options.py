@@ -24,7 +24,7 @@ class ProducerOptions:
 
     Attributes:
         send_timeout_s: seconds for all tries of a message together, from the first try on; each goes to another broker
-            where there is one.
+            where there is one. By default twice as long as a master is waited for, so that a send outlives a failover.
         max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.
         batch_bytes: size in bytes of bodies at which a batch is full, at most 32 MiB.
@@ -42,7 +42,7 @@ class ProducerOptions:
         machine_rooms: rooms that are near; brokers are named ROOM@NAME. Others are used when no broker there is.
     """
 
-    send_timeout_s: float = 3.0
+    send_timeout_s: float = 6.0
     max_body_bytes: int = 4 << 20
     batch_messages: int = 4096
     batch_bytes: int = 1 << 20

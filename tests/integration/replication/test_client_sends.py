@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, Message, MessageQueue, Producer, SendReceipt, by_hash
+from minimq import Admin, Message, MessageQueue, Producer, ProducerOptions, SendReceipt, SendStatus, by_hash
 from minimq_common.errors import SendFailed
+from minimq_nameserver.options import NameServerOptions
 from support.client_replicas import leave_slaves_alone, send
 from support.command import Minimq
 from support.reading import read_all
@@ -57,6 +58,20 @@ def test_a_master_is_killed_under_five_thousand_sends_a_second(tmp_path: Path) -
             assert all(one < other for one, other in pairwise(numbers)), queue
         master.start()
         wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_plain_send_outlives_a_failover(tmp_path: Path) -> None:
+    lease_s = NameServerOptions().term_lease_s
+    assert ProducerOptions().send_timeout_s >= 2 * lease_s
+    with replicas(tmp_path, lease_s=lease_s) as cluster, Producer(cluster.nameserver) as producer:
+        send(cluster, 10)
+        wait_caught_up(cluster)
+        cluster.brokers[0].kill()
+        assert producer.send(Message("t", b"x")).status is SendStatus.SEND_OK
+        cluster.brokers[0].start()
         wait_caught_up(cluster)
 
 
