@@ -12,13 +12,21 @@ import random
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from minimq.routes.routing import RouteCache
-from minimq.sending.append_stream import AppendStream
 from minimq.sending.decisions import Transaction
-from minimq.sending.outgoing import Completion, InBuffer, Lane, Outcome, OutgoingBatch, PendingMessage, Records
+from minimq.sending.flights import Flight, Flights
+from minimq.sending.outgoing import (
+    Completion,
+    Direction,
+    InBuffer,
+    Lane,
+    Outcome,
+    OutgoingBatch,
+    PendingMessage,
+    Records,
+)
 from minimq.sending.placement import Placement
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendStatus
@@ -52,22 +60,6 @@ _LOOKUPS = 5
 _STATUS = {status.value: status for status in SendStatus}
 
 
-#: Where batches get through or not: a broker that they are bound to, or a topic.
-_Direction = tuple[str, bool]
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """One try that is under way."""
-
-    batch: OutgoingBatch
-    queue: MessageQueue
-    address: str
-    began: float
-    deadline: float
-    stream: AppendStream | None = None
-
-
 class Dispatcher:
     """Sends batches and messages. Thread-safe.
 
@@ -80,7 +72,6 @@ class Dispatcher:
 
     def __init__(self, routes: RouteCache, links: BrokerLinks, buffer: SendBuffer, options: ProducerOptions) -> None:
         self._routes = routes
-        self._links = links
         self._buffer = buffer
         self._options = options
         self._sealer = Sealer(options)
@@ -89,10 +80,9 @@ class Dispatcher:
         self._counters = SendCounters()
         self._placement = Placement(routes, options, random.Random())
         self._waiting = WaitingLines(self._placement, options.batch_messages, options.batch_bytes)
-        self._flights: set[_Flight] = set()
+        self._flights = Flights(links)
         #: When something was last acknowledged, by direction.
-        self._progress: dict[_Direction, float] = {}
-        self._streams: dict[str, AppendStream] = {}
+        self._progress: dict[Direction, float] = {}
         self._closed = False
         #: What is to be failed because the producer closes.
         self._left: list[OutgoingBatch | Lane] = []
@@ -166,9 +156,8 @@ class Dispatcher:
             self._timer.join(_JOIN_S)  # it may be in a callback that waits for this very call
         with self._lock:
             self._left += self._waiting.clear()
-            self._left += [flight.batch for flight in self._flights]
-            self._flights.clear()
-            streams = list(self._streams.values())
+            self._left += self._flights.clear()
+            streams = self._flights.streams()
         failed = bool(self._left)
         while self._left:
             self._complete(_unsent(self._left[-1]), None, _closed())
@@ -232,7 +221,7 @@ class Dispatcher:
     def _lost(self, outgoing: OutgoingBatch, departure: Departure, interrupt: BaseException) -> None:
         """Fail what had left its line when Ctrl-C came, unless it is on its way: nobody else knows of it."""
         with self._lock:
-            under_way = any(flight.batch is outgoing for flight in self._flights)
+            under_way = self._flights.carry(outgoing)
             if not under_way and departure.place is not None and not outgoing.tries:
                 self._placement.landed(departure.place.queue)
         if not under_way:
@@ -259,14 +248,14 @@ class Dispatcher:
         assert outgoing.deadline is not None
         now = time.monotonic()
         outgoing.avoid = queue.broker_name
-        flight = _Flight(outgoing, queue, address, now, now + patience_s(now, outgoing.deadline, len(outgoing.tries)))
+        flight = Flight(outgoing, queue, address, now, now + patience_s(now, outgoing.deadline, len(outgoing.tries)))
         reason: MiniMQError | None
         try:
             with self._lock:
-                self._flights.add(flight)
+                self._flights.begin(flight)
                 if self._closed:
                     raise _closed()
-                stream = flight.stream = self._stream_to(address)
+                stream = self._flights.stream_for(flight)
             reason = stream.append(queue, outgoing.data, partial(self._answered, flight), outgoing.transaction)
         except MiniMQError as error:
             reason = error
@@ -275,23 +264,16 @@ class Dispatcher:
         if reason is not None:
             self._failed(flight, reason)
 
-    def _stream_to(self, address: str) -> AppendStream:
-        stream = self._streams.get(address)
-        if stream is None or stream.ended:
-            stream = self._streams[address] = AppendStream(self._links.to(address))
-        return stream
-
     # ---- outcomes of tries ----------------------------------------------------------------------
 
-    def _landed(self, flight: _Flight) -> bool:
-        """Take a try out of the air; False when that was done before: only the first outcome counts. Needs the lock."""
-        if flight not in self._flights:
-            return False  # it took too long, and was given up
-        self._flights.remove(flight)
+    def _landed(self, flight: Flight) -> bool:
+        """Take a try out of the air; False when that was done before. Needs the lock."""
+        if not self._flights.landed(flight):
+            return False
         self._placement.landed(flight.queue)
         return True
 
-    def _answered(self, flight: _Flight, result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
+    def _answered(self, flight: Flight, result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
         try:
             if result is not None:
                 self._acknowledged(flight, result)
@@ -302,7 +284,7 @@ class Dispatcher:
             self._complete(flight.batch, None, InternalError(f"the producer failed over an answer: {fault!r}"))
         self._pump()
 
-    def _acknowledged(self, flight: _Flight, result: broker_pb2.AppendResult) -> None:
+    def _acknowledged(self, flight: Flight, result: broker_pb2.AppendResult) -> None:
         now = time.monotonic()
         outgoing, queue = flight.batch, flight.queue
         status = _STATUS.get(result.status, SendStatus.SEND_OK)  # whatever a newer broker says of it, it is stored
@@ -310,7 +292,7 @@ class Dispatcher:
             if not self._landed(flight):
                 return
             self._placement.answered(queue.broker_name, now - flight.began, now)
-            self._progress[_direction(outgoing)] = now
+            self._progress[outgoing.direction] = now
             self._counters.acknowledged(
                 outgoing.count,
                 len(outgoing.data),
@@ -330,17 +312,14 @@ class Dispatcher:
         )
         self._complete(outgoing, receipt, None)
 
-    def _failed(self, flight: _Flight, error: MiniMQError) -> None:
+    def _failed(self, flight: Flight, error: MiniMQError) -> None:
         now = time.monotonic()
         outgoing = flight.batch
         with self._lock:
             if not self._landed(flight):
                 return
             self._placement.failed(flight.queue.broker_name, error, now)
-        where = f"{flight.queue} at {flight.address}"
-        outgoing.tries.append(
-            f"try {len(outgoing.tries) + 1}: {where}, failed after {now - flight.began:.3f} s: {error.message}"
-        )
+        outgoing.note_try(f"{flight.queue} at {flight.address}", now - flight.began, error)
         if isinstance(error, TopicNotFound):
             self._routes.forget(outgoing.topic)  # the next send asks anew, and so finds or makes it
         self._try_later(outgoing, error)
@@ -382,22 +361,13 @@ class Dispatcher:
         if not hopeless:
             with self._lock:
                 long_ago = time.monotonic() - self._options.send_timeout_s
-                if self._progress.get(_direction(outgoing), 0.0) <= long_ago:
+                if self._progress.get(outgoing.direction, 0.0) <= long_ago:
                     broker = outgoing.queue.broker_name if outgoing.queue is not None else None
                     behind = self._waiting.take_older(outgoing.topic, broker, long_ago)
-        self._complete(outgoing, None, self._final(outgoing, error))
+        self._complete(outgoing, None, outgoing.final(error))
         for what in behind:
             late = _unsent(what)
-            self._complete(late, None, self._final(late, error))
-
-    def _final(self, outgoing: OutgoingBatch, error: MiniMQError) -> MiniMQError:
-        """Return what the sender is told of the last error: itself when there was but one try, and no use in others."""
-        if len(outgoing.tries) <= 1 and not error.retriable:
-            return error
-        return SendFailed(
-            f"{outgoing.count} messages for topic {outgoing.topic!r} were not acknowledged: {error.message}",
-            tuple(outgoing.tries),
-        )
+            self._complete(late, None, late.final(error))
 
     def _complete(self, outgoing: OutgoingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         with self._lock:
@@ -425,11 +395,7 @@ class Dispatcher:
     def _tick(self, now: float) -> None:
         """Give up tries that take too long, and bring back what waited for its next try."""
         with self._lock:
-            late = [flight for flight in self._flights if now >= flight.deadline]
-            silent = {flight.stream for flight in late if flight.stream is not None}
-            for stream in silent:
-                if self._streams.get(stream.address) is stream:
-                    del self._streams[stream.address]
+            late, silent = self._flights.late(now)
             self._waiting.due(now)
         for flight in late:
             waited = now - flight.began
@@ -446,7 +412,3 @@ def _closed() -> Closed:
 
 def _unsent(what: OutgoingBatch | Lane) -> OutgoingBatch:
     return what.unsealed() if isinstance(what, Lane) else what
-
-
-def _direction(outgoing: OutgoingBatch) -> _Direction:
-    return (outgoing.queue.broker_name, True) if outgoing.queue is not None else (outgoing.topic, False)

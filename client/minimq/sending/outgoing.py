@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from minimq.sending.decisions import Transaction
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,10 @@ class Records(Protocol):
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
         """Return the batch, see `BatchBuilder.build`."""
+
+
+#: Where batches get through or not: a broker that they are bound to, or a topic.
+Direction = tuple[str, bool]
 
 
 class InBuffer(NamedTuple):
@@ -101,6 +105,24 @@ class OutgoingBatch:
         self.lookups = 0
         #: Whether its outcome has been told.
         self.done = False
+
+    @property
+    def direction(self) -> Direction:
+        """Where it gets through, or does not, together with others."""
+        return (self.queue.broker_name, True) if self.queue is not None else (self.topic, False)
+
+    def note_try(self, where: str, took_s: float, error: MiniMQError) -> None:
+        """Remember a try that failed, for whoever is told in the end."""
+        self.tries.append(f"try {len(self.tries) + 1}: {where}, failed after {took_s:.3f} s: {error.message}")
+
+    def final(self, error: MiniMQError) -> MiniMQError:
+        """Return what the sender is told of the last error: itself when there was but one try, and no use in others."""
+        if len(self.tries) <= 1 and not error.retriable:
+            return error
+        return SendFailed(
+            f"{self.count} messages for topic {self.topic!r} were not acknowledged: {error.message}",
+            tuple(self.tries),
+        )
 
 
 class Outcome(Protocol):
