@@ -18,6 +18,7 @@ from minimq.receiving.received import ReceivedBatch, StoredBatch
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
+from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import RecordBatch, Section, tag_hash
 from minimq_common.errors import (
     DeadlineExceeded,
@@ -76,13 +77,14 @@ class RangeReader:
     ) -> None:
         #: How ranges are read.
         self.options = options or RangeOptions()
+        keep_freed_memory()  # a process that reads ranges passes on as many frames as it can
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()
         #: Where the queues of a broker are read.
         self.places = ReadPlaces(self._routes, self._links, slaves=self.options.read_from_slaves)
 
     def read(
-        self, queue: MessageQueue, start: int, end: int, tags: Collection[str] = ()
+        self, queue: MessageQueue, start: int, end: int, tags: Collection[str] = (), term: int = 0
     ) -> Generator[ReceivedBatch, None, None]:
         """Yield the batches that hold the offsets from `start` up to but not including `end`, in order.
 
@@ -91,13 +93,23 @@ class RangeReader:
         Batches are not cut: the first may begin before `start` and the last may go beyond `end`. When a connection
         breaks, reading goes on at the next offset. Closing the generator ends the pull at the broker.
 
+        The next master of an asynchronous one may have other messages at the same offsets; they are not mixed.
+
+        Args:
+            queue: the queue.
+            start: the first offset.
+            end: the offset behind the last one.
+            tags: what is wanted; all when there are none.
+            term: the term of the log in which the range was seen, 0: that in which the reading begins.
+
         Raises:
-            OffsetOutOfRange: an offset of the range is not stored; `bounds` tells which are.
+            OffsetOutOfRange: an offset of the range is not stored, `bounds` tells which are; or a later master does not
+                have all that was there in that term.
             CorruptBatch: a batch is damaged.
             TopicNotFound, QueueNotFound: there is no such queue.
             MiniMQError: nothing came for `patience_s` seconds; the class is that of the last failure.
         """
-        reading = _Reading(self, queue, start, end, tags)
+        reading = _Reading(self, queue, start, end, tags, term)
         try:
             yield from reading.batches()
         finally:
@@ -137,7 +149,9 @@ class RangeReader:
 class _Reading:
     """One range on its way. Belongs to one thread; only the inbox is filled by another, that of the pull stream."""
 
-    def __init__(self, reader: RangeReader, queue: MessageQueue, start: int, end: int, tags: Collection[str]) -> None:
+    def __init__(
+        self, reader: RangeReader, queue: MessageQueue, start: int, end: int, tags: Collection[str], term: int
+    ) -> None:
         self._reader = reader
         self._queue = queue
         self._end = end
@@ -148,6 +162,9 @@ class _Reading:
         self._stream: PullStream | None = None
         self._place: ReadPlace | None = None  # to which the stream leads
         self._pulling = False
+        self._term = term  # in which the range is right; 0 when it is not known yet
+        self._asks_for_end = False  # a later term was seen: has it cut the range?
+        self._taken_back = ""  # why the range is not that of the term any more
         self._failure: MiniMQError | None = None  # to be raised when everything that came before it is handed out
         self._inbox: queues.SimpleQueue[_Answer] = queues.SimpleQueue()
         self._ready: deque[StoredBatch] = deque()
@@ -231,14 +248,12 @@ class _Reading:
         if self._stream is None:
             self._stream, self._place = self._reader.connect(self._queue)
         inbox = self._inbox
-        request = broker_pb2.PullRequest(
-            topic=self._queue.topic,
-            queue_id=self._queue.queue_id,
-            offset=self._fetched,
-            max_messages=self._end - self._fetched,
-            max_bytes=room,
-            tag_hashes=self._tag_hashes,
-        )
+        request = broker_pb2.PullRequest(topic=self._queue.topic, queue_id=self._queue.queue_id)
+        if self._asks_for_end:
+            request.offset, request.max_messages, request.max_bytes, request.term = self._end, 1, 1, self._term
+        else:
+            request.offset, request.max_messages, request.max_bytes = self._fetched, self._end - self._fetched, room
+            request.tag_hashes.extend(self._tag_hashes)
         self._stream.pull(request, lambda frame, error: inbox.put((frame, error)))
         self._pulling = True
 
@@ -248,23 +263,39 @@ class _Reading:
             self._failure = error or Unavailable("the connection ended")
             self._not_reached(self._failure)
         elif frame.HasField("failure"):
-            self._failure = from_failure(frame.failure)
-            if frame.from_slave and not self._failure.retriable:
-                self._failure = Unavailable(f"its slave does not have it: {self._failure.message}")
+            self._refused(from_failure(frame.failure), from_slave=frame.from_slave)
+        elif self._asks_for_end:
+            self._term, self._asks_for_end = max(frame.term, self._term), False
+            self.disconnect()  # what else it has is not wanted yet
+        elif 0 < self._term < frame.term:
+            self._asks_for_end = True
+            self.disconnect()
         else:
-            for stored in map(StoredBatch.from_wire, frame.batches):
-                if stored.base_offset < self._end:  # one with a wanted tag may be beyond
-                    self._ready.append(stored)
-                    self._ready_bytes += len(stored.data)
-                self._fetched = stored.base_offset + stored.count
-            self._fetched = max(self._fetched, frame.next_offset)
-            if frame.end and not frame.batches and self._fetched < self._end:
-                kind = Unavailable if frame.from_slave else OffsetOutOfRange
-                self._failure = kind(f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}")
+            self._take_in(frame)
         if self._failure is not None:
             self.disconnect()
         elif frame is not None and frame.end:
             self._pulling = False
+
+    def _refused(self, failure: MiniMQError, *, from_slave: bool) -> None:
+        if from_slave and not failure.retriable:
+            failure = Unavailable(f"its slave does not have it: {failure.message}")
+        elif self._asks_for_end and isinstance(failure, OffsetOutOfRange):
+            self._taken_back = failure.message
+        self._failure = failure
+
+    def _take_in(self, frame: broker_pb2.PullFrame) -> None:
+        if frame.max_offset >= self._end:
+            self._term = max(frame.term, self._term)
+        for stored in map(StoredBatch.from_wire, frame.batches):
+            if stored.base_offset < self._end:  # one with a wanted tag may be beyond
+                self._ready.append(stored)
+                self._ready_bytes += len(stored.data)
+            self._fetched = stored.base_offset + stored.count
+        self._fetched = max(self._fetched, frame.next_offset)
+        if frame.end and not frame.batches and self._fetched < self._end:
+            kind = Unavailable if frame.from_slave else OffsetOutOfRange
+            self._failure = kind(f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}")
 
     def _not_reached(self, failure: MiniMQError) -> None:
         """Read elsewhere, if there is another broker, until this one answers."""
@@ -273,6 +304,8 @@ class _Reading:
 
     def _not_stored(self, reason: str) -> OffsetOutOfRange:
         wanted = f"offsets {self._next} to {self._end - 1} of queue {self._queue} cannot be read"
+        if self._taken_back:
+            return OffsetOutOfRange(f"{wanted}: a new master does not have all that there was: {self._taken_back}")
         with suppress(MiniMQError):
             first, end = self._reader.bounds(self._queue)
             reason = f"stored are {first} to {end - 1}" if first < end else "the queue is empty"

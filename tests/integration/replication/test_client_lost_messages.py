@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from minimq import Message, OffsetReset, Producer, PullConsumer
+from minimq.receiving.range_reader import RangeOptions, RangeReader, ReceivedBatch
+from minimq_common.errors import OffsetOutOfRange
 from support.client_replicas import committed, ends
 from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
 
@@ -67,3 +71,48 @@ def test_what_the_new_master_has_stored_is_read_though_the_reader_was_further(tm
         master.start()
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_messages_of_two_masters_are_not_mixed_in_a_range(tmp_path: Path) -> None:
+    with (
+        replicas(tmp_path, role="async-master", replica_lag_s=3600.0) as cluster,
+        Producer(cluster.nameserver, batch_messages=10, send_timeout_s=PATIENCE_S) as producer,
+        closing(RangeReader(cluster.nameserver, RangeOptions(buffer_bytes=100))) as reader,
+    ):
+        master = wait_for_master(cluster)
+        [slave] = [broker for broker in cluster.brokers if broker is not master]
+        [queue, _] = queues(cluster)
+        wait_in_sync(cluster, master, slave)
+        for future in [producer.send_async(Message("t", b"old"), queue=queue) for _ in range(100)]:
+            future.result(PATIENCE_S)
+        wait_caught_up(cluster)
+        slave.pause()
+        for _ in range(100):
+            producer.send(Message("t", b"lost"), queue=queue)
+        standing = master.replication()
+        assert standing is not None
+        both, old = reader.read(queue, 0, 200), reader.read(queue, 0, 100)
+        assert bodies([next(both)]) == bodies([next(old)]) == {b"old"}
+        master.kill()
+        slave.resume()
+        wait_for_master(cluster, master)
+        for future in [producer.send_async(Message("t", b"new"), queue=queue) for _ in range(200)]:
+            future.result(PATIENCE_S)
+
+        first, end = reader.bounds(queue)
+        assert (first, end) >= (0, 300)
+        for reading in (both, reader.read(queue, 0, 200, term=standing.term)):
+            with pytest.raises(OffsetOutOfRange, match="a new master does not have all that there was"):
+                assert bodies(reading) <= {b"old", b"lost"}
+        for reading in (old, reader.read(queue, 0, 100, term=standing.term)):
+            assert bodies(reading) == {b"old"}
+        assert b"new" in bodies(reader.read(queue, 0, 200))
+        master.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+def bodies(batches: Iterable[ReceivedBatch]) -> set[bytes]:
+    return {message.body for batch in batches for message in batch.messages(0)}
