@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.facts import PermissionSet, Topic, TopicSet, TransactionsExpired
+from minimq_broker.core.facts import (
+    PermissionSet,
+    StagedPart,
+    Topic,
+    TopicSet,
+    TransactionDecided,
+    TransactionsExpired,
+)
 from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.state import State
 from minimq_broker.core.transactions import TransactionId
 from minimq_broker.store import group
 from minimq_broker.store.check import check_directory
@@ -272,6 +281,38 @@ def test_segments_stay_until_what_is_staged_there_is_published(stores: Stores) -
     while last.store.remove_first(NOTHING_NEEDED):
         pass
     assert last.store.log.start > oldest
+
+
+def test_no_segment_goes_between_a_decision_and_its_effect(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("t", queues=2)
+    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
+    for _ in range(3):
+        store.append("t", 1, LARGE, LARGE)
+    store.close()
+    again = stores.open(segment_bytes=SEGMENT_BYTES)
+    wanted = TransactionDecided("x", 0, b"", (StagedPart(7, (0,)),))
+    removal = threading.Thread(target=lambda: again.store.remove_first(NOTHING_NEEDED))
+
+    def decide(state: State) -> TransactionDecided:
+        assert state.transactions.missing(wanted, again.store.log.start) == 0
+        removal.start()
+        removal.join(0.1)
+        return wanted
+
+    again.submit_fact(decide, keeps_log=True).result(PATIENCE_S)
+    removal.join()
+    assert again.store.log.start == 0
+    assert again.publish("x") == [1]
+
+
+def test_staged_batches_are_as_old_as_others(store: OpenStore) -> None:
+    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
+    assert store.store.log.active.newest_ms() == store.clock.now_ms
+    store.clock.now_ms += 5
+    store.decide("x", 0, {7: [0]})
+    store.publish("x")
+    assert store.store.log.active.newest_ms() == store.clock.now_ms
 
 
 def test_a_staged_batch_that_is_damaged_is_not_published(stores: Stores, tmp_path: Path) -> None:

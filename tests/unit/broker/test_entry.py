@@ -1,0 +1,102 @@
+"""Entries of the log as bytes: those of older releases are read as they were, and none can be taken for another."""
+
+from __future__ import annotations
+
+import pytest
+
+from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.core.state import BatchApplied, QueueKey
+from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.store.entry import (
+    HEADER_BYTES,
+    Kind,
+    batch_entry,
+    effect,
+    fact_entry,
+    opened,
+    payload_of,
+    read_header,
+    staged_batch,
+    staged_entry,
+)
+from minimq_common import batch_builder
+from minimq_common.errors import CorruptEntry
+from minimq_common.model import Message
+from support.stores import numbered_batch
+
+QUEUE = QueueKey(5, 3)
+AT_MS = 1_700_000_000_000
+X = TransactionId("spark-é", 1 << 40)
+
+#: As the first release wrote them: one message "body" for `QUEUE` at offset 9, numbered 3 by producer 7.
+HEADER = bytes.fromhex("717f5eab0100000003000000050000000000000009000000000000000068e5cf8b010000")
+BATCH = bytes.fromhex(
+    "02000100010000000400000000806e877401000000806e87740100000700000000000000030000000000000000000000"
+    + "00000000080000000000000000000000000000000000000000000000000000000000000000000000000000000000000004000000"
+    + "0000000004000000626f6479f2a8e445"
+)
+FACT = bytes.fromhex(
+    "ae824c530200000000000000000000000000000000000000000000000068e5cf8b01000082a474797065a9746f7069632d736574a5746f706963"
+    "86a46e616d65a174a8746f7069635f696405ab726561645f71756575657304ac77726974655f71756575657304aa7065726d697373696f6e06aa"
+    "637265617465645f6d7301"
+)
+
+
+def test_entries_of_older_releases() -> None:
+    assert batch_builder.encode([Message("t", b"body")], 1_600_000_000_000, 7, 3, 1 << 20, None) == BATCH
+    assert batch_entry(QUEUE, 9, AT_MS, BATCH) == HEADER + BATCH
+    assert fact_entry(TopicSet(Topic("t", 5, 4, 4, 6, 1)), AT_MS) == FACT
+    found = effect(memoryview(HEADER + BATCH), 100)
+    assert isinstance(found, BatchApplied)
+    assert (found.queue, found.end.offset, found.producer_id, found.sequence) == (QUEUE, 10, 7, 3)
+    assert not found.is_published
+    assert effect(memoryview(FACT), 100) == TopicSet(Topic("t", 5, 4, 4, 6, 1))
+
+
+def test_a_staged_batch() -> None:
+    data = numbered_batch(7, 3, b"a", b"b")
+    entry = staged_entry(QUEUE, AT_MS, X, data)
+    header, about, done = opened(entry, 100)
+    assert (header.kind, header.queue, header.base_offset, header.stored_ms) == (Kind.STAGED, QUEUE, 0, AT_MS)
+    assert about is None  # there is no row for it
+    assert done == BatchStaged(X, 7, 3, StagedBatch(100, len(entry), *QUEUE, AT_MS)) == effect(memoryview(entry), 100)
+    assert bytes(payload_of(memoryview(entry), header)) == bytes(staged_batch(entry, 100)) == data
+
+
+def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
+    data = numbered_batch(7, 3)
+    entry = batch_entry(QUEUE, 9, AT_MS, data, Kind.PUBLISHED)
+    header, about, done = opened(entry, 100)
+    assert entry[HEADER_BYTES:] == data
+    assert about is not None
+    assert header.base_offset == 9
+    assert isinstance(done, BatchApplied)
+    assert (done.producer_id, done.sequence, done.is_published, done.end.offset) == (0, 0, True, 10)
+    with pytest.raises(CorruptEntry, match="has no staged batch"):
+        staged_batch(entry, 100)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3)),
+        batch_entry(QUEUE, 9, AT_MS, numbered_batch(7, 3), Kind.PUBLISHED),
+        HEADER + BATCH,
+        FACT,
+    ],
+    ids=["staged", "published", "batch", "fact"],
+)
+def test_every_changed_byte_is_found(entry: bytes) -> None:
+    for at in range(len(entry)):
+        spoilt = bytearray(entry)
+        spoilt[at] ^= 0x55
+        with pytest.raises(CorruptEntry):
+            opened(bytes(spoilt), 100)
+    for end in range(len(entry)):
+        with pytest.raises(CorruptEntry):
+            opened(entry[:end], 100)
+
+
+def test_a_kind_of_a_later_release_is_refused() -> None:
+    with pytest.raises(CorruptEntry, match="position 100"):
+        read_header(memoryview(batch_entry(QUEUE, 9, AT_MS, BATCH, 5)), 100)  # type: ignore[arg-type]
