@@ -31,6 +31,7 @@ from minimq_common.model import Message
 from minimq_proto.v1 import broker_pb2
 from support.reading import check_brokers, read_all, read_queue
 from support.relay import Relay
+from support.replicas import replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -281,6 +282,41 @@ def test_a_commit_waits_for_a_broker_that_hangs_after_the_decision(pair: LocalCl
             hanging.resume()
             ends.commit(transaction, [topic], parts)
     assert bodies_in(pair, topic) == in_each(b"1")
+
+
+def test_a_broker_is_taken_out_of_service_by_one_more_transaction(pair: LocalCluster, name: str) -> None:
+    """Also the one that has decided so far."""
+    topic, leaving = make_topic(pair), pair.brokers[0]
+    with TransactionEnds(pair.nameserver, patience_s=5.0) as ends, Admin(pair.nameserver) as admin:
+        for number in (0, 1, 2):
+            transaction = Transaction(name, number)
+            with RecordsSender(pair.nameserver) as sender:
+                decision = ends.commit(transaction, [topic], stage(sender, topic, transaction, b"%d" % number))
+            if number == 0:
+                assert decision.broker_names == ("broker-a", "broker-b")
+                admin.delete_topic(topic, brokers=[leaving.name])
+            else:
+                assert decision.broker_names == ("broker-b",)
+                leaving.stop()
+    assert bodies_in(pair, topic) == [("broker-b", queue, body) for queue in (0, 1) for body in (b"0", b"1", b"2")]
+    leaving.start()
+
+
+def test_the_next_master_commits_what_the_last_one_has_staged(tmp_path: Path, name: str) -> None:
+    with replicas(tmp_path, role="sync-master") as cluster:
+        options = ProducerOptions(send_timeout_s=PATIENCE_S)
+        with RecordsSender(cluster.nameserver, options) as sender, TransactionEnds(cluster.nameserver) as ends:
+            for number in (0, 1):
+                transaction = Transaction(name, number)
+                parts = stage(sender, "t", transaction, b"%d" % number)
+                if number == 0:
+                    last = wait_for_master(cluster)
+                    last.kill()  # commit and the next stage wait for its successor
+                ends.commit(transaction, ["t"], parts)
+                last.start()
+        assert bodies_in(cluster, "t") == [("broker-a", queue, body) for queue in (0, 1) for body in (b"0", b"1")]
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
 
 
 def test_what_was_staged_for_too_long_is_not_committed_in_parts(tmp_path: Path, name: str) -> None:
