@@ -84,9 +84,11 @@ def test_what_is_not_staged_cannot_be_committed(
     assert len(stored(cluster, topic)) == 1
 
 
-def test_a_transaction_without_messages(transactions: RawTransactions) -> None:
-    nothing = decision(7, {})
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_transaction_without_messages(transactions: RawTransactions, number: int) -> None:
+    nothing = decision(number, {})
     assert transactions.commit(nothing) == nothing
+    assert transactions.is_decided()
     assert transactions.describe().decision == nothing
 
 
