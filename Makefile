@@ -14,7 +14,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd demo test test-fault docs lint format proto proto-check lock clean
-.PHONY: bench bench-faults bench-rebalances bench-replication bench-routes compose-up compose-down compose-test
+.PHONY: bench bench-exactly-once bench-faults bench-rebalances bench-replication bench-routes compose-up compose-down compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ proto: $(PROTO_VENV)/.done ## Generate the code of the wire protocol from proto/
 
 proto-check: $(PROTO_VENV)/.done ## Check that the generated code belongs to the .proto files
 	scripts/generate-proto.sh --check
+
+bench-exactly-once: setup ## Kill what a Spark query runs on, 200 times, and compare what it wrote; three quarters of an hour
+	$(VENV)/bin/python bench/spark_exactly_once.py $(ARGS)
 
 bench-faults: setup ## Measure sends while a broker is killed or hangs; takes about three minutes
 	$(VENV)/bin/python bench/send_faults.py $(ARGS)

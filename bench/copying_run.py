@@ -1,0 +1,191 @@
+"""One query that copies a topic under faults, from an empty checkpoint to the verdict."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from copied_topic import Verdict, judge, random_rows, send, stored
+from query_faults import FAULTS, Scene
+from spark_driver import Drivers, Job, SparkDriver
+from transaction_watch import Checkpoint, TransactionWatch
+
+from minimq import Admin, LocalCluster, Message, Producer
+
+#: Queues at each of the two brokers.
+_QUEUES = 2
+_MOST_STARTS = 15
+_END_S = 300.0
+#: Part of the runs in which all messages of one key go to one queue, in their order.
+_KEYED = 1 / 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all runs have in common.
+
+    Attributes:
+        rows: messages in an input.
+        batches: number of micro-batches that copy it.
+        transactional: whether each is written by a transaction.
+        plant: whether a message is sent to the copy by hand, which the verdict has to find.
+        folder: for data, logs and checkpoints.
+        tell: takes what a run has shown so far and what comes next, which is empty at its end.
+    """
+
+    rows: int
+    batches: int
+    transactional: bool
+    plant: bool
+    folder: Path
+    tell: Callable[[CopyLine, str], None]
+
+
+@dataclass
+class CopyLine:
+    """What a run has shown.
+
+    Attributes:
+        number: of the run.
+        faults: those that were to come, in their order.
+        missed: those whose moment did not come.
+        keyed: whether all messages of one key went to one queue.
+        seconds: from the first start of the query to its end.
+        restarts: how often it was started again.
+        replayed: micro-batches that were not known to be written then, and were written again.
+        finished: those of them that a broker had decided before, so that nothing new was to be written.
+        failures: why the query failed although the driver was not killed.
+        left: staged batches that are left over at the end.
+        verdict: on the copy.
+    """
+
+    number: int
+    faults: list[str]
+    missed: list[str] = field(default_factory=list)
+    keyed: bool = False
+    seconds: float = 0.0
+    restarts: int = 0
+    replayed: int = 0
+    finished: int = 0
+    failures: list[str] = field(default_factory=list)
+    left: int = 0
+    verdict: Verdict = field(default_factory=Verdict)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the copy is what it has to be, and nothing is left over."""
+        return self.verdict.is_exact and not self.left
+
+
+class CopyingRun:
+    """Carries out one run.
+
+    Args:
+        line: with the number of the run and its faults; the rest is filled in.
+        chance: all that is random comes from it.
+        plan: of all runs.
+        cluster: of two brokers.
+        drivers: one of which runs the query.
+    """
+
+    def __init__(
+        self, line: CopyLine, chance: random.Random, plan: Plan, cluster: LocalCluster, drivers: Drivers
+    ) -> None:
+        self.line = line
+        self._plan = plan
+        self._chance = chance
+        self._cluster = cluster
+        self._drivers = drivers
+        self._kinds = [FAULTS[name] for name in line.faults]
+        self._rows = random_rows(chance, plan.rows)
+        self._checkpoint = Checkpoint(plan.folder / f"checkpoint-{line.number}")
+        line.keyed = chance.random() < _KEYED
+        self._job = Job(
+            nameserver=cluster.nameserver,
+            source=f"source-{line.number}",
+            target=f"target-{line.number}",
+            checkpoint=str(self._checkpoint.folder),
+            batch_rows=-(-plan.rows // plan.batches),
+            keyed=line.keyed,
+            transactional=plan.transactional,
+        )
+
+    def carry_out(self) -> CopyLine:
+        """Run it and return what it has shown."""
+        with Admin(self._cluster.nameserver) as admin:
+            for topic in (self._job.source, self._job.target):
+                admin.create_topic(topic, queues=_QUEUES)
+            send(self._cluster.nameserver, self._job.source, self._rows)
+            with TransactionWatch(self._cluster.brokers) as watch:
+                self._copy(watch)
+            if self._plan.plant:
+                self._send_again()
+            copied = stored(self._cluster.nameserver, self._job.target)
+            self.line.verdict = judge(self._rows, copied, in_order=self._job.keyed)
+            if self.line.is_exact:
+                for topic in (self._job.source, self._job.target):
+                    admin.delete_topic(topic)
+        self._plan.tell(self.line, "")
+        return self.line
+
+    def _copy(self, watch: TransactionWatch) -> None:
+        began = time.monotonic()
+        driver = self._next_driver()
+        scene = Scene(self._cluster, driver, self._checkpoint, watch, self._chance)
+        driver.begin(self._job)
+        moments = sorted(self._chance.sample(range(self._plan.batches - 1), len(self._kinds)))
+        for name, kind, scene.batch in zip(self.line.faults, self._kinds, moments, strict=True):
+            self._plan.tell(self.line, f"{name}, from micro-batch {scene.batch} on")
+            came = kind.carry_out(scene)
+            while not came and scene.outcome and scene.driver.lives:  # the query has failed while it was waited for
+                self._failed(scene)
+                came = kind.carry_out(scene)
+            if not came:
+                self.line.missed.append(name)
+            if not scene.driver.lives:
+                self._start_again(scene)
+        self._plan.tell(self.line, "to the end")
+        while not scene.look(_END_S) or scene.outcome:
+            self._failed(scene)
+        self.line.seconds = time.monotonic() - began
+        scene.clean_up()
+        found = watch.everywhere(self._checkpoint.transaction)
+        self.line.left = sum(broker.staged for broker in found if broker is not None)
+
+    def _failed(self, scene: Scene) -> None:
+        """Note why the query has ended, or does not come to an end, and let it go on."""
+        self.line.failures.append(scene.outcome or f"the query has not ended after {_END_S:.0f} s")
+        if scene.outcome is None:
+            scene.kill_driver()
+        self._start_again(scene)
+
+    def _start_again(self, scene: Scene) -> None:
+        """Let the query go on from its checkpoint."""
+        self.line.restarts += 1
+        if self.line.restarts > _MOST_STARTS:
+            raise SystemExit(f"run {self.line.number} does not come to its end: {self.line.failures[-1]}")
+        batch = self._checkpoint.planned
+        if batch > self._checkpoint.done:
+            self.line.replayed += 1
+            self.line.finished += any(scene.decided_at(index) >= batch for index in (0, 1))
+        scene.driver = self._next_driver()
+        scene.outcome = None
+        scene.driver.begin(self._job)
+        if scene.stragglers:
+            scene.until(lambda: self._checkpoint.done >= batch)
+            scene.release()
+
+    def _next_driver(self) -> SparkDriver:
+        with_executors = any(kind.needs_executors for kind in self._kinds)
+        self._plan.tell(self.line, "waiting for a driver")
+        return self._drivers.ready(
+            with_executors=with_executors, spare=not with_executors and any(kind.kills_driver for kind in self._kinds)
+        )
+
+    def _send_again(self) -> None:
+        row = self._rows[0]
+        with Producer(self._cluster.nameserver) as producer:
+            producer.send(Message(self._job.target, b"%d %d" % (row.number, row.amount), keys=(row.key,)))

@@ -1,0 +1,106 @@
+"""Many runs on one cluster: which faults each of them has, and what all have shown."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from copied_topic import random_rows, send
+from copying_run import CopyingRun, CopyLine, Plan
+from query_faults import FAULTS
+from spark_driver import Drivers, Job
+
+from minimq import Admin, LocalCluster
+
+#: Part of the runs in which a second fault follows the first one.
+_TWO_FAULTS = 1 / 2
+
+
+@dataclass
+class Scenario:
+    """What the runs have shown.
+
+    Attributes:
+        name: of the scenario.
+        lines: one for each run.
+        damage: what `minimq-broker check` has found afterwards.
+    """
+
+    name: str
+    lines: list[CopyLine] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every copy is what it has to be, and the brokers' data is sound."""
+        return all(line.is_exact for line in self.lines) and not self.damage
+
+    def carry_out(self, numbers: Iterable[int], faults: Sequence[Sequence[str]], seed: str, plan: Plan) -> None:
+        """Carry out runs.
+
+        Args:
+            numbers: of the runs.
+            faults: of each run.
+            seed: with the number of a run it decides all that is random in it.
+            plan: what all have in common.
+        """
+        drivers = Drivers(plan.folder)
+        with LocalCluster(brokers=2, data_dir=plan.folder / "cluster") as cluster:
+            try:
+                drivers.archive_classes(prepared(cluster, plan))
+                for number in numbers:
+                    chance = random.Random(f"{seed} {number}")
+                    run = CopyingRun(CopyLine(number, list(faults[number])), chance, plan, cluster, drivers)
+                    self.lines.append(run.carry_out())
+            finally:
+                drivers.stop()
+        for broker in cluster.brokers:
+            command = [sys.executable, "-m", "minimq_broker", "check", str(broker.data_dir)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                self.damage += (done.stdout + done.stderr).splitlines()
+
+
+def prepared(cluster: LocalCluster, plan: Plan) -> Job:
+    """Return a job for which everything is there, and which nothing will disturb."""
+    with Admin(cluster.nameserver) as admin:
+        for topic in ("source", "target"):
+            admin.create_topic(topic, queues=1)
+    send(cluster.nameserver, "source", random_rows(random.Random(0), 100))
+    return Job(
+        nameserver=cluster.nameserver,
+        source="source",
+        target="target",
+        checkpoint=str(plan.folder / "checkpoint"),
+        batch_rows=100,
+        keyed=True,
+        transactional=plan.transactional,
+    )
+
+
+def faults_of(count: int, kinds: Sequence[str], chance: random.Random) -> list[list[str]]:
+    """Return one fault or two for each run: first each kind once, then as often as they weigh, and so on."""
+    runs: list[list[str]] = []
+    deck: list[str] = []
+    for _ in range(count):
+        if not deck:
+            once = list(kinds)
+            again = [kind for kind in kinds for _ in range(FAULTS[kind].weight - 1)]
+            chance.shuffle(once)
+            chance.shuffle(again)
+            deck = once + again
+        faults = [deck.pop(0)]
+        second = next((index for index, kind in enumerate(deck) if _may_follow(faults[0], kind)), None)
+        if second is not None and chance.random() < _TWO_FAULTS:
+            faults.append(deck.pop(second))
+        runs.append(faults)
+    return runs
+
+
+def _may_follow(first: str, second: str) -> bool:
+    """Tell whether a run may have both. A driver with executors of its own takes long to start: it lives on."""
+    pair = FAULTS[first], FAULTS[second]
+    return not (any(one.needs_executors for one in pair) and any(one.kills_driver for one in pair))

@@ -1,0 +1,284 @@
+"""What is done to a streaming query and to the brokers that it writes to, at chosen moments of a micro-batch."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from process_tree import Descendant, kill_all, reap
+from spark_driver import DriverGone, SparkDriver
+from transaction_watch import Checkpoint, TransactionWatch
+
+from minimq import LocalCluster
+from minimq.local.broker_process import BrokerProcess
+
+#: A moment that takes longer to come does not come: something is stuck.
+_MOMENT_S = 240.0
+#: About as long as a micro-batch takes, and as a broker stays away.
+_BATCH_S = 0.5
+_AWAY_S = 1.0
+#: What a killed driver has left ends within this time, or is killed.
+_ORPHANS_S = 10.0
+_LOOK_AGAIN_S = 0.005
+
+
+@dataclass
+class Scene:
+    """One query, with all that can be disturbed.
+
+    Attributes:
+        cluster: of two brokers; the first one is the coordinator of its transactions.
+        driver: that runs it.
+        checkpoint: of the query.
+        watch: asks the brokers.
+        chance: decides all that is random.
+        batch: the micro-batch from which on the next fault may come.
+        outcome: why the query has ended, "" when all is copied; None while it runs.
+        stragglers: processes of a killed driver that are stopped.
+        orphans: all that a killed driver has left, dead or alive.
+    """
+
+    cluster: LocalCluster
+    driver: SparkDriver
+    checkpoint: Checkpoint
+    watch: TransactionWatch
+    chance: random.Random
+    batch: int = 0
+    outcome: str | None = None
+    stragglers: list[Descendant] = field(default_factory=list)
+    orphans: list[Descendant] = field(default_factory=list)
+
+    def look(self, timeout_s: float = 0.0) -> bool:
+        """Tell whether the query has ended, after that time at the latest."""
+        if self.outcome is None:
+            try:
+                self.outcome = self.driver.ended(timeout_s)
+            except DriverGone as error:
+                self.outcome = str(error)
+        return self.outcome is not None
+
+    def until(self, condition: Callable[[], bool], again_s: float = _LOOK_AGAIN_S) -> bool:
+        """Wait for a moment, and tell whether it came before the query ended."""
+        deadline = time.monotonic() + _MOMENT_S
+        while not condition():
+            if self.look() or time.monotonic() >= deadline:
+                return False
+            time.sleep(again_s)
+        return True
+
+    def planned(self) -> bool:
+        """Wait until the micro-batch begins from which on the fault may come."""
+        return self.until(lambda: self.checkpoint.planned >= self.batch)
+
+    def underway(self) -> bool:
+        """Wait for any moment of a micro-batch."""
+        came = self.planned()
+        if came:
+            time.sleep(self.chance.uniform(0.0, _BATCH_S))
+        return came and not self.look()
+
+    def staged(self) -> bool:
+        """Wait until a broker holds something that is not published, and a while that hardly ever suffices for that."""
+        came = self.planned() and self.until(lambda: any(self._staged(index) for index in (0, 1)), again_s=0.0)
+        if came:
+            time.sleep(self.chance.choice((0.0, 0.01, 0.03, 0.1)))
+        return came and not self.look()
+
+    def decided(self) -> bool:
+        """Wait until the coordinator has decided a micro-batch, which it has to publish, and others to hear of."""
+        if not self.planned():
+            return False
+        former = self.decided_at(0)
+        return self.until(lambda: self.decided_at(0) > former, again_s=0.0)
+
+    def decided_at(self, index: int) -> int:
+        """Return the latest decision that a broker has, or -1."""
+        found = self.watch.at(index, self.checkpoint.transaction)
+        return found.decided if found is not None else -1
+
+    def _staged(self, index: int) -> bool:
+        found = self.watch.at(index, self.checkpoint.transaction)
+        return found is not None and found.staged > 0
+
+    def any_broker(self) -> BrokerProcess:
+        return self.chance.choice(self.cluster.brokers)
+
+    def bring_back(self, *brokers: BrokerProcess) -> None:
+        """Start brokers that were killed, after a while."""
+        time.sleep(self.chance.uniform(0.0, _AWAY_S))
+        for broker in brokers:
+            broker.launch()
+        for broker in brokers:
+            broker.wait_ready()
+
+    def kill_driver(self, spared: Sequence[Descendant] = ()) -> None:
+        """End the driver and its processes at once, but those that are spared."""
+        self.orphans += self.driver.kill(spared)
+
+    def release(self) -> None:
+        """Let the stragglers go on."""
+        for process in self.stragglers:
+            process.send(signal.SIGCONT)
+        self.stragglers = []
+
+    def clean_up(self) -> None:
+        """Return when nothing is left of killed drivers; who has not ended after a while is killed."""
+        self.release()
+        deadline = time.monotonic() + _ORPHANS_S
+        while any(process.lives for process in self.orphans) and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
+        kill_all(self.orphans)
+        reap(self.orphans)
+        self.orphans = []
+
+
+# ---- The faults: each tells whether its moment came ----------------------------------------------------
+
+
+def kill_executor(scene: Scene) -> bool:
+    came = scene.underway()
+    executors = scene.driver.executors
+    if came and executors:
+        scene.chance.choice(executors).send(signal.SIGKILL)
+    return came and bool(executors)
+
+
+def kill_worker(scene: Scene) -> bool:
+    came = scene.underway()
+    workers = scene.driver.workers
+    if came and workers:
+        scene.chance.choice(workers).send(signal.SIGKILL)
+    return came and bool(workers)
+
+
+def kill_driver(scene: Scene) -> bool:
+    came = scene.underway()
+    if came:
+        scene.kill_driver()
+    return came
+
+
+def kill_driver_alone(scene: Scene) -> bool:
+    """Its executors go on until they find out; what they stage meanwhile is nobody's."""
+    came = scene.underway()
+    if came:
+        scene.kill_driver(spared=scene.driver.executor_trees)
+    return came
+
+
+def kill_driver_of_stragglers(scene: Scene) -> bool:
+    """Tasks of the killed driver go on when the next one has written their micro-batch."""
+    came = scene.planned()
+    time.sleep(scene.chance.uniform(0.0, _BATCH_S / 2))
+    if came and not scene.look():
+        scene.stragglers = scene.driver.workers
+        for process in scene.stragglers:
+            process.send(signal.SIGSTOP)
+        scene.kill_driver(spared=scene.stragglers)
+    return came
+
+
+def kill_driver_staged(scene: Scene) -> bool:
+    came = scene.staged()
+    if came:
+        scene.kill_driver()
+    return came
+
+
+def kill_driver_half_decided(scene: Scene) -> bool:
+    """The second broker hangs before it hears of the decision, and the driver dies meanwhile."""
+    came = scene.decided()
+    if came:
+        other = scene.cluster.brokers[1]
+        other.pause()
+        scene.kill_driver()
+        other.resume()
+    return came and scene.decided_at(1) < scene.decided_at(0)
+
+
+def kill_broker(scene: Scene) -> bool:
+    came = scene.underway()
+    if came:
+        broker = scene.any_broker()
+        broker.kill()
+        scene.bring_back(broker)
+    return came
+
+
+def kill_broker_staged(scene: Scene) -> bool:
+    came = scene.staged()
+    if came:
+        broker = scene.any_broker()
+        broker.kill()
+        scene.bring_back(broker)
+    return came
+
+
+def kill_broker_decided(scene: Scene) -> bool:
+    """One of the brokers dies before all is published."""
+    came = scene.decided()
+    if came:
+        broker = scene.any_broker()
+        broker.kill()
+        scene.bring_back(broker)
+    return came
+
+
+def kill_driver_and_broker_decided(scene: Scene) -> bool:
+    """The decision is to be found where it is left."""
+    came = scene.decided()
+    if came:
+        broker = scene.any_broker()
+        broker.kill()
+        scene.kill_driver()
+        scene.bring_back(broker)
+    return came
+
+
+def kill_all_staged(scene: Scene) -> bool:
+    """Everything stops at once, as without power."""
+    came = scene.staged()
+    if came:
+        for broker in scene.cluster.brokers:
+            broker.kill()
+        scene.kill_driver()
+        scene.bring_back(*scene.cluster.brokers)
+    return came
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One kind of fault.
+
+    Attributes:
+        carry_out: does it at its moment, and tells whether that came.
+        weight: how often it comes, compared with others.
+        kills_driver: whether the query has to be started again.
+        needs_executors: whether executors have to be processes of their own.
+        needs_transactions: whether its moment is one of a transaction.
+    """
+
+    carry_out: Callable[[Scene], bool]
+    weight: int = 1
+    kills_driver: bool = False
+    needs_executors: bool = False
+    needs_transactions: bool = False
+
+
+FAULTS: Mapping[str, Fault] = {
+    "executor": Fault(kill_executor, 3, needs_executors=True),
+    "worker": Fault(kill_worker, 2),
+    "driver": Fault(kill_driver, 2, kills_driver=True),
+    "driver alone": Fault(kill_driver_alone, 1, kills_driver=True, needs_executors=True),
+    "driver, stragglers": Fault(kill_driver_of_stragglers, 1, kills_driver=True),
+    "driver, staged": Fault(kill_driver_staged, 3, kills_driver=True, needs_transactions=True),
+    "driver, half decided": Fault(kill_driver_half_decided, 3, kills_driver=True, needs_transactions=True),
+    "broker": Fault(kill_broker, 2),
+    "broker, staged": Fault(kill_broker_staged, 3, needs_transactions=True),
+    "broker, decided": Fault(kill_broker_decided, 3, needs_transactions=True),
+    "driver and broker, decided": Fault(kill_driver_and_broker_decided, 2, kills_driver=True, needs_transactions=True),
+    "all, staged": Fault(kill_all_staged, 1, kills_driver=True, needs_transactions=True),
+}

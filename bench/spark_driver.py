@@ -1,0 +1,255 @@
+"""A Spark driver as a process of its own, which copies topics one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyspark
+from process_tree import Descendant, descendants, kill_all
+
+#: By whether executors are processes of their own, which takes twice as long to start. Tasks are tried again in both.
+MASTERS = {False: "local[2,20]", True: "local-cluster[2,1,1024]"}
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+#: What workers, and those from which they are forked, have at the end of their command line.
+_WORKER = "pyspark.daemon pyspark.worker"
+_SCRIPT = Path(__file__).with_name("copying_job.py")
+_READY_S = 300.0
+_STOP_S = 120.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A streaming query that copies all that a topic holds now; made again with the same values it goes on.
+
+    Attributes:
+        nameserver: of the cluster.
+        source: topic to read.
+        target: topic to write.
+        checkpoint: folder.
+        batch_rows: most messages in a micro-batch.
+        keyed: whether all messages of one key go to one queue.
+        transactional: whether each micro-batch is written by a transaction.
+    """
+
+    nameserver: str
+    source: str
+    target: str
+    checkpoint: str
+    batch_rows: int
+    keyed: bool
+    transactional: bool
+
+
+class DriverGone(Exception):
+    """The driver has ended and not said how its query did."""
+
+
+class SparkDriver:
+    """A driver as a child process.
+
+    Args:
+        folder: for its logs, and for those of its executors.
+        number: tells it from others in the folder.
+        with_executors: whether they are processes of their own.
+        java_options: for all processes of Java.
+
+    Attributes:
+        with_executors: whether they are.
+        log_path: what the driver logs.
+    """
+
+    def __init__(self, folder: Path, number: int, *, with_executors: bool, java_options: str = "") -> None:
+        self.with_executors = with_executors
+        self.log_path = folder / f"driver-{number}.log"
+        home = _spark_home(folder / "spark")
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
+        environment |= {"SPARK_LOCAL_DIRS": str(home / "local"), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        with self.log_path.open("wb") as log_file:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SCRIPT), MASTERS[with_executors], java_options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                text=True,
+                env=environment,
+                process_group=0,  # Ctrl-C is for the parent alone
+            )
+        self._is_ready = False
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, name="driver-answers", daemon=True).start()
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process runs."""
+        return self._process.poll() is None
+
+    def wait_ready(self) -> None:
+        """Return when it takes jobs. Raises `DriverGone`."""
+        if not self._is_ready and self._answer(_READY_S) is None:
+            raise DriverGone(f"the driver is not ready after {_READY_S:.0f} s; its log is {self.log_path}")
+        self._is_ready = True
+
+    def begin(self, job: Job) -> None:
+        """Let it begin a query, which it does when the one before has ended. Raises `DriverGone`."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(asdict(job)) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._gone() from None
+
+    def ended(self, timeout_s: float) -> str | None:
+        """Return why the query has ended, "" if all is copied; None if it has not within that time.
+
+        Raises:
+            DriverGone: the driver has ended.
+        """
+        return self._answer(timeout_s)
+
+    @property
+    def tree(self) -> list[Descendant]:
+        """All its processes but the first one."""
+        return descendants(self._process.pid)
+
+    @property
+    def executors(self) -> list[Descendant]:
+        """Those of Java that run tasks and nothing else."""
+        return [process for process in self.tree if _EXECUTOR in process.command]
+
+    @property
+    def workers(self) -> list[Descendant]:
+        """Those of Python that read and write for the tasks."""
+        alike = [process for process in self.tree if process.command.rstrip().endswith(_WORKER)]
+        origins = {process.pid for process in alike}
+        return [process for process in alike if process.parent in origins]
+
+    @property
+    def executor_trees(self) -> list[Descendant]:
+        """The executors, and what they have started."""
+        found: dict[int, Descendant] = {}
+        for process in self.tree:  # parents first
+            if _EXECUTOR in process.command or process.parent in found:
+                found[process.pid] = process
+        return list(found.values())
+
+    def kill(self, spared: Iterable[Descendant] = ()) -> list[Descendant]:
+        """End it and all its processes at once, as when the machine of all of them fails.
+
+        Args:
+            spared: those of them that go on.
+
+        Returns:
+            All its processes but itself, which has to be looked after: they are children of nobody.
+        """
+        tree, left = self.tree, set(spared)
+        self._process.kill()
+        kill_all(process for process in tree if process not in left)
+        self._process.wait()
+        return tree
+
+    def stop(self) -> None:
+        """Let it end in order; one that does not is killed."""
+        tree = self.tree
+        if self._process.stdin is not None and self.lives:
+            self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+        kill_all(tree)
+
+    def _answer(self, timeout_s: float) -> str | None:
+        try:
+            line = self._lines.get(timeout=timeout_s) if timeout_s > 0 else self._lines.get_nowait()
+        except queue.Empty:
+            return None
+        if not line:
+            self._lines.put("")  # for whoever asks again
+            raise self._gone()
+        answer: str = json.loads(line)["error"]
+        return answer
+
+    def _gone(self) -> DriverGone:
+        return DriverGone(f"the driver has ended with status {self._process.poll()}; its log is {self.log_path}")
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                if line.startswith("{"):
+                    self._lines.put(line)
+        self._lines.put("")
+
+
+def _spark_home(folder: Path) -> Path:
+    """Return a folder in which Spark is found, and in which it keeps what its executors leave behind."""
+    if folder.exists():
+        return folder
+    folder.mkdir()
+    for path in Path(pyspark.__file__).parent.iterdir():
+        if path.name != "work":
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+class Drivers:
+    """Those that take jobs now, of both kinds, started when they are needed.
+
+    Args:
+        folder: for their logs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[SparkDriver] = []
+        self._classes = folder / "classes.jsa"
+
+    def archive_classes(self, job: Job) -> None:
+        """Carry out a job, and keep the classes that Java has loaded for it: others start in a third of the time.
+
+        Raises:
+            SystemExit: the query has failed.
+        """
+        options = f"-XX:ArchiveClassesAtExit={self._classes}"
+        driver = SparkDriver(self._folder, len(self._started), with_executors=False, java_options=options)
+        self._started.append(driver)
+        try:
+            driver.wait_ready()
+            driver.begin(job)
+            if error := driver.ended(_READY_S):
+                raise SystemExit(f"a query fails although nothing disturbs it: {error}")
+        finally:
+            driver.stop()
+
+    def ready(self, *, with_executors: bool, spare: bool = False) -> SparkDriver:
+        """Return one that lives.
+
+        Args:
+            with_executors: whether executors are to be processes of their own.
+            spare: whether another one is to be started meanwhile, as this one will be killed.
+        """
+        options = f"-XX:SharedArchiveFile={self._classes}"
+        alike = [one for one in self._started if one.lives and one.with_executors == with_executors]
+        while len(alike) < 1 + spare:
+            number = len(self._started)
+            one = SparkDriver(self._folder, number, with_executors=with_executors, java_options=options)
+            self._started.append(one)
+            alike.append(one)
+        alike[0].wait_ready()
+        return alike[0]
+
+    def stop(self) -> None:
+        """End all of them."""
+        for one in self._started:
+            one.stop()

@@ -1,0 +1,91 @@
+"""How far a query is: what its checkpoint says, and what the brokers say of its transactions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from minimq import MiniMQError
+from minimq.local.broker_process import BrokerProcess
+from minimq.transport.broker_link import BrokerLink
+from minimq_proto.v1 import broker_pb2
+
+_ANSWER_S = 1.0
+NONE = -1
+
+
+class Checkpoint:
+    """The folder in which a query keeps how far it is.
+
+    Args:
+        folder: which may not be there yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def transaction(self) -> str:
+        """Name of the transactions of the query; "" while it has no id."""
+        with suppress(FileNotFoundError, json.JSONDecodeError):
+            return f"spark-{json.loads((self.folder / 'metadata').read_text())['id']}"
+        return ""
+
+    @property
+    def planned(self) -> int:
+        """The latest micro-batch whose offsets are written down; -1 when there is none."""
+        return _highest(self.folder / "offsets")
+
+    @property
+    def done(self) -> int:
+        """The latest micro-batch that Spark knows is written; -1 when there is none."""
+        return _highest(self.folder / "commits")
+
+
+def _highest(folder: Path) -> int:
+    return max((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal()), default=NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one broker says of the transactions of a query.
+
+    Attributes:
+        decided: latest number that is decided there; -1 when none is.
+        staged: number of batches that readers do not see, or not yet.
+    """
+
+    decided: int
+    staged: int
+
+
+class TransactionWatch:
+    """Asks brokers how far a transaction is. A context manager."""
+
+    def __init__(self, brokers: Sequence[BrokerProcess]) -> None:
+        self._links = [BrokerLink(broker.address) for broker in brokers]
+
+    def __enter__(self) -> TransactionWatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for link in self._links:
+            link.close()
+
+    def at(self, index: int, name: str) -> Progress | None:
+        """Return what a broker knows; None when it does not answer."""
+        link = self._links[index]
+        try:
+            answer = link.call(
+                link.stub.DescribeTransaction, broker_pb2.DescribeTransactionRequest(name=name), _ANSWER_S
+            )
+        except MiniMQError:
+            return None
+        return Progress(answer.decision.number if answer.HasField("decision") else NONE, answer.staged_batches)
+
+    def everywhere(self, name: str) -> list[Progress | None]:
+        """Return what each broker knows."""
+        return [self.at(index, name) for index in range(len(self._links))]

@@ -1,0 +1,70 @@
+"""Spark writes each message exactly once, whatever is killed at whatever moment.
+
+These are short runs of `bench/spark_exactly_once.py`, which says what is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.process import process
+
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow]
+
+#: Scales the number of queries; MINIMQ_TEST_ROUNDS=20 is what `make test-fault` runs.
+ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "4"))
+#: Repeats the choices of an earlier run, which printed it.
+SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+SCRIPT = Path(__file__).parents[2] / "bench" / "spark_exactly_once.py"
+
+
+def run(scenario: str, runs: int, *flags: str, status: int = 0) -> dict[str, Any]:
+    """Run a scenario and return what it has shown."""
+    print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
+    options = (f"--runs={runs}", "--rows=6000", "--batches=6", f"--seed={SEED}", "--output=json", *flags)
+    with process(sys.executable, str(SCRIPT), scenario, *options) as started:
+        told, errors = started.communicate()
+    print(errors)
+    assert started.returncode == status, told or errors
+    found: dict[str, Any] = json.loads(told)[0]
+    assert len(found["lines"]) == runs
+    assert found["damage"] == []
+    return found
+
+
+@pytest.mark.timeout(240 + 60 * ROUNDS)
+def test_each_message_is_written_once() -> None:
+    found = run("transactional", 2 * ROUNDS)
+
+    kinds = ("lost", "twice", "strange", "disordered", "wrong_keys")
+    for line in found["lines"]:
+        assert {kind: line["verdict"][kind] for kind in kinds} == dict.fromkeys(kinds, 0), line
+        assert line["verdict"]["rows"] == line["verdict"]["stored"] == 6000
+        assert line["left"] == 0, line
+    assert sum(line["restarts"] for line in found["lines"]) > 0
+
+
+@pytest.mark.timeout(300)
+def test_a_message_that_is_sent_again_is_found() -> None:
+    """The check can fail."""
+    [line] = run("transactional", 1, "--fault=worker", "--plant", status=1)["lines"]
+
+    assert (line["verdict"]["twice"], line["verdict"]["wrong_keys"], line["verdict"]["lost"]) == (1, 1, 0)
+
+
+@pytest.mark.timeout(240 + 60 * ROUNDS)
+def test_without_transactions_messages_are_written_twice() -> None:
+    """Which is why there are transactions; and nothing is lost all the same."""
+    for _ in range(4):  # it has to be killed at the right moment
+        lines = run("plain", ROUNDS, "--fault=driver")["lines"]
+        assert sum(line["verdict"]["lost"] for line in lines) == 0
+        if sum(line["verdict"]["twice"] for line in lines) > 0:
+            return
+    raise AssertionError("nothing was written twice")
