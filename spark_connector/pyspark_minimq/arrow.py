@@ -30,8 +30,10 @@ SMALL_BATCH: Final = 32
 #: How many records, and how many bytes of bodies, are put together at most.
 MERGED_RECORDS: Final = 4096
 MERGED_BYTES: Final = 1 << 20
-#: Arrow batches with fewer rows than this are put together as well: each costs Java as much as some hundred rows.
+#: Arrow batches with fewer rows and fewer bytes than this are put together as well: each costs Java as much as some
+#: hundred rows, or as much as it costs to copy so many bytes.
 ENOUGH_ROWS: Final = 1024
+ENOUGH_BYTES: Final = 256 << 10
 #: Rows in a batch that is made without a stored one.
 COUNTED_ROWS: Final = 1 << 16
 
@@ -98,7 +100,8 @@ class ArrowColumns:
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         for piece in self._pieces(batches, start, end):
-            if piece.num_rows < ENOUGH_ROWS:
+            is_enough = piece.num_rows >= ENOUGH_ROWS or piece.nbytes >= ENOUGH_BYTES
+            if not is_enough:
                 waiting.append(piece)
                 rows, size = rows + piece.num_rows, size + piece.nbytes
                 if rows < MERGED_RECORDS and size < MERGED_BYTES:
@@ -106,7 +109,7 @@ class ArrowColumns:
             if waiting:
                 yield self._together(waiting)
                 waiting, rows, size = [], 0, 0
-            if piece.num_rows >= ENOUGH_ROWS:
+            if is_enough:
                 yield piece
         if waiting:
             yield self._together(waiting)
