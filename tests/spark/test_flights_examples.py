@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import signal
 import statistics
 import struct
 import subprocess
 import sys
+import uuid
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ import pytest
 from matplotlib.lines import Line2D
 from pyspark.sql import SparkSession
 
-from minimq import LocalCluster
+from minimq import Admin, LocalCluster
 from support.command import environment
+from support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPTS = ["flights_json", "flights_plot", "flights_sql", "flights_windows"]
+SCRIPTS = ["flights_alerts", "flights_json", "flights_plot", "flights_sql", "flights_windows"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -90,6 +92,42 @@ def test_views_give_the_busiest_carriers(
     assert len(found) == 9
 
 
+def test_each_alert_is_sent_once_by_a_query_that_was_stopped(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    import flights_alerts  # noqa: PLC0415
+    import flights_data  # noqa: PLC0415
+    import flights_spark  # noqa: PLC0415
+    import flights_stage  # noqa: PLC0415
+
+    sink = f"{topic}-alerts"
+    admin.create_topic(sink, queues=4)
+    flights_alerts.run(spark, cluster.nameserver, topic, sink, tmp_path / "checkpoint")
+    columns = "broker_name string, queue_id int, tag string, keys array<string>, properties map<string,string>"
+    rows = flights_spark.read_topic(spark, cluster.nameserver, sink, f"{columns}, body binary").collect()
+    admin.delete_topic(sink)
+
+    names = flights_data.names_of_carriers()
+    expected = []
+    for message in flights_data.as_messages(topic, flights_stage.january()):
+        flight = json.loads(message.body)
+        if flight["dep_delay"] is not None and flight["dep_delay"] >= 60:
+            body = {name: flight[name] for name in ("flight", "origin", "dest", "dep_delay")}
+            body["carrier"] = names[flight["carrier"]]
+            expected.append((message.tag, [*message.keys], {"origin": flight["origin"]}, body))
+    assert sorted(map(repr, expected)) == sorted(
+        repr((row.tag, row.keys, row.properties, sorted_as(expected[0][3], json.loads(row.body)))) for row in rows
+    )
+    assert len(expected) > 1000
+    airports = {row.properties["origin"] for row in rows}
+    assert len({(row.properties["origin"], row.broker_name, row.queue_id) for row in rows}) == len(airports) == 3
+
+
+def sorted_as(example: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the same with the fields in the order of the example, and those that it has not at the end."""
+    return {**{name: given[name] for name in example if name in given}, **given}
+
+
 def test_what_is_drawn_is_what_the_data_says(
     spark: SparkSession, cluster: LocalCluster, topic: str, flights: list[dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -144,10 +182,15 @@ def check_picture(data: bytes) -> None:
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a session of its own, and check that it leaves no process there."""
+    """Run a script, and check that none of its processes is left."""
     command = [sys.executable, str(EXAMPLES / f"{script}.py"), *arguments]
+    mark = f"MARK_OF_A_RUN={uuid.uuid4()}"
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**dict([mark.split("=")])),
     ) as process:
         try:
             stdout, stderr = process.communicate(timeout=300)
@@ -155,6 +198,16 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
             process.send_signal(signal.SIGINT)  # it ends its servers
             raise
     assert process.returncode == 0, stderr
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+    # Spark's workers notice a moment later that they are not wanted any more.
+    wait_until(lambda: not running(mark), 60, what=f"the processes of {script} have ended")
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def running(mark: str) -> list[str]:
+    """Return the command lines of all processes with an entry in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or is another user's
+            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+    return found
