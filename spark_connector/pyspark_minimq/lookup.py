@@ -45,7 +45,7 @@ class Lookup:
         return Sight(
             bounds={
                 QueueName(queue.topic, queue.broker_name, queue.queue_id): Bounds(
-                    about.first, about.end, about.topic_id, about.is_shown, about.from_slave
+                    about.first, about.end, about.topic_id, about.is_shown, about.from_slave, about.term
                 )
                 for queue, about in found.queues.items()
             },

@@ -43,6 +43,7 @@ class Bounds(NamedTuple):
         topic_id: of its topic at its broker; another one after the topic was deleted and made again.
         is_shown: whether consumers see it; one that is hidden by now may hold messages all the same.
         from_slave: whether a slave told, which may not have all.
+        term: of the log of which that was told; 0 when it is not known.
     """
 
     first: int
@@ -50,6 +51,7 @@ class Bounds(NamedTuple):
     topic_id: int = 0
     is_shown: bool = True
     from_slave: bool = False
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,12 @@ class Subscription:
 
 
 class OffsetRange(NamedTuple):
-    """The offsets of a queue from `start` up to but not including `end`."""
+    """The offsets of a queue from `start` up to but not including `end`, as the log had them in a term; 0: in any."""
 
     queue: QueueName
     start: int
     end: int
+    term: int = 0
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -143,7 +146,7 @@ def plan_ranges(
     for queue, start in starts.items():
         if start > ends[queue] and not isinstance(starting, int) and not isinstance(ending, int):
             raise MinimqSourceError(f"queue {queue} would be read from offset {start} to {ends[queue]}, backwards")
-    ranges = [OffsetRange(queue, starts[queue], ends[queue]) for queue in sorted(bounds)]
+    ranges = [OffsetRange(queue, starts[queue], ends[queue], bounds[queue].term) for queue in sorted(bounds)]
     return [part for part in ranges if part.start < part.end]
 
 
@@ -220,4 +223,4 @@ def split_ranges(
 
 def _cut(part: OffsetRange, count: int) -> Iterable[OffsetRange]:
     edges = [part.start + len(part) * number // count for number in range(count + 1)]
-    return (OffsetRange(part.queue, start, end) for start, end in pairwise(edges))
+    return (OffsetRange(part.queue, start, end, part.term) for start, end in pairwise(edges))

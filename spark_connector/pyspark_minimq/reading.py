@@ -72,10 +72,10 @@ def _stored_batches(
     """
     queue = MessageQueue(*part.queue)
     tags = options.tags if options.tags is not None and len(options.tags) <= MOST_TAGS else ()
-    start, end = part.start, part.end
+    start, end, term = part.start, part.end, part.term
     while start < end:
         try:
-            with closing(reader.read(queue, start, end, tags)) as batches:
+            with closing(reader.read(queue, start, end, tags, term)) as batches:
                 for batch in batches:
                     yield batch
                     start = batch.end_offset
@@ -86,9 +86,10 @@ def _stored_batches(
             log.warning("reading what is left: %s", error.message)
             first, last = reader.bounds(queue)
             left = max(start, first), min(end, last)
-            if left == (start, end):  # the broker says that all is there: it would go on like this for ever
-                raise
+            if left == (start, end) and not term:
+                raise  # the broker says that all is there: it would go on like this for ever
             start, end = left
+            term = 0  # what a later master has there instead is what is left
 
 
 def _stored(reader: RangeReader, part: OffsetRange, *, strict: bool) -> tuple[int, int]:

@@ -130,7 +130,10 @@ class TopicService:
                 )
             )
         return broker_pb2.DescribeTopicResponse(
-            topic=_message(topic), queues=queues, data_version=self._engine.answered_version
+            topic=_message(topic),
+            queues=queues,
+            data_version=self._engine.answered_version,
+            term=self._engine.state.term,
         )
 
     def _message(self, name: str) -> broker_pb2.Topic:

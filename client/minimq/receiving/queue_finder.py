@@ -42,6 +42,7 @@ class FoundQueue:
         is_shown: whether consumers see it.
         is_readable: whether the topic may be read there.
         from_slave: a slave said so, because its master does not answer: its end may be an earlier one.
+        term: the latest one in the log of which that is.
     """
 
     first: int
@@ -50,6 +51,7 @@ class FoundQueue:
     is_shown: bool
     is_readable: bool
     from_slave: bool
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,5 +225,6 @@ def _queues_of(
                 is_shown=status.queue_id < topic.read_queues,
                 is_readable=bool(topic.permission & Permission.READ),
                 from_slave=answer.from_slave,
+                term=answer.value.term,
             ),
         )

@@ -757,8 +757,11 @@ class DescribeTopicResponse(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
     DATA_VERSION_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
     data_version: builtins.int
     """As in CreateTopicResponse."""
+    term: builtins.int
+    """As in PullFrame."""
     @property
     def topic(self) -> global___Topic: ...
     @property
@@ -769,9 +772,10 @@ class DescribeTopicResponse(google.protobuf.message.Message):
         topic: global___Topic | None = ...,
         queues: collections.abc.Iterable[global___QueueStatus] | None = ...,
         data_version: builtins.int = ...,
+        term: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["topic", b"topic"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["data_version", b"data_version", "queues", b"queues", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_version", b"data_version", "queues", b"queues", "term", b"term", "topic", b"topic"]) -> None: ...
 
 global___DescribeTopicResponse = DescribeTopicResponse
 

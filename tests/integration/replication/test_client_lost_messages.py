@@ -8,10 +8,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 
 from minimq import Message, OffsetReset, Producer, PullConsumer
+from minimq.receiving.queue_finder import QueueFinder
 from minimq.receiving.range_reader import RangeOptions, RangeReader, ReceivedBatch
 from minimq_common.errors import OffsetOutOfRange
+from pyspark_minimq.options import parse_read_options
+from pyspark_minimq.planning import OffsetRange, QueueName
+from pyspark_minimq.reading import RangePartition, read
+from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.client_replicas import committed, ends
 from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
 
@@ -91,8 +97,10 @@ def test_messages_of_two_masters_are_not_mixed_in_a_range(tmp_path: Path) -> Non
         slave.pause()
         for _ in range(100):
             producer.send(Message("t", b"lost"), queue=queue)
-        standing = master.replication()
-        assert standing is not None
+        with closing(QueueFinder(cluster.nameserver)) as finder:
+            found = finder.find(["t"]).queues[queue]
+        assert (found.first, found.end) == (0, 200)
+        planned = OffsetRange(QueueName(queue.topic, queue.broker_name, queue.queue_id), 0, 200, found.term)
         both, old = reader.read(queue, 0, 200), reader.read(queue, 0, 100)
         assert bodies([next(both)]) == bodies([next(old)]) == {b"old"}
         master.kill()
@@ -103,11 +111,14 @@ def test_messages_of_two_masters_are_not_mixed_in_a_range(tmp_path: Path) -> Non
 
         first, end = reader.bounds(queue)
         assert (first, end) >= (0, 300)
-        for reading in (both, reader.read(queue, 0, 200, term=standing.term)):
+        for reading in (both, reader.read(queue, 0, 200, term=found.term)):
             with pytest.raises(OffsetOutOfRange, match="a new master does not have all that there was"):
                 assert bodies(reading) <= {b"old", b"lost"}
-        for reading in (old, reader.read(queue, 0, 100, term=standing.term)):
+        for reading in (old, reader.read(queue, 0, 100, term=found.term)):
             assert bodies(reading) == {b"old"}
+        with pytest.raises(OffsetOutOfRange, match="a new master does not have all that there was"):
+            read_by_spark(cluster.nameserver, planned, "true")
+        assert read_by_spark(cluster.nameserver, planned, "false") == 200
         assert b"new" in bodies(reader.read(queue, 0, 200))
         master.start()
         wait_in_sync(cluster, master, slave)
@@ -116,3 +127,10 @@ def test_messages_of_two_masters_are_not_mixed_in_a_range(tmp_path: Path) -> Non
 
 def bodies(batches: Iterable[ReceivedBatch]) -> set[bytes]:
     return {message.body for batch in batches for message in batch.messages(0)}
+
+
+def read_by_spark(nameserver: str, planned: OffsetRange, strict: str) -> int:
+    """Read what a task of Spark gets. Returns how many messages it hands over."""
+    options = parse_read_options({"nameserver": nameserver, "topic": "t", "failOnDataLoss": strict})
+    schema = StructType([field for field in MESSAGE_SCHEMA if field.name == "body"])
+    return sum(batch.num_rows for batch in read(options, schema, RangePartition(planned)))

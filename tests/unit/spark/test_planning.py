@@ -67,6 +67,14 @@ def test_what_is_there_is_read_when_loss_is_no_failure() -> None:
     assert plan({A0: 0, A1: 0, B0: 0}, {A0: 5, A1: 0, B0: 5}, strict=False) == [OffsetRange(B0, 0, 5)]
 
 
+def test_a_part_knows_in_which_term_its_queue_was_looked_up() -> None:
+    bounds = {A0: Bounds(0, 20, term=3), B0: Bounds(0, 5, term=7)}
+    ranges = plan_ranges(bounds, EARLIEST, LATEST, fail_on_data_loss=True)
+    assert ranges == [OffsetRange(A0, 0, 20, 3), OffsetRange(B0, 0, 5, 7)]
+    parts = split_ranges(ranges, max_records=10)
+    assert {(part.queue, part.term) for part in parts} == {(A0, 3), (B0, 7)}
+
+
 def test_a_range_that_runs_backwards_is_refused() -> None:
     text = refusal({A0: 18, A1: 0, B0: 0}, {A0: 12, A1: 0, B0: 5})
     assert text == "queue t/a/0 would be read from offset 18 to 12, backwards"
