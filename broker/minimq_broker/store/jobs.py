@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -132,3 +132,27 @@ class Call:
 #: Called with jobs that are acknowledged or refused, and the queues that readers see grown: by the writer's thread, or
 #: by the one that confirms what a master with slaves has written.
 Notify = Callable[[list[AnyJob], Set[QueueKey]], None]
+
+
+def keeps_log(jobs: list[AnyJob]) -> bool:
+    """Tell whether a group rests on entries that must not be removed before it is applied: such a job is alone."""
+    return len(jobs) == 1 and isinstance(jobs[0], FactJob) and jobs[0].keeps_log
+
+
+def groups_of(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:
+    """Split jobs so that one whose decision needs the state is alone in its group; a call is none."""
+    group: list[AnyJob] = []
+    for job in jobs:
+        is_alone = isinstance(job, PublishJob) or (isinstance(job, FactJob) and job.alone)
+        if group and (is_alone or isinstance(job, Call)):
+            yield group
+            group = []
+        if isinstance(job, Call):
+            yield job
+            continue
+        group.append(job)
+        if is_alone:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from contextlib import nullcontext
 
 import lmdb
@@ -24,7 +24,17 @@ from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.group import Group
-from minimq_broker.store.jobs import AnyJob, AppendJob, Call, FactJob, PublishJob, ReplicaJob, SendStatus
+from minimq_broker.store.jobs import (
+    AnyJob,
+    AppendJob,
+    Call,
+    FactJob,
+    PublishJob,
+    ReplicaJob,
+    SendStatus,
+    groups_of,
+    keeps_log,
+)
 from minimq_broker.store.recovery import truncate
 from minimq_broker.store.term_begin import term_begun
 from minimq_common.errors import (
@@ -136,7 +146,7 @@ class Writer:
         while not self._stopping:
             try:
                 jobs = self._take(max(0.0, save_at - time.monotonic()))
-                for group in _groups(jobs):
+                for group in groups_of(jobs):
                     if isinstance(group, Call):
                         self._do(group)
                     else:
@@ -247,7 +257,7 @@ class Writer:
         holds = self._confirmation.holds
         ahead = not self._sync and self._succeeded and not holds
         group = Group(self.state, start, self._clock_ms(), ahead=ahead, refusal=self.refusal())
-        with self._log.kept() if _keeps_log(jobs) else nullcontext():
+        with self._log.kept() if keeps_log(jobs) else nullcontext():
             for job in jobs:
                 self._take_in_or_refuse(group, job)
             if group.early:
@@ -375,27 +385,3 @@ class Writer:
 
 def _not_master() -> NotMaster:
     return NotMaster("the broker is not the master of its replica set now: only the master writes")
-
-
-def _keeps_log(jobs: list[AnyJob]) -> bool:
-    """Tell whether a group rests on entries that must not be removed before it is applied: such a job is alone."""
-    return len(jobs) == 1 and isinstance(jobs[0], FactJob) and jobs[0].keeps_log
-
-
-def _groups(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:
-    """Split jobs so that one whose decision needs the state is alone in its group; a call is none."""
-    group: list[AnyJob] = []
-    for job in jobs:
-        is_alone = isinstance(job, PublishJob) or (isinstance(job, FactJob) and job.alone)
-        if group and (is_alone or isinstance(job, Call)):
-            yield group
-            group = []
-        if isinstance(job, Call):
-            yield job
-            continue
-        group.append(job)
-        if is_alone:
-            yield group
-            group = []
-    if group:
-        yield group

@@ -113,6 +113,9 @@ def test_published_batches_do_not_push_numbers_of_producers_out(store: OpenStore
     store.decide("x", 0, {7: [0]})
     store.publish("x")
     assert list(store.state.producers) == []
+    # Sent as an ordinary one it is another batch, for those who check the directory, too.
+    assert store.submit("t", 0, numbered_batch(7, 0)).result(PATIENCE_S).status is SendStatus.OK
+    assert store.bodies("t", 0) == [b"7/0"] * 2
 
 
 def test_what_cannot_be_staged(store: OpenStore) -> None:
