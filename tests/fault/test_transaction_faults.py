@@ -63,12 +63,12 @@ def test_each_number_is_published_once_and_as_a_whole(tmp_path: Path) -> None:
                     broker.start()
         found: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
         for message in read_all(cluster.nameserver, "t"):
-            number, attempt_of, at = message.body.decode().split()
-            found[int(number)].append((attempt_of, int(at)))
+            written, attempt_of, at = message.body.decode().split()
+            found[int(written)].append((attempt_of, int(at)))
         last = committed()
     assert set(range(last + 1)) <= set(found) <= set(range(last + 2))
     for number in range(last + 1):
         attempts = {attempt_of for attempt_of, _ in found[number]}
         assert len(attempts) == 1, f"number {number}: {found[number]}"
-        assert sorted(at for _, at in found[number]) == list(range(transaction_writer.BATCHES)), f"number {number}"
+        assert sorted(at for _, at in found[number]) == list(range(transaction_writer.BATCHES)), found[number]
     check_brokers(cluster)

@@ -306,14 +306,14 @@ def test_the_next_master_commits_what_the_last_one_has_staged(tmp_path: Path, na
     with replicas(tmp_path, role="sync-master") as cluster:
         options = ProducerOptions(send_timeout_s=PATIENCE_S)
         with RecordsSender(cluster.nameserver, options) as sender, TransactionEnds(cluster.nameserver) as ends:
-            for number in (0, 1):
-                transaction = Transaction(name, number)
-                parts = stage(sender, "t", transaction, b"%d" % number)
-                if number == 0:
-                    last = wait_for_master(cluster)
-                    last.kill()  # commit and the next stage wait for its successor
-                ends.commit(transaction, ["t"], parts)
-                last.start()
+            transaction = Transaction(name, 0)
+            parts = stage(sender, "t", transaction, b"0")
+            last = wait_for_master(cluster)
+            last.kill()
+            ends.commit(transaction, ["t"], parts)
+            last.start()  # the next batch needs a slave
+            later = Transaction(name, 1)
+            ends.commit(later, ["t"], stage(sender, "t", later, b"1"))
         assert bodies_in(cluster, "t") == [("broker-a", queue, body) for queue in (0, 1) for body in (b"0", b"1")]
         wait_in_sync(cluster, *cluster.brokers)
         wait_caught_up(cluster)

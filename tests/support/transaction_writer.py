@@ -40,4 +40,5 @@ def write(nameserver: str, topic: str, attempt: str, progress: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(*sys.argv[1:4], Path(sys.argv[4]))
+    _, given_nameserver, given_topic, given_attempt, given_progress = sys.argv
+    write(given_nameserver, given_topic, given_attempt, Path(given_progress))

@@ -13,6 +13,7 @@ from minimq.sending.outgoing import Records
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.sender import Sender
+from minimq_common.errors import SendFailed
 from minimq_common.model import MessageQueue
 
 
@@ -41,7 +42,11 @@ class RecordsSender:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close; after an error without waiting for what is on its way."""
-        self.close(None if kind is None else 0.0)
+        try:
+            self.close(None if error is None else 0.0)
+        except SendFailed:
+            if error is None:  # otherwise the error that is on its way says more
+                raise
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues among which keys are spread, sorted by broker name and id; see `OrderedQueues`.
