@@ -5,7 +5,11 @@
 `small` has bodies of 100 bytes, `large` of 1 KiB; in `skewed` one queue of eight has everything, and all cores should
 have work all the same: that is `cores_busy`, which counts those of Spark. `--check` only sees that everything runs.
 
-Everything runs on this machine, so the brokers share its cores with Spark, and what is read is in its page cache.
+The first line is what a query costs whatever is in it: planning, and a task for each of eight queues with one message.
+The others have so many rows that it counts for little in them.
+
+Everything runs on this machine, so the brokers share its cores with Spark, and what is read is in its page cache. Where
+others work on it as well, `cpu_s_per_million` is what to compare.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 TOPIC = "scan"
 #: Also with properties.
 RICH = "scan-rich"
+#: One message in each queue.
+FEW = "scan-few"
 QUEUES = 8
 #: Messages that are sent by one call.
 SLICE = 500_000
@@ -63,6 +69,11 @@ class ScanResult:
         """How many cores Spark has used on average."""
         return self.spark_cpu_s / self.seconds
 
+    @property
+    def cpu_s_per_million(self) -> float:
+        """CPU seconds of Spark and of the brokers for a million rows."""
+        return (self.spark_cpu_s + self.broker_cpu_s) / self.rows * 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -78,10 +89,14 @@ class Scenario:
     body_bytes: int
     queues: int = QUEUES
 
+    def rows(self, topic: str) -> int:
+        """Return how many messages a topic has."""
+        return {TOPIC: self.messages, RICH: self.messages // 2, FEW: QUEUES}[topic]
+
 
 SCENARIOS = {
-    "small": Scenario(2_000_000, 100),
-    "large": Scenario(600_000, 1024),
+    "small": Scenario(8_000_000, 100),
+    "large": Scenario(2_000_000, 1024),
     "skewed": Scenario(10_000_000, 100, queues=1),
 }
 
@@ -102,6 +117,7 @@ class Query:
 
 
 QUERIES = (
+    Query("nothing but a message in each queue", "offset bigint, body binary", topic=FEW),
     Query("offset and body", "offset bigint, body binary"),
     Query("four columns", "offset bigint, body binary, tag string, store_timestamp timestamp"),
     Query("all columns, two properties", None, topic=RICH),
@@ -122,19 +138,16 @@ def spark_scan(
         cores: that Spark may use.
         scenario: one of `SCENARIOS`.
     """
-    chosen = SCENARIOS[scenario]
-    count, size = messages or chosen.messages, body_bytes or chosen.body_bytes
-    queries = [query for query in QUERIES if scenario == "small" or query.topic == TOPIC]
+    given = SCENARIOS[scenario]
+    chosen = Scenario(messages or given.messages, body_bytes or given.body_bytes, given.queues)
+    queries = [query for query in QUERIES if scenario == "small" or query.topic != RICH]
     with LocalCluster(brokers=1) as cluster, spark_on(cores) as spark:
         with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
-            for topic, rows in ((TOPIC, count), (RICH, count // 2)):
+            for topic in {query.topic for query in queries}:
                 admin.create_topic(topic, queues=QUEUES)
-                if topic in {query.topic for query in queries}:
-                    fill(producer, topic, rows, size, chosen.queues)
-        return [
-            _measure(spark, cluster, count if query.topic == TOPIC else count // 2, size, runs, query)
-            for query in queries
-        ]
+                queues = QUEUES if topic == FEW else chosen.queues
+                fill(producer, topic, chosen.rows(topic), chosen.body_bytes, queues)
+        return [_measure(spark, cluster, chosen.rows(query.topic), chosen.body_bytes, runs, query) for query in queries]
 
 
 def fill(producer: Producer, topic: str, count: int, size: int, queues: int) -> None:
@@ -217,9 +230,10 @@ def main() -> None:
     for scenario in given.scenarios or SCENARIOS:
         messages, runs = (20_000, 1) if given.check else (given.messages, given.runs)
         for result in spark_scan(messages, given.body_bytes, runs, given.cores, scenario):
-            print(
-                json.dumps({"scenario": scenario, **rounded(asdict(result)), "cores_busy": round(result.cores_busy, 2)})
-            )
+            ratios = {"cores_busy": result.cores_busy}
+            if result.rows > QUEUES:
+                ratios["cpu_s_per_million"] = result.cpu_s_per_million
+            print(json.dumps({"scenario": scenario, **rounded(asdict(result) | ratios)}), flush=True)
 
 
 def rounded(values: dict[str, object]) -> dict[str, object]:
