@@ -98,7 +98,6 @@ class TransactionService:
         def look(state: State) -> None:
             ending = state.transactions.ending(name)
             if ending is not None:
-                response.decision.SetInParent()  # that of number 0 without anything has no bytes
                 response.decision.ParseFromString(ending.decision)
             response.staged_batches, response.staged_bytes = state.transactions.of_name(name)
 
