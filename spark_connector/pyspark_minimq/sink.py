@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from minimq import MiniMQError
+from minimq import MiniMQError, errors
 from minimq.sending.decisions import Transaction
 from pyspark_minimq.connections import transaction_ends
 from pyspark_minimq.errors import MinimqSourceError
@@ -95,5 +95,10 @@ def _end(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) 
     try:
         ends = transaction_ends(options.nameserver, options.commit_timeout_s)
         ends.commit(transaction, topics, parts, decided=decided)
+    except errors.TransactionEnded as error:
+        raise MinimqSourceError(
+            f"{error.message}: the checkpoint of this query is an older copy, or two queries use it; go on from the "
+            "newest one, or begin anew with another folder"
+        ) from None
     except MiniMQError as error:
         raise MinimqSourceError(error.message.splitlines()[0]) from None

@@ -97,7 +97,7 @@ class MinimqDataSource(DataSource):
         if overwrite:
             raise MinimqSourceError(
                 "messages are added to a topic and never replace others: write with mode 'append', a stream with "
-                "outputMode 'append' or 'update'"
+                "outputMode 'append', or in foreachBatch"
             )
         options = parse_write_options(self.options, mode)
         check_columns(schema, options.topic)

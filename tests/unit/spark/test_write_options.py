@@ -177,17 +177,19 @@ def test_rows_or_an_option_say_the_topic() -> None:
 # ---- The documentation ---------------------------------------------------------------------------
 
 
-def section(title: str) -> str:
-    return DOCS.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+def rows_of_table(heading: str) -> list[list[str]]:
+    section = DOCS.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in row] for row in rows]
 
 
-def test_the_documentation_has_the_columns() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section("Columns to write"), re.MULTILINE)
-    documented = {name: tuple(re.findall(r"`([^`]+)`", types)) for name, types in rows}
+def test_the_documentation_has_every_column_with_its_types() -> None:
+    documented = {
+        row[0].strip("`"): tuple(re.findall("`([^`]+)`", row[1])) for row in rows_of_table("Columns to write")
+    }
     assert documented == WRITE_COLUMNS
 
 
-def test_the_documentation_has_the_options_and_their_defaults() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \| [^|]+ \|$", section("Options of a write"), re.MULTILINE)
-    documented = [(name, batch.strip().strip("`"), stream.strip().strip("`")) for name, batch, stream in rows]
+def test_the_documentation_has_every_option_with_its_defaults() -> None:
+    documented = [tuple(cell.strip("`") for cell in row[:3]) for row in rows_of_table("Options of a write")]
     assert documented == [(option.name, option.batch, option.stream) for option in WRITE_OPTIONS]

@@ -1,0 +1,156 @@
+"""`writeStream.format("minimq")` on real clusters, through failures: one topic is copied to another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from minimq import Admin, LocalCluster, Message, Producer
+from support.failing_sink import AFTER_COMMIT, AFTER_WRITE, BEFORE_COMMIT, FailingDataSource, Faults
+from support.reading import read_all
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+#: Messages in a micro-batch.
+SIZE = 400
+
+
+class Copying:
+    """A query that copies the test's topic to another, a micro-batch after the other, until there is no more."""
+
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, topic: str, copy: str, folder: Path) -> None:
+        self._spark = spark
+        self._nameserver = cluster.nameserver
+        self._topic = topic
+        self._copy = copy
+        self.checkpoint = folder / "checkpoint"
+        self.faults = Faults(folder)
+        self._options = {"faults": str(folder), "checkpointLocation": str(self.checkpoint)}
+
+    def send(self, numbers: Iterable[int]) -> None:
+        with Producer(self._nameserver) as producer:
+            producer.send_many(Message(self._topic, b"%d" % number) for number in numbers)
+
+    def run(self, transactional: str = "true", *, sink: str = "minimq_failing") -> None:
+        source = self._spark.readStream.format("minimq").schema("body binary, offset bigint")
+        source = source.option("nameserver", self._nameserver).option("topic", self._topic)
+        source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", SIZE)
+        rows = source.load().selectExpr("body", "offset % 5 AS sharding_key")
+        given = {"nameserver": self._nameserver, "topic": self._copy, "transactional": transactional, **self._options}
+        if sink == "minimq":
+            del given["faults"]
+        writer = rows.writeStream.format(sink).options(**given).trigger(availableNow=True)
+        query = writer.start()
+        try:
+            assert query.awaitTermination(300)
+        finally:
+            query.stop()
+
+    def fail(self, where: str, transactional: str = "true") -> None:
+        self.faults.plan(where)
+        with pytest.raises(PySparkException, match=f"a planned fault {where}"):
+            self.run(transactional)
+
+    def forget(self, *entries: str) -> None:
+        """Remove entries of the checkpoint, such as "commits/1"."""
+        for entry in entries:
+            folder, _, number = entry.partition("/")
+            (self.checkpoint / folder / number).unlink()
+            (self.checkpoint / folder / f".{number}.crc").unlink(missing_ok=True)
+
+    def batches(self) -> int:
+        """Return how many micro-batches Spark has committed."""
+        return sum(path.name.isdecimal() for path in (self.checkpoint / "commits").iterdir())
+
+    def written(self) -> list[int]:
+        return sorted(int(message.body) for message in read_all(self._nameserver, self._copy))
+
+
+@pytest.fixture
+def copying(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    admin: Admin,
+    topic: str,
+    new_name: Callable[[], str],
+    tmp_path: Path,
+) -> Copying:
+    spark.dataSource.register(FailingDataSource)
+    copy = new_name()
+    admin.create_topic(copy, queues=2)
+    return Copying(spark, cluster, topic, copy, tmp_path)
+
+
+def test_each_message_is_written_once(copying: Copying) -> None:
+    copying.run(sink="minimq")  # the first micro-batch is empty
+    assert copying.written() == []
+    copying.send(range(1000))
+    copying.run(sink="minimq")
+    assert copying.written() == list(range(1000))
+    copying.run(sink="minimq")
+    copying.send(range(1000, 1500))
+    copying.run(sink="minimq")
+    assert copying.written() == list(range(1500))
+    assert copying.batches() > 4
+
+
+@pytest.mark.parametrize("where", [AFTER_WRITE, BEFORE_COMMIT, AFTER_COMMIT])
+def test_a_micro_batch_that_failed_is_written_once(copying: Copying, where: str) -> None:
+    copying.send(range(SIZE))
+    copying.run()
+    copying.send(range(SIZE, 2 * SIZE))
+    copying.fail(where)
+    assert copying.written() == list(range(2 * SIZE if where is AFTER_COMMIT else SIZE))
+    copying.fail(where)  # a second time
+    copying.run()
+    assert copying.written() == list(range(2 * SIZE))
+    copying.send(range(2 * SIZE, 3 * SIZE))
+    copying.run()
+    assert copying.written() == list(range(3 * SIZE))
+
+
+@pytest.mark.parametrize("where", [AFTER_WRITE, BEFORE_COMMIT])
+def test_without_transactions_it_is_written_again(copying: Copying, where: str) -> None:
+    copying.send(range(SIZE))
+    copying.fail(where, "false")
+    copying.run("false")
+    written = copying.written()
+    assert set(written) == set(range(SIZE))
+    assert len(written) > SIZE
+
+
+@pytest.mark.parametrize("transactional", ["true", "false"])
+def test_a_driver_that_dies_before_spark_notes_the_commit(copying: Copying, transactional: str) -> None:
+    copying.send(range(2 * SIZE))
+    copying.run(transactional)
+    last = copying.batches() - 1
+    copying.forget(f"commits/{last}")
+    copying.run(transactional)
+    assert copying.batches() == last + 1
+    written = copying.written()
+    assert (written == list(range(2 * SIZE))) == (transactional == "true")
+    assert set(written) == set(range(2 * SIZE))
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused(copying: Copying) -> None:
+    copying.send(range(3 * SIZE))
+    copying.run()
+    last = copying.batches() - 1
+    copying.forget(f"commits/{last}", f"offsets/{last}", f"commits/{last - 1}")
+    with pytest.raises(PySparkException) as caught:
+        copying.run()
+    [line] = {line for line in str(caught.value).splitlines() if re.search("MinimqSourceError: ", line)}
+    assert "checkpoint" in line
+    assert copying.written() == list(range(3 * SIZE))
+
+
+def test_results_that_change_are_refused(copying: Copying, spark: SparkSession) -> None:
+    counts = spark.readStream.format("rate").load().groupBy().count().selectExpr("string(count) AS body")
+    writer = counts.writeStream.format("minimq").option("topic", "t").outputMode("complete")
+    with pytest.raises(PySparkException, match="messages are added to a topic and never replace others"):
+        writer.option("checkpointLocation", str(copying.checkpoint)).start().awaitTermination(100)
