@@ -135,7 +135,7 @@ class BroadcastReader:
         for first in begun:
             with self._changed:
                 self._read[first.queue] = first.topic_id
-            self._owner.granted(first.queue, Grant(0, first.offset, first.topic_id))
+            self._owner.granted(first.queue, Grant(0, first.offset, first.topic_id, term=first.term))
         if failure is not None:
             raise failure
 
@@ -163,10 +163,8 @@ class BroadcastReader:
         bounds = self._starts.bounds(queue)
         saved = self._offsets.get(queue, bounds.topic_id)
         is_new = self._new is None or queue in self._new or self._offsets.knows_former(queue, bounds.topic_id)
-        if saved is not None:
-            offset = saved  # if it is not stored any more, the user is told
-        elif is_new:
-            offset = self._starts.by_rule(queue, bounds)
-        else:  # a queue that came after the others is read from its beginning
-            offset = bounds.first
-        return Commit(queue, offset, topic_id=bounds.topic_id)
+        if saved is not None:  # if it is not stored any more, the user is told
+            return Commit(queue, saved.offset, topic_id=bounds.topic_id, term=saved.term)
+        # A queue that came after the others is read from its beginning.
+        offset = self._starts.by_rule(queue, bounds) if is_new else bounds.first
+        return Commit(queue, offset, topic_id=bounds.topic_id, term=bounds.term)

@@ -103,6 +103,7 @@ class ConsumerCore:
             self._stop(queue, tell=tell)
             fetcher = self._fetchers[queue] = Fetcher(queue, grant.offset, grant.epoch, grant.topic_id)
             fetcher.leased_by = grant.address
+            fetcher.term = fetcher.term_taken = grant.term
             fetcher.delay_ms = self.delay_ms(queue)
             if tell:
                 self._news.append((News.GAINED, queue))

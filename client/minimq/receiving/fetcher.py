@@ -25,8 +25,9 @@ class Fetcher:
         topic_id: as the lease has it; 0 without a lease.
         position: offset of the message that the reader gets next.
         term: the latest one in the log in which that is known to be right: brokers tell what a later one took back. 0
-            until a broker was heard.
-        term_taken: that of the log in which the latest message that was handed out is, 0 when none was.
+            when none is known, until a broker was heard.
+        term_taken: that of the log in which the latest message that was handed out is; before one was, that in which
+            the queue was begun, 0 when it is not known.
         to_check: the next pull is made though enough is buffered, since another broker may have other messages.
         pull: the pull that is under way, None when there is none.
         pulled_at: address of the broker of the latest pull.

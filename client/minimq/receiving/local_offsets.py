@@ -18,16 +18,25 @@ from minimq_common.model import MessageQueue
 _VERSION = 1
 
 
-class _Saved(NamedTuple):
+class SavedOffset(NamedTuple):
+    """An offset, as it was saved.
+
+    Attributes:
+        offset: the next one to be read.
+        topic_id: of the topic that was read; 0 when it is not known, as in files of earlier releases.
+        term: the latest one in the log that was read; 0 when it is not known, as in files of earlier releases.
+    """
+
     offset: int
-    #: Of the topic that was read; 0 when it is not known, as in files of earlier releases.
-    topic_id: int
+    topic_id: int = 0
+    term: int = 0
 
 
 class LocalOffsets:
     """One file for each group and client id: DIRECTORY/GROUP/CLIENT_ID.json. Thread-safe.
 
-    Offsets are saved with the id of their topic, so that they do not count in one that was made anew under its name.
+    Offsets are saved with the id of their topic, so that they do not count in one that was made anew under its name,
+    and with the term of the log, so that brokers can tell what a later master has taken back.
     The file is replaced as a whole, and synced, so that it is the old or the new one whatever happens. One consumer at
     a time has it.
 
@@ -65,11 +74,11 @@ class LocalOffsets:
             self._guard.close()
             raise
 
-    def get(self, queue: MessageQueue, topic_id: int) -> int | None:
-        """Return the offset that was saved last in a topic; whatever was saved when no id is known."""
+    def get(self, queue: MessageQueue, topic_id: int) -> SavedOffset | None:
+        """Return what was saved last in a topic; whatever was saved when no id is known."""
         with self._lock:
             saved = self._saved.get(queue)
-        return saved.offset if saved and (not saved.topic_id or saved.topic_id == topic_id) else None
+        return saved if saved and (not saved.topic_id or saved.topic_id == topic_id) else None
 
     def knows(self, topic: str) -> bool:
         """Tell whether an offset of any queue of a topic of that name was saved."""
@@ -89,7 +98,9 @@ class LocalOffsets:
     def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         """Record offsets; see `OffsetStore.save`."""
         with self._lock:
-            saved = self._saved | {commit.queue: _Saved(commit.offset, commit.topic_id) for commit in commits}
+            saved = self._saved | {
+                commit.queue: SavedOffset(commit.offset, commit.topic_id, commit.term) for commit in commits
+            }
             if saved == self._saved:
                 return {}
             try:
@@ -104,7 +115,7 @@ class LocalOffsets:
         """Let others have the file. Idempotent."""
         self._guard.close()
 
-    def _read(self) -> dict[MessageQueue, _Saved]:
+    def _read(self) -> dict[MessageQueue, SavedOffset]:
         try:
             found: Any = json.loads(self.path.read_text())
             if found["version"] != _VERSION:
@@ -113,8 +124,8 @@ class LocalOffsets:
                     "release that wrote it"
                 )
             return {
-                MessageQueue(str(item["topic"]), str(item["broker"]), int(item["queue"])): _Saved(
-                    int(item["offset"]), int(item.get("topic_id", 0))
+                MessageQueue(str(item["topic"]), str(item["broker"]), int(item["queue"])): SavedOffset(
+                    int(item["offset"]), int(item.get("topic_id", 0)), int(item.get("term", 0))
                 )
                 for item in found["offsets"]
             }
@@ -127,7 +138,7 @@ class LocalOffsets:
                 "over what was sent since"
             ) from None
 
-    def _write(self, offsets: Mapping[MessageQueue, _Saved]) -> None:
+    def _write(self, offsets: Mapping[MessageQueue, SavedOffset]) -> None:
         content = {
             "version": _VERSION,
             "group": self._group,
@@ -139,6 +150,7 @@ class LocalOffsets:
                     "queue": queue.queue_id,
                     "offset": saved.offset,
                     **({"topic_id": saved.topic_id} if saved.topic_id else {}),
+                    **({"term": saved.term} if saved.term else {}),
                 }
                 for queue, saved in sorted(offsets.items())
             ],

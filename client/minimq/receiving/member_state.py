@@ -44,6 +44,7 @@ class Grant(NamedTuple):
         topic_id: tells apart topics that had the same name one after the other; 0 when it is not known.
         given_back: how often this member had given the queue back when it asked.
         address: of the broker that has granted it, where alone it holds; empty where there are no leases.
+        term: the latest one in the log of which the offset is; 0 when it is to be taken as it is.
     """
 
     epoch: int
@@ -51,6 +52,7 @@ class Grant(NamedTuple):
     topic_id: int
     given_back: int = 0
     address: str = ""
+    term: int = 0
 
 
 class Ask(NamedTuple):

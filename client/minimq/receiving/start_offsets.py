@@ -17,11 +17,13 @@ class Bounds(NamedTuple):
         first: first offset.
         end: the one after the last.
         topic_id: of the topic at the broker of the queue: another one after it was deleted and made again.
+        term: the latest one in the log of which that is.
     """
 
     first: int
     end: int
     topic_id: int
+    term: int
 
 
 class StartOffsets:
@@ -50,7 +52,7 @@ class StartOffsets:
         if not 0 <= queue.queue_id < len(described.queues):
             raise InvalidArgument(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
         status = described.queues[queue.queue_id]
-        return Bounds(status.min_offset, status.max_offset, described.topic.topic_id)
+        return Bounds(status.min_offset, status.max_offset, described.topic.topic_id, described.term)
 
     def by_rule(self, queue: MessageQueue, bounds: Bounds) -> int:
         """Return where the rule has a queue begin. Raises as `bounds`."""

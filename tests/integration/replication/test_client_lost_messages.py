@@ -20,6 +20,7 @@ from pyspark_minimq.reading import RangePartition, read
 from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.client_replicas import committed, ends
 from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.waiting import wait_until
 
 NEW = {b"new %d" % number for number in range(200)}
 
@@ -74,6 +75,65 @@ def test_what_the_new_master_has_stored_is_read_though_the_reader_was_further(tm
         assert all(reset.is_back for reset in resets)
         consumer.commit()
         assert committed(slave, "g") == {queue.queue_id: end for queue, end in ends(cluster).items()}
+        master.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_who_broadcasts_and_was_closed_meanwhile_leaves_nothing_out(tmp_path: Path) -> None:
+    resets: list[OffsetReset] = []
+
+    def new_consumer(client_id: str, start: str) -> PullConsumer:
+        consumer = PullConsumer(
+            cluster.nameserver,
+            group="g",
+            client_id=client_id,
+            model="broadcasting",
+            offsets_dir=tmp_path / "offsets",
+            start=start,
+            on_offset_reset=resets.append,
+        )
+        consumer.subscribe("t")
+        return consumer
+
+    with (
+        replicas(tmp_path, role="async-master", replica_lag_s=3600.0) as cluster,
+        Producer(cluster.nameserver, batch_messages=10, send_timeout_s=PATIENCE_S) as producer,
+    ):
+        master = wait_for_master(cluster)
+        [slave] = [broker for broker in cluster.brokers if broker is not master]
+        wait_in_sync(cluster, master, slave)
+        old = {b"old %d" % number for number in range(50)}
+        for body in sorted(old):
+            producer.send(Message("t", body))
+        wait_caught_up(cluster)
+        slave.pause()
+        lost = {b"lost %d" % number for number in range(60)}
+        for body in sorted(lost):
+            producer.send(Message("t", body))
+        with new_consumer("further", "earliest") as consumer:
+            read_until(consumer, old | lost)
+        with new_consumer("new", "latest") as consumer:  # it begins at the end, and gets nothing
+            wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 2, PATIENCE_S)
+        master.kill()
+        slave.resume()
+        wait_for_master(cluster, master)
+        for future in [producer.send_async(Message("t", body)) for body in sorted(NEW)]:
+            future.result(PATIENCE_S)
+
+        for client_id in ("further", "new"):
+            resets.clear()
+            with new_consumer(client_id, "latest") as consumer:
+                read_until(consumer, NEW)
+            assert resets, "nothing was lost"
+            assert all(reset.is_back for reset in resets)
+            resets.clear()
+            with new_consumer(client_id, "latest") as consumer:  # it was told once
+                wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 2, PATIENCE_S)
+                wait_until(consumer.at_end, PATIENCE_S)
+                assert resets == []
         master.start()
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
