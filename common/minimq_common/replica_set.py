@@ -235,7 +235,10 @@ def is_news(replica_set: ReplicaSet | None, report: Report, known_version: int) 
 
 
 def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-    """Return the record with another in-sync set; the same one when it is that already.
+    """Return the record with another in-sync set; the same one when this was done since the master knew the record.
+
+    A set that is that already is recorded anew, so that no earlier question of the master, which may be on its way
+    still, is carried out after this one.
 
     Args:
         replica_set: the record as it is.
@@ -255,7 +258,7 @@ def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collecti
         )
     if replica_set.master_id not in wanted:
         raise InvalidArgument(f"the in-sync set of {replica_set} has to hold the master, {replica_set.master_id}")
-    if replica_set.in_sync == wanted:
+    if replica_set.in_sync == wanted and known.version < replica_set.version:
         return replica_set
     if known.version != replica_set.version or replica_set.successor is not None:
         raise ReplicaSetChanged(f"the record of {replica_set} has changed meanwhile: report, and ask again")

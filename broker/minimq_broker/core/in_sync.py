@@ -159,6 +159,14 @@ class InSync:
         """Take note that the controller is asked to record these: from now on they may be in the record."""
         self._asked |= frozenset(members)
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether somebody counts only because nobody knows what became of a question: it is to be settled by another.
+
+        Nothing else ends that: who was asked for may have died, and would be waited for without an end.
+        """
+        return not self._asked <= self.members
+
     def recorded(self, members: Collection[int], now: float) -> None:
         """Take over what the controller has recorded; no earlier question is open any more."""
         self.members = frozenset(members)

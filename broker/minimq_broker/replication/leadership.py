@@ -210,10 +210,15 @@ class Leadership:
     def _moved(self) -> None:
         """A slave has moved on, has come or has gone, or time has passed."""
         self.grown()
-        if self.in_sync.wanted(self._loop.time()) != self.in_sync.members:
+        if self._wanted() is not None:
             self._look.set()
 
     # ---- the in-sync set ------------------------------------------------------------------------
+
+    def _wanted(self) -> frozenset[int] | None:
+        """Return whom the controller is to record; None when there is nothing to ask for."""
+        wanted = self.in_sync.wanted(self._loop.time())
+        return wanted if wanted != self.in_sync.members or self.in_sync.is_in_doubt else None
 
     async def _keep_time(self) -> None:
         """Look again and again at what follows from time alone."""
@@ -230,8 +235,8 @@ class Leadership:
         while True:
             await self._look.wait()
             self._look.clear()
-            wanted = self.in_sync.wanted(self._loop.time())
-            if wanted == self.in_sync.members:
+            wanted = self._wanted()
+            if wanted is None:
                 continue
             self.in_sync.ask(wanted)
             try:

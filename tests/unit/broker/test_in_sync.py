@@ -167,6 +167,17 @@ def test_who_may_be_recorded_by_a_question_without_an_answer_counts() -> None:
     assert in_sync.confirm(200, 60.1) == 200
 
 
+def test_a_question_without_an_answer_is_to_be_settled_by_another() -> None:
+    in_sync = leading(1)
+    in_sync.ask({0})
+    assert not in_sync.is_in_doubt  # whoever is to leave counts as a member
+    in_sync.ask({0, 2})
+    assert in_sync.is_in_doubt
+    in_sync.recorded({0, 1}, 0.1)
+
+    assert not in_sync.is_in_doubt
+
+
 def test_progress_tells_of_every_replica() -> None:
     in_sync = leading(1)
     in_sync.attach(2, 70, 1.0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,11 +12,27 @@ from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.services.engine import Engine
-from minimq_common.replica_set import ReplicaSet
+from minimq_common.errors import Unavailable
+from minimq_common.replica_set import ReplicaSet, change_in_sync
 from minimq_proto.v1 import replication_pb2
+from support.replica import until
 from support.replica_engine import make_topic, with_engine
 
 LEASE_S = 1000.0
+RECORD = ReplicaSet(
+    cluster="c",
+    broker_name="broker-a",
+    term=1,
+    master_id=0,
+    master_run=1,
+    in_sync=frozenset({0}),
+    version=1,
+    sync=False,
+    min_in_sync=1,
+    lease_s=LEASE_S,
+    addresses={0: "host:0"},
+)
+FOLLOW = replication_pb2.Follow(replica_id=1, term=1, anew=True, run=5, address="host:1")
 
 
 class SilentController:
@@ -24,6 +41,22 @@ class SilentController:
     async def change_in_sync(self, *_: object) -> ReplicaSet:
         await asyncio.Event().wait()
         raise AssertionError
+
+
+class DistantController:
+    """Is not reached, until it is."""
+
+    def __init__(self, record: ReplicaSet) -> None:
+        self.record = record
+        self.asked: list[set[int]] = []
+        self.is_reached = False
+
+    async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
+        self.asked.append(set(in_sync))
+        if not self.is_reached:
+            raise Unavailable("not reached")
+        self.record = change_in_sync(self.record, known, in_sync)
+        return self.record
 
 
 class Frames:
@@ -41,20 +74,7 @@ def test_what_a_slave_copies_is_kept_though_it_is_not_in_sync(tmp_path: Path) ->
         await engine.lead(1, waits_for_replicas=False)
         engine.begin(1)
         await make_topic(engine, 100)
-        record = ReplicaSet(
-            cluster="c",
-            broker_name="broker-a",
-            term=1,
-            master_id=0,
-            master_run=1,
-            in_sync=frozenset({0}),
-            version=1,
-            sync=False,
-            min_in_sync=1,
-            lease_s=LEASE_S,
-            addresses={0: "host:0"},
-        )
-        leadership = Leadership(engine, record, 0, cast("Any", SilentController()), Patience(), lease_clock() + LEASE_S)
+        leadership = Leadership(engine, RECORD, 0, cast("Any", SilentController()), Patience(), lease_clock() + LEASE_S)
         assert leadership.lowest_needed() == NOTHING_NEEDED
         frames, synced = Frames(), asyncio.Event()
 
@@ -63,8 +83,7 @@ def test_what_a_slave_copies_is_kept_though_it_is_not_in_sync(tmp_path: Path) ->
             yield replication_pb2.ReplicaRequest(synced=engine.store.end)
             await asyncio.Event().wait()
 
-        follow = replication_pb2.Follow(replica_id=1, term=1, anew=True, run=5, address="host:1")
-        serving = asyncio.create_task(leadership.serve(follow, requests(), cast("Any", frames)))
+        serving = asyncio.create_task(leadership.serve(FOLLOW, requests(), cast("Any", frames)))
         await frames.written.get()
         assert leadership.lowest_needed() <= engine.store.end
         synced.set()
@@ -72,5 +91,43 @@ def test_what_a_slave_copies_is_kept_though_it_is_not_in_sync(tmp_path: Path) ->
             await frames.written.get()
         await leadership.stop()
         await serving
+
+    with_engine(tmp_path, test)
+
+
+def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_until_that_is_known(
+    tmp_path: Path,
+) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=True)
+        engine.begin(1)
+        record = replace(RECORD, sync=True)
+        controller = DistantController(record)
+        leadership = Leadership(engine, record, 0, cast("Any", controller), Patience(), lease_clock() + LEASE_S)
+        engine.grown = leadership.grown
+        leadership.grown()
+        dies = asyncio.Event()
+
+        async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
+            yield replication_pb2.ReplicaRequest(synced=engine.store.end)
+            await dies.wait()
+
+        serving = asyncio.create_task(leadership.serve(FOLLOW, requests(), cast("Any", Frames())))
+        await until(lambda: {0, 1} in controller.asked)
+        dies.set()
+        await serving
+        sending = asyncio.create_task(make_topic(engine, 1))
+        controller.asked.clear()
+        await until(lambda: len(controller.asked) > 1)
+        assert {0, 1} not in controller.asked
+        assert engine.store.confirmed < engine.store.end
+        assert not sending.done()
+        controller.is_reached = True
+        await sending
+        assert leadership.record == controller.record
+        assert controller.record.in_sync == {0}
+        asked = len(controller.asked)
+        await leadership.stop()
+        assert len(controller.asked) == asked
 
     with_engine(tmp_path, test)

@@ -108,6 +108,14 @@ def test_the_in_sync_set_is_changed_by_who_knows_the_record() -> None:
         change_in_sync(changed, known, [0])
 
 
+def test_a_set_that_is_that_already_is_recorded_anew_so_that_no_late_question_is_carried_out() -> None:
+    known = record()
+    settled = change_in_sync(known, known, known.in_sync)
+    assert (settled.in_sync, settled.version) == (known.in_sync, known.version + 1)
+    with pytest.raises(ReplicaSetChanged):
+        change_in_sync(settled, known, [0, 1, 2])
+
+
 def test_a_former_master_changes_nothing() -> None:
     with pytest.raises(StaleTerm, match=r"term 4: it is in term 5, with replica 0 as its master"):
         change_in_sync(record(), record(term=4), [0, 1, 2])
