@@ -23,6 +23,9 @@ _AWAY_S = 1.0
 #: What a killed driver has left ends within this time, or is killed.
 _ORPHANS_S = 10.0
 _LOOK_AGAIN_S = 0.005
+#: A broker that goes on by fits and starts stands still and goes on for so long.
+_STILL_S = 0.03
+_GOING_S = 0.003
 
 
 @dataclass
@@ -93,6 +96,29 @@ class Scene:
             return False
         former = self.decided_at(0)
         return self.until(lambda: self.decided_at(0) > former, again_s=0.0)
+
+    def half_decided(self) -> bool:
+        """Wait until the coordinator has decided a micro-batch and the other broker has not, which stands still then.
+
+        It goes on by fits and starts before, so that it hardly ever hears of the decision at once.
+        """
+        if not self.planned():
+            return False
+        former, other = self.decided_at(0), self.cluster.brokers[1]
+
+        def came() -> bool:
+            other.pause()
+            go_on = time.monotonic() + _STILL_S
+            while time.monotonic() < go_on:
+                if self.decided_at(0) > former:
+                    return True
+            other.resume()
+            return False
+
+        found = self.until(came, again_s=_GOING_S)
+        if not found:
+            other.resume()
+        return found
 
     def decided_at(self, index: int) -> int:
         """Return the latest decision that a broker has, or -1."""
@@ -190,13 +216,22 @@ def kill_driver_staged(scene: Scene) -> bool:
 
 def kill_driver_half_decided(scene: Scene) -> bool:
     """The second broker hangs before it hears of the decision, and the driver dies meanwhile."""
-    came = scene.decided()
+    came = scene.half_decided()
     if came:
-        other = scene.cluster.brokers[1]
-        other.pause()
         scene.kill_driver()
-        other.resume()
+        scene.cluster.brokers[1].resume()
     return came and scene.decided_at(1) < scene.decided_at(0)
+
+
+def kill_broker_half_decided(scene: Scene) -> bool:
+    """One broker dies when it has decided, or the other one before it hears of it; the driver goes on."""
+    came = scene.half_decided()
+    if came:
+        broker = scene.any_broker()
+        broker.kill()
+        scene.cluster.brokers[1].resume()  # unless it is dead
+        scene.bring_back(broker)
+    return came
 
 
 def kill_broker(scene: Scene) -> bool:
@@ -278,7 +313,8 @@ FAULTS: Mapping[str, Fault] = {
     "driver, half decided": Fault(kill_driver_half_decided, 3, kills_driver=True, needs_transactions=True),
     "broker": Fault(kill_broker, 2),
     "broker, staged": Fault(kill_broker_staged, 3, needs_transactions=True),
-    "broker, decided": Fault(kill_broker_decided, 3, needs_transactions=True),
+    "broker, decided": Fault(kill_broker_decided, 2, needs_transactions=True),
+    "broker, half decided": Fault(kill_broker_half_decided, 3, needs_transactions=True),
     "driver and broker, decided": Fault(kill_driver_and_broker_decided, 2, kills_driver=True, needs_transactions=True),
     "all, staged": Fault(kill_all_staged, 1, kills_driver=True, needs_transactions=True),
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ _WORKER = "pyspark.daemon pyspark.worker"
 _SCRIPT = Path(__file__).with_name("copying_job.py")
 _READY_S = 300.0
 _STOP_S = 120.0
+_LOOK_AGAIN_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -162,11 +163,11 @@ class SparkDriver:
         tree = self.tree
         if self._process.stdin is not None and self.lives:
             self._process.stdin.close()
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+        deadline = time.monotonic() + _STOP_S
+        while (self.lives or any(process.lives for process in tree)) and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
+        self._process.kill()
+        self._process.wait()
         kill_all(tree)
 
     def _answer(self, timeout_s: float) -> str | None:

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -60,8 +61,12 @@ def main(  # noqa: PLR0913, PLR0917 - the flags of the command
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     print(f"seed {seed}", file=sys.stderr)
     adopt_orphans()
-    scenarios = []
-    with Progress(console=Console(stderr=True), refresh_per_second=1, transient=True) as progress:
+    scenarios: list[Scenario] = []
+    # Ctrl-C ends it early, and what was shown until then is told.
+    with (
+        suppress(KeyboardInterrupt),
+        Progress(console=Console(stderr=True), refresh_per_second=1, transient=True) as progress,
+    ):
         for name in names or tuple(RUNS):
             count = RUNS[name] if runs is None else runs
             folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=keep))
@@ -102,6 +107,8 @@ def teller(progress: Progress, name: str, count: int) -> Callable[[CopyLine, str
         if what:
             return
         faults = ", then ".join(line.faults)
+        if not progress.console.is_terminal:
+            progress.console.print(f"run {line.number} ({faults}): {line.seconds:.0f} s", markup=False)
         for text in line.failures:
             progress.console.print(f"run {line.number} ({faults}): the query failed: {text[-600:]}", markup=False)
         if name == "transactional" and not line.is_exact:

@@ -26,13 +26,15 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._transaction = ""
 
     @property
     def transaction(self) -> str:
-        """Name of the transactions of the query; "" while it has no id."""
-        with suppress(FileNotFoundError, json.JSONDecodeError):
-            return f"spark-{json.loads((self.folder / 'metadata').read_text())['id']}"
-        return ""
+        """Name of the transactions of the query, for all its life; "" while it has no id."""
+        if not self._transaction:
+            with suppress(FileNotFoundError, json.JSONDecodeError):
+                self._transaction = f"spark-{json.loads((self.folder / 'metadata').read_text())['id']}"
+        return self._transaction
 
     @property
     def planned(self) -> int:

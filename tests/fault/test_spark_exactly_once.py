@@ -39,7 +39,7 @@ def run(scenario: str, runs: int, *flags: str, status: int = 0) -> dict[str, Any
     return found
 
 
-@pytest.mark.timeout(240 + 60 * ROUNDS)
+@pytest.mark.timeout(300 + 120 * ROUNDS)
 def test_each_message_is_written_once() -> None:
     found = run("transactional", 2 * ROUNDS)
 
@@ -51,7 +51,7 @@ def test_each_message_is_written_once() -> None:
     assert sum(line["restarts"] for line in found["lines"]) > 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_message_that_is_sent_again_is_found() -> None:
     """The check can fail."""
     [line] = run("transactional", 1, "--fault=worker", "--plant", status=1)["lines"]
@@ -59,7 +59,7 @@ def test_a_message_that_is_sent_again_is_found() -> None:
     assert (line["verdict"]["twice"], line["verdict"]["wrong_keys"], line["verdict"]["lost"]) == (1, 1, 0)
 
 
-@pytest.mark.timeout(240 + 60 * ROUNDS)
+@pytest.mark.timeout(300 + 120 * ROUNDS)
 def test_without_transactions_messages_are_written_twice() -> None:
     """Which is why there are transactions; and nothing is lost all the same."""
     for _ in range(4):  # it has to be killed at the right moment
