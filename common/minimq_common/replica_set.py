@@ -279,7 +279,7 @@ def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) 
         NotInSync: it is not in sync, and `unclean` is not given.
         ReplicaSetChanged: another replica is being promoted at this moment.
     """
-    if replica_id in (replica_set.master_id, replica_set.successor):
+    if replica_id == (replica_set.master_id if replica_set.successor is None else replica_set.successor):
         return replica_set
     if replica_set.successor is not None:
         raise ReplicaSetChanged(f"replica {replica_set.successor} of {replica_set} is being promoted: try again")
@@ -316,11 +316,12 @@ def may_lead(replica_set: ReplicaSet, report: Report) -> bool:
 
     Whoever joins the set has the entry with which the term begins. A member whose log does not know the term has lost
     its data since. A master that is alone in its set may have ended before it began: its log has to be no older than
-    when it was elected. A log with another identity is that of another replica set, whatever it knows.
+    when it was elected. A log with another identity is that of another replica set, whatever it knows; one without an
+    identity lacks even the beginning of a set whose log has one.
     """
     if report.resigns or report.replica_id not in replica_set.in_sync:
         return False
-    if report.log_id and replica_set.log_id and report.log_id != replica_set.log_id:
+    if replica_set.log_id and report.log_id != replica_set.log_id:
         return False
     known = replica_set.log_term if len(replica_set.in_sync) == 1 else replica_set.term
     return report.last_term >= known

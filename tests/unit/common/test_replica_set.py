@@ -144,8 +144,9 @@ def test_a_promotion_is_repeatable_and_there_is_one_at_a_time() -> None:
     assert promote(record(), 0) == record()
     once = promote(record(), 1)
     assert promote(once, 1) is once
-    with pytest.raises(ReplicaSetChanged, match="replica 1"):
-        promote(once, 2, unclean=True)
+    for other in (0, 2):  # the master, too, is another one
+        with pytest.raises(ReplicaSetChanged, match="replica 1"):
+            promote(once, other, unclean=True)
 
 
 def test_the_latest_term_wins_then_the_longest_log_then_the_smallest_id() -> None:
@@ -218,10 +219,26 @@ def test_another_one_is_elected_when_the_promoted_replica_has_gone() -> None:
 def test_a_log_of_another_set_is_not_elected_whatever_it_knows() -> None:
     known = record(log_id="ours")
     assert elect(known, [report(1, last_term=9, log_end=900, log_id="theirs")]) is None
-    for log_id in ("ours", ""):
-        elected = elect(known, [report(1, last_term=9, log_id=log_id)])
-        assert elected is not None
-        assert (elected.master_id, elected.log_id) == (1, "ours")
+    assert elect(known, [report(1, last_term=9, log_end=900)]) is None
+    elected = elect(known, [report(1, last_term=9, log_id="ours")])
+    assert elected is not None
+    assert (elected.master_id, elected.log_id) == (1, "ours")
+
+
+@pytest.mark.parametrize("log_id", ["ours", ""])
+def test_a_founder_that_has_lost_its_data_founds_no_second_log(log_id: str) -> None:
+    founded = found(report(), 3.0)
+    assert founded is not None
+    known = renew(founded, report(last_term=1, log_id=log_id))
+    elected = elect(known, [report(run=7)])
+    assert (elected is None) == bool(log_id)  # without an identity it may have ended before it began its first term
+    assert elect(known, [report(run=7, last_term=1, log_id=log_id)]) is not None
+
+
+def test_an_emptied_member_of_a_larger_set_does_not_lead_though_the_master_began_with_nothing() -> None:
+    assert elect(record(log_term=0), [report(1, last_term=0)]) is None
+    assert elect(record(log_term=0), [report(1, last_term=4, log_end=900)]) is None
+    assert elect(record(log_term=0), [report(1, last_term=5)]) is not None
 
 
 def test_the_record_learns_from_its_master_which_log_it_is_of() -> None:
