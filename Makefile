@@ -14,7 +14,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd demo test test-fault docs lint format proto proto-check lock clean
-.PHONY: bench bench-exactly-once bench-faults bench-rebalances bench-replication bench-routes compose-up compose-down compose-test
+.PHONY: bench bench-exactly-once bench-faults bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,11 @@ bench-replication: setup ## Kill replicas and cut them off (as root), time fail-
 
 bench-routes: setup ## Measure a name server with 10,000 topics on 100 brokers
 	$(VENV)/bin/python bench/routes.py $(ARGS)
+
+bench-spark: setup ## Measure what Spark reads and writes, in batches and as a stream; --check only sees that all runs
+	$(VENV)/bin/python bench/spark_scan.py $(ARGS)
+	$(VENV)/bin/python bench/spark_stream.py $(ARGS)
+	$(VENV)/bin/python bench/spark_sink.py $(ARGS)
 
 docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code
 	$(VENV)/bin/python scripts/document_options.py

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from support.failing_sink import AFTER_WRITE, FailingDataSource, Faults
 
-def main(nameserver: str, topic: str) -> None:
+
+def main(nameserver: str, topic: str, copy: str) -> None:
     spark = (
         SparkSession.builder.master("local-cluster[2,1,1024]")
         .config("spark.ui.enabled", "false")
@@ -28,7 +32,23 @@ def main(nameserver: str, topic: str) -> None:
     writer.start().awaitTermination()
     [row] = spark.sql("select count(*), count(distinct message_id), sum(int(string(body))) from stream").collect()
     print("STREAM", *row)
+    write_through_failures(spark, nameserver, copy)
     spark.stop()
+
+
+def write_through_failures(spark: SparkSession, nameserver: str, copy: str) -> None:
+    """Write rows in each way, while a task fails once after its rows are acknowledged, and is tried again."""
+    spark.dataSource.register(FailingDataSource)
+    for transactional in ("true", "false"):
+        topic = f"{copy}-{transactional}"
+        with tempfile.TemporaryDirectory() as folder:
+            Faults(Path(folder)).plan(AFTER_WRITE)
+            writer = spark.range(0, 20_000, 1, 4).selectExpr("string(id) AS body").write.format("minimq_failing")
+            options = {"nameserver": nameserver, "topic": topic, "transactional": transactional, "faults": folder}
+            writer.mode("append").options(**options).save()
+        frame = spark.read.format("minimq").option("nameserver", nameserver).option("topic", topic).load()
+        [row] = frame.selectExpr("count(*)", "count(distinct body)").collect()
+        print("WRITE", transactional, *row)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
 import pytest
 
-from minimq import LocalCluster, Message, Producer
+from minimq import Admin, LocalCluster, Message, Producer
 
 JOB = Path(__file__).with_name("local_cluster_job.py")
 
@@ -18,7 +19,12 @@ JOB = Path(__file__).with_name("local_cluster_job.py")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_executors_read_on_their_own(cluster: LocalCluster, topic: str) -> None:
+def test_executors_read_and_write_on_their_own(
+    cluster: LocalCluster, topic: str, admin: Admin, new_name: Callable[[], str]
+) -> None:
+    copy = new_name()
+    for transactional in ("true", "false"):
+        admin.create_topic(f"{copy}-{transactional}", queues=2)
     with Producer(cluster.nameserver) as producer:
         producer.send_many(Message(topic, b"%d" % number) for number in range(20_000))
     environment = {
@@ -28,7 +34,7 @@ def test_executors_read_on_their_own(cluster: LocalCluster, topic: str) -> None:
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
     }
     done = subprocess.run(
-        [sys.executable, JOB, cluster.nameserver, topic],
+        [sys.executable, JOB, cluster.nameserver, topic, copy],
         env=environment,
         capture_output=True,
         text=True,
@@ -37,3 +43,5 @@ def test_executors_read_on_their_own(cluster: LocalCluster, topic: str) -> None:
     )
     for query in ("RESULT", "STREAM"):
         assert f"{query} 20000 20000 {sum(range(20_000))}" in done.stdout, done.stderr[-3000:]
+    assert "WRITE true 20000 20000" in done.stdout, done.stderr[-3000:]
+    assert "WRITE false 25000 20000" in done.stdout, done.stderr[-3000:]  # the task that was tried again has 5000

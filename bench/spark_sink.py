@@ -1,0 +1,150 @@
+"""How fast Spark writes to a topic, and what that costs: rows a second, and CPU seconds of Spark and of the brokers.
+
+    python bench/spark_sink.py [--rows 4000000] [--runs 3] [--cores 2] [--check]
+
+Bodies have 100 bytes. `plain` and `transactional` are batch writes of rows that Spark makes up, once as bodies alone,
+once with tag, key and properties, and once spread by a key; `rows alone` is what making them up costs. `stream` copies
+a topic to another in four micro-batches, of which the first one is not counted. `--check` only sees that everything
+runs; that all rows are there is checked in any case.
+
+Everything runs on this machine, so the brokers share its cores with Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from spark_scan import QUEUES, TOPIC, cpu_seconds, discard, fill, rounded, spark_on
+
+from minimq import Admin, LocalCluster, Producer
+
+BODY = "lpad(string(id), 100, '0') AS body"
+FRAMES = {
+    "bodies": (BODY,),
+    "all columns": (
+        BODY,
+        "concat('tag-', id % 10) AS tag",
+        "array(concat('key-', id)) AS keys",
+        "map('region', 'eu', 'number', string(id)) AS properties",
+    ),
+    "by key": (BODY, "concat('customer-', id % 100000) AS sharding_key"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """The median run of one write.
+
+    Attributes:
+        write: which one.
+        columns: what rows have.
+        rows: how many.
+        seconds: from the call to the end.
+        rows_per_s: rows a second.
+        spark_cpu_s: CPU seconds of the driver, Java and the Python workers.
+        broker_cpu_s: CPU seconds of all brokers and name servers.
+    """
+
+    write: str
+    columns: str
+    rows: int
+    seconds: float
+    rows_per_s: float
+    spark_cpu_s: float
+    broker_cpu_s: float
+
+
+def write(frame: DataFrame, cluster: LocalCluster, topic: str, *, transactional: bool) -> None:
+    """Write a data frame."""
+    options = {"nameserver": cluster.nameserver, "topic": topic, "transactional": str(transactional).lower()}
+    frame.write.format("minimq").mode("append").options(**options).save()
+
+
+def batch_writes(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, rows: int, runs: int, cores: int
+) -> list[WriteResult]:
+    """Write rows in each way: once to warm up, then `runs` times."""
+    found = []
+    for columns, expressions in FRAMES.items():
+        frame = spark.range(0, rows, 1, 4 * cores).selectExpr(*expressions)
+        for name in ("rows alone", "plain", "transactional"):
+            results: list[WriteResult] = []
+            for _ in range(runs + 1):
+                topic = f"{name}-{columns}-{len(results)}".replace(" ", "-")
+                admin.create_topic(topic, queues=QUEUES)
+                before, started = cpu_seconds(cluster), time.monotonic()
+                if name == "rows alone":
+                    discard(frame)
+                else:
+                    write(frame, cluster, topic, transactional=name == "transactional")
+                seconds, after = time.monotonic() - started, cpu_seconds(cluster)
+                spark_s, broker_s = (end - start for start, end in zip(before, after, strict=True))
+                results.append(WriteResult(name, columns, rows, seconds, rows / seconds, spark_s, broker_s))
+                check(spark, cluster, topic, 0 if name == "rows alone" else rows)
+                admin.delete_topic(topic)
+            middle = statistics.median_low(result.seconds for result in results[1:])
+            found.append(next(result for result in results[1:] if result.seconds == middle))
+    return found
+
+
+def stream_write(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, folder: Path, rows: int, *, transactional: bool
+) -> WriteResult:
+    """Copy a topic in four micro-batches."""
+    copy = f"copy-{transactional}"
+    admin.create_topic(copy, queues=QUEUES)
+    source = spark.readStream.format("minimq").option("nameserver", cluster.nameserver).option("topic", TOPIC)
+    source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows // 4)
+    writer = source.schema("body binary").load().writeStream.format("minimq").trigger(availableNow=True)
+    writer = writer.option("nameserver", cluster.nameserver).option("topic", copy)
+    writer = writer.option("transactional", str(transactional).lower()).option("checkpointLocation", str(folder / copy))
+    before = cpu_seconds(cluster)
+    query = writer.start()
+    query.awaitTermination()
+    after = cpu_seconds(cluster)
+    spark_s, broker_s = (end - start for start, end in zip(before, after, strict=True))
+    full = [progress for progress in query.recentProgress if progress.numInputRows][1:]
+    counted = sum(progress.numInputRows for progress in full)
+    seconds = sum(progress.durationMs["triggerExecution"] for progress in full) / 1000
+    check(spark, cluster, copy, rows)
+    name = "stream, transactional" if transactional else "stream, plain"
+    return WriteResult(name, "bodies", counted, seconds, counted / seconds, spark_s, broker_s)
+
+
+def check(spark: SparkSession, cluster: LocalCluster, topic: str, rows: int) -> None:
+    """Raise `RuntimeError` unless a topic has so many messages."""
+    source = spark.read.format("minimq").option("nameserver", cluster.nameserver).option("topic", topic)
+    stored = source.schema("offset bigint").load().count()
+    if stored != rows:
+        raise RuntimeError(f"topic {topic} has {stored} messages instead of {rows}")
+
+
+def main() -> None:
+    """Print the results as a line of JSON each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--check", action="store_true", help="few rows, one run: sees that it works")
+    given = parser.parse_args()
+    rows, runs = (40_000, 1) if given.check else (given.rows, given.runs)
+    with LocalCluster(brokers=1) as cluster, spark_on(given.cores) as spark, tempfile.TemporaryDirectory() as folder:
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            results = batch_writes(spark, cluster, admin, rows, runs, given.cores)
+            admin.create_topic(TOPIC, queues=QUEUES)
+            fill(producer, TOPIC, rows, 100, QUEUES)
+            for transactional in (False, True):
+                results.append(stream_write(spark, cluster, admin, Path(folder), rows, transactional=transactional))
+        for result in results:
+            print(json.dumps(rounded(asdict(result))))
+
+
+if __name__ == "__main__":
+    main()
