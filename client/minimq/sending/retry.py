@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from minimq_common.errors import MiniMQError
 
-#: Each try gets a share of the time that is left, so that one hung broker does not eat all of it.
-_TRIES_TO_FIT = 3
+#: Each try gets a share of the time that is left: one part in so many. So a hung broker does not eat all of it, and the
+#: first try least of all: another broker is mostly free, and a batch that was stored by then is not stored again.
+_SHARES = (6, 3, 2, 1)
 #: A try is given at least this long, however little of the budget is left.
 _SHORTEST_TRY_S = 0.2
 #: Waits before the second, third, ... try: the first goes elsewhere at once.
@@ -71,4 +72,4 @@ def next_step(
 
 def patience_s(now: float, deadline: float, tries: int) -> float:
     """Return how many seconds the next try of a batch may take, after so many tries: its share of the time left."""
-    return max((deadline - now) / max(_TRIES_TO_FIT - tries, 1), _SHORTEST_TRY_S)
+    return max((deadline - now) / _SHARES[min(tries, len(_SHARES) - 1)], _SHORTEST_TRY_S)
