@@ -17,12 +17,13 @@ import msgspec
 
 from minimq_broker.core.facts import PublicationBegun, TransactionDecided, TransactionsExpired
 from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_common.errors import TransactionEnded
+from minimq_common.errors import SystemBusy, TransactionEnded
 
-#: Staged batches that wait for a decision: at most 30 MB of memory.
+#: Staged batches that wait for a decision: at most 30 MB of memory. Further ones are refused: what was acknowledged is
+#: kept, because another broker may have decided on it already.
 MAX_STAGED = 200_000
 #: A name is asked for the decision of its latest number when its next one ends. So many do not end in between.
-MAX_NAMES = 10_000
+MAX_NAMES = 100_000
 #: Bytes of decisions, each of which says all that its transaction has at any broker.
 MAX_DECISION_BYTES = 64 << 20
 
@@ -65,11 +66,9 @@ class Stage(msgspec.Struct, array_like=True):
     """What one producer has staged for one transaction that is not decided; also its row in the checkpoint.
 
     Attributes:
-        last: log position of what was staged last.
         batches: by sequence number.
     """
 
-    last: int = 0
     batches: dict[int, StagedBatch] = {}
 
 
@@ -122,8 +121,8 @@ class TransactionTable:
         self._max_staged = max_staged
         self._max_names = max_names
         self._max_decision_bytes = max_decision_bytes
-        #: Both with the latest last, unless they were loaded and that has not mattered yet.
-        self._stages: OrderedDict[StageKey, Stage] = OrderedDict()
+        self._stages: dict[StageKey, Stage] = {}
+        #: With the latest last, unless they were loaded and that has not mattered yet.
         self._endings: OrderedDict[str, Ending] = OrderedDict()
         self._ordered = True
         self._of_name: dict[str, set[StageKey]] = {}
@@ -165,6 +164,15 @@ class TransactionTable:
             raise TransactionEnded(
                 f"transaction {transaction.number} of {transaction.name!r} cannot take more: the broker has the end of "
                 f"{ending.number}; a later writer has finished it, so this one may stop"
+            )
+
+    def check_room(self, more: int = 0) -> None:
+        """Raise `SystemBusy` when no batch can be staged on top of so many more: too many wait for a decision."""
+        if self._open + more >= self._max_staged:
+            raise SystemBusy(
+                f"{self._open + more:,} staged batches wait for the end of their transactions, and there is no room "
+                "for more: they go when these are committed, or after --transaction-expiry; send larger batches",
+                retry_after_s=1.0,
             )
 
     def missing(self, decided: TransactionDecided, log_start: int) -> int:
@@ -214,22 +222,16 @@ class TransactionTable:
                 self._retain_open(lambda batch: batch.stored_ms >= before_ms)
 
     def _stage(self, staged: BatchStaged) -> None:
-        """Take a batch in. If there are too many then, those of who has staged least recently go."""
+        """Take a batch in."""
         key = StageKey(*staged.transaction, staged.producer_id)
         stage = self._stages.get(key)
         if stage is None:
             stage = self._stages[key] = Stage()
             self._of_name.setdefault(key.name, set()).add(key)
-        else:
-            self._stages.move_to_end(key)
-        stage.last = staged.batch.position
         self._count([*filter(None, (stage.batches.get(staged.sequence),))], -1)
         stage.batches[staged.sequence] = staged.batch
         self._count((staged.batch,), 1)
         self._changed.add(("staged", *key))
-        while self._open > self._max_staged:
-            self._order()
-            self._drop(next(iter(self._stages)))
 
     def _decide(self, decided: TransactionDecided, at: int) -> None:
         name = decided.name
@@ -333,7 +335,6 @@ class TransactionTable:
     def _order(self) -> None:
         """Put what was loaded into the order in which it came."""
         if not self._ordered:
-            self._stages = OrderedDict(sorted(self._stages.items(), key=lambda item: item[1].last))
             self._endings = OrderedDict(sorted(self._endings.items(), key=lambda item: item[1].at))
             self._ordered = True
 
@@ -349,7 +350,6 @@ class TransactionTable:
         stage = self._stages[key] = msgspec.convert(row, Stage)
         self._of_name.setdefault(name, set()).add(key)
         self._count(stage.batches.values(), 1)
-        self._ordered = False
 
     def load_ending(self, row: Any, name: str) -> None:  # noqa: ANN401 - as it was decoded
         """Take in how the latest transaction of a name ended, as `ending` returned it; they may come in any order."""

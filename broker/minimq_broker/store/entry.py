@@ -80,15 +80,25 @@ def fact_entry(fact: Fact, stored_ms: int) -> bytes:
 
 
 def read_header(entry: memoryview, position: int) -> EntryHeader:
-    """Return the header of the entry at a log position. Raises `CorruptEntry`."""
+    """Return the header of the entry at a log position.
+
+    Raises:
+        CorruptEntry: it does not match its checksum.
+        StoreError: it is of a kind that this release does not know.
+    """
     if len(entry) < HEADER_BYTES:
         raise CorruptEntry(f"the entry at position {position} is cut off after {len(entry)} bytes")
     crc, kind, _, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
     covered = (
         entry[_CRC_BYTES:] if kind == Kind.FACT else entry[_CRC_BYTES : _batch_at(entry, kind) + batch.HEADER_BYTES]
     )
-    if google_crc32c.value(bytes(covered)) != crc or kind not in _KINDS:
+    if google_crc32c.value(bytes(covered)) != crc:
         raise CorruptEntry(f"the entry at position {position} does not match its CRC-32C")
+    if kind not in _KINDS:
+        raise StoreError(
+            f"the entry at position {position} is of kind {kind}, which is not known: it was written by a newer "
+            "release, which can open it"
+        )
     return EntryHeader(Kind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)
 
 

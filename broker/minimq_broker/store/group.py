@@ -63,6 +63,7 @@ class Group:
             StaleSequence: it may have been stored before, and it is not known any more.
             InvalidArgument: it was stored in another topic before, or cannot be staged without a number.
             TransactionEnded: its transaction is decided.
+            SystemBusy: too many batches wait for the end of their transactions.
             StoreFull: the disk is nearly full.
         """
         topic = self._state.topic(job.topic)
@@ -127,6 +128,7 @@ class Group:
         found = applied or self._staged.get((transaction, *number))
         if found is None:
             queue = self._queue_of(job, topic)
+            table.check_room(len(self._staged))
             entry = staged_entry(queue, self._now_ms, transaction, job.data)
             found = StagedBatch(self.end, len(entry), *queue, self._now_ms)
             self._staged[transaction, *number] = found

@@ -23,7 +23,7 @@ from minimq_broker.core.producers import Place
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId, TransactionTable
-from minimq_common.errors import TransactionEnded
+from minimq_common.errors import SystemBusy, TransactionEnded
 from support.states import transaction_rows
 
 SIZE = 10
@@ -43,34 +43,18 @@ def table(**bounds: int) -> TransactionTable:
     return TransactionTable(set(), **bounds)
 
 
-def sequences(of: TransactionTable) -> list[int]:
-    """Return what waits for a decision."""
-    return sorted(
-        position
-        for position in range(100)
-        for name in "xyz"
-        for number in range(3)
-        for producer_id in (7, 8)
-        if of.find(TransactionId(name, number), producer_id, position)
-    )
-
-
-def test_those_who_staged_least_recently_go_first() -> None:
-    of = table(max_staged=4)
-    for position, producer_id in enumerate((7, 7, 8, 7, 8)):
-        of.apply(staged(position, producer_id=producer_id), position)
-    assert sequences(of) == [2, 4]
-    assert (of.count, of.size) == (2, 2 * SIZE)
-
-
-def test_the_order_outlives_a_checkpoint() -> None:
-    former, of = table(), table(max_staged=4)
-    for position, producer_id in enumerate((7, 8, 7, 8)):
-        former.apply(staged(position, producer_id=producer_id), position)
-    for key in (("x", 0, 8), ("x", 0, 7)):
-        of.load_stage(msgspec.to_builtins(former.stage_row(*key)), *key)
-    of.apply(staged(4, producer_id=9), 4)
-    assert sequences(of) == [1, 3]  # 7 had staged before 8
+def test_what_is_staged_is_kept_and_more_is_refused() -> None:
+    of = table(max_staged=3)
+    for position in range(2):
+        of.apply(staged(position), position)
+    of.check_room()
+    with pytest.raises(SystemBusy, match="3 staged batches wait"):
+        of.check_room(1)
+    of.apply(staged(2), 2)
+    with pytest.raises(SystemBusy):
+        of.check_room()
+    of.apply(decided("x", 0, (7, (1, 0))), 5)
+    of.check_room(2)
 
 
 def test_what_waits_to_be_published_is_in_no_bound() -> None:
@@ -78,6 +62,7 @@ def test_what_waits_to_be_published_is_in_no_bound() -> None:
     for position in range(2):
         of.apply(staged(position), position)
     of.apply(decided("x", 0, (7, (1, 0))), 5)
+    of.check_room(1)
     for position in range(6, 8):
         of.apply(staged(position, "y"), position)
     of.apply(decided("y", 0, (7, (7, 6))), 8)
@@ -176,7 +161,7 @@ class Brokers:
     @staticmethod
     def new() -> State:
         state = State()
-        state.transactions = TransactionTable(state.changed, max_staged=12, max_names=2, max_decision_bytes=20)
+        state.transactions = TransactionTable(state.changed, max_names=2, max_decision_bytes=20)
         return state
 
     def apply(self, effect: Effect) -> None:
