@@ -17,6 +17,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -69,9 +70,8 @@ def write(frame: DataFrame, cluster: LocalCluster, topic: str, *, transactional:
 
 def batch_writes(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, rows: int, runs: int, cores: int
-) -> list[WriteResult]:
-    """Write rows in each way: once to warm up, then `runs` times."""
-    found = []
+) -> Iterator[WriteResult]:
+    """Write rows in each way, once to warm up, then `runs` times, and yield the median run of each."""
     for columns, expressions in FRAMES.items():
         frame = spark.range(0, rows, 1, 4 * cores).selectExpr(*expressions)
         for name in ("rows alone", "plain", "transactional"):
@@ -90,8 +90,7 @@ def batch_writes(
                 check(spark, cluster, topic, 0 if name == "rows alone" else rows)
                 admin.delete_topic(topic)
             middle = statistics.median_low(result.seconds for result in results[1:])
-            found.append(next(result for result in results[1:] if result.seconds == middle))
-    return found
+            yield next(result for result in results[1:] if result.seconds == middle)
 
 
 def stream_write(
@@ -135,15 +134,20 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="few rows, one run: sees that it works")
     given = parser.parse_args()
     rows, runs = (40_000, 1) if given.check else (given.rows, given.runs)
-    with LocalCluster(brokers=1) as cluster, spark_on(given.cores) as spark, tempfile.TemporaryDirectory() as folder:
-        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
-            results = batch_writes(spark, cluster, admin, rows, runs, given.cores)
-            admin.create_topic(TOPIC, queues=QUEUES)
-            fill(producer, TOPIC, rows, 100, QUEUES)
-            for transactional in (False, True):
-                results.append(stream_write(spark, cluster, admin, Path(folder), rows, transactional=transactional))
-        for result in results:
-            print(json.dumps(rounded(asdict(result))))
+    with (
+        LocalCluster(brokers=1) as cluster,
+        spark_on(given.cores) as spark,
+        tempfile.TemporaryDirectory() as folder,
+        Admin(cluster.nameserver) as admin,
+        Producer(cluster.nameserver) as producer,
+    ):
+        for result in batch_writes(spark, cluster, admin, rows, runs, given.cores):
+            print(json.dumps(rounded(asdict(result))), flush=True)
+        admin.create_topic(TOPIC, queues=QUEUES)
+        fill(producer, TOPIC, rows, 100, QUEUES)
+        for transactional in (False, True):
+            result = stream_write(spark, cluster, admin, Path(folder), rows, transactional=transactional)
+            print(json.dumps(rounded(asdict(result))), flush=True)
 
 
 if __name__ == "__main__":
