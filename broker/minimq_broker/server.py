@@ -28,6 +28,7 @@ from minimq_broker.services.service import BrokerService
 from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
 from minimq_broker.services.transactions import TransactionService
+from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.metrics import MetricsServer
@@ -75,7 +76,7 @@ class Broker:
         """Open the store, serve, and register, in this order: nobody finds a broker that is not ready.
 
         Raises:
-            StoreError: the data directory cannot be used.
+            StoreError: the data directory cannot be used, or is another broker's.
             CannotListen: the port is taken, or the host is not this machine's.
         """
         options = self._options
@@ -88,6 +89,7 @@ class Broker:
                 RetentionRules(math.ceil(options.retention_s * 1000), options.retention_bytes),
                 Watermarks(options.disk_warn, options.disk_delete_early, options.disk_refuse),
                 options.replication_timeout_s,
+                Owner(options.cluster, options.name, options.broker_id),
             ),
             Limits(
                 options.max_body_bytes,

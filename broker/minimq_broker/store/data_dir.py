@@ -1,8 +1,9 @@
-"""The data directory of one broker: which format it has, and that one process alone uses it.
+"""The data directory of one broker: which format it has, whose it is, and that one process alone uses it.
 
 Its files::
 
 DIR/format          the version of the format
+DIR/owner           the broker whose data it is, in JSON; a snapshot has none until a broker is started with it
 DIR/lock            locked by the process that has the directory open
 DIR/commitlog/      the segments, see `commit_log.py`
 DIR/state.mdb       the checkpoint, see `checkpoint.py`
@@ -13,12 +14,29 @@ DIR/copying         there while everything is copied from another replica, see `
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError
 
 FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The broker whose data a directory holds: of which cluster and name, and which of the replicas of that name.
+
+    What one replica has acknowledged is counted under its number; another one with its data would be taken for it.
+    """
+
+    cluster: str
+    name: str
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.name} (cluster {self.cluster}, id {self.id})"
 
 
 class DataDirectory:
@@ -27,14 +45,15 @@ class DataDirectory:
     Args:
         path: the directory; made when it is not there and `create` is set.
         create: make and mark an empty directory as a data directory.
+        owner: the broker that begins to use it, which is remembered; None for one who only looks, or copies.
 
     Raises:
         DataDirectoryInUse: another process holds it.
         DataDirectoryVersion: it was written in a format that this release does not read.
-        StoreError: it is not a data directory, or cannot be used.
+        StoreError: it is not a data directory, or that of another broker, or cannot be used.
     """
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, owner: Owner | None = None) -> None:
         self.path = path
         self.log_path = path / "commitlog"
         self.state_path = path / "state.mdb"
@@ -50,6 +69,8 @@ class DataDirectory:
         try:
             self._take_lock()
             self._check_format()
+            if owner is not None:
+                self._check_owner(owner)
         except BaseException:
             os.close(self._lock)
             raise
@@ -79,14 +100,7 @@ class DataDirectory:
     def _check_format(self) -> None:
         marker = self.path / "format"
         if not marker.exists():
-            # Under another name first, and synced: a power cut leaves the whole marker or none.
-            made = self.path / "format.new"
-            with made.open("w") as file:
-                file.write(f"{FORMAT}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            made.rename(marker)
-            sync_directory(self.path)
+            _write_whole(marker, f"{FORMAT}\n")
             return
         text = marker.read_text().strip()
         if text != str(FORMAT):
@@ -94,6 +108,32 @@ class DataDirectory:
                 f"{self.path} has data format {text[:20]!r}, this release reads format {FORMAT}: "
                 "use the release that wrote it, or an empty directory"
             )
+
+    def _check_owner(self, owner: Owner) -> None:
+        marker = self.path / "owner"
+        if not marker.exists():
+            _write_whole(marker, json.dumps(asdict(owner)) + "\n")
+            return
+        try:
+            found = Owner(**json.loads(marker.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise StoreError(f"{marker} cannot be read ({error!r}): delete it if {self.path} is of {owner}") from None
+        if found != owner:
+            raise StoreError(
+                f"{self.path} is the data directory of {found}, and this is {owner}: give each broker its own, or an "
+                f"empty one; only if the former is no more, and this one shall go on with its data, delete {marker}"
+            )
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file under another name first, and synced: a power cut leaves all of it or nothing."""
+    made = path.with_name(f"{path.name}.new")
+    with made.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    made.rename(path)
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -16,7 +16,7 @@ from minimq_broker.store.checkpoint import Checkpoint, position_of
 from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
-from minimq_broker.store.data_dir import DataDirectory
+from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.recovery import recover
@@ -37,6 +37,7 @@ class StoreOptions:
         retention: how long segments are kept.
         watermarks: from which fullness of the disk on something is done.
         replication_timeout_s: seconds after which one who waits for other replicas is told that they do not answer.
+        owner: the broker whose data it is; None when nobody asks.
     """
 
     segment_bytes: int = 1 << 30
@@ -45,6 +46,7 @@ class StoreOptions:
     retention: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
     replication_timeout_s: float = 5.0
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class MessageStore:
         alone: bool = True,
     ) -> None:
         with ExitStack() as opened:
-            self._directory = DataDirectory(path, create=True)
+            self._directory = DataDirectory(path, create=True, owner=options.owner)
             opened.callback(self._directory.close)
             self._directory.check_whole()
             try:

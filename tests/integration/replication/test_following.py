@@ -181,6 +181,7 @@ def test_the_log_of_another_broker_is_left_alone(tmp_path: Path, *, begins_late:
         wait_until(lambda: (log_start() > 0) == begins_late, PATIENCE_S, what="retention deleted something")
         slave.data_dir.rename(tmp_path / "own")
         shutil.copytree(foreign.data_dir, slave.data_dir)
+        (slave.data_dir / "owner").unlink()
         master_log = len(master.log_path.read_text())
         slave.start()
         wait_until(lambda: "is not one of broker-a" in slave.log_path.read_text(), PATIENCE_S, what="it is refused")

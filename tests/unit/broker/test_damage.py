@@ -21,6 +21,7 @@ from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted
 from minimq_broker.core.state import State
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import Checkpoint, take_changes
+from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.inspect import inspect_directory
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import (
@@ -159,6 +160,7 @@ def test_a_flipped_bit_anywhere_never_ends_in_a_crash(filled: Path, name: str) -
 import os, random, sys
 from pathlib import Path
 from minimq_broker.store.check import check_directory
+from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.inspect import inspect_directory
 from minimq_common.errors import MiniMQError
 
@@ -323,6 +325,27 @@ def test_another_format_is_a_named_error(stores: Stores, filled: Path, text: str
     ):
         with pytest.raises(DataDirectoryVersion, match="this release reads format 2: use the release that wrote it"):
             attempt()
+
+
+def test_the_directory_of_another_broker_is_refused_until_its_mark_is_deleted(tmp_path: Path) -> None:
+    own = Owner("cluster", "broker-a", 1)
+
+    def open_as(owner: Owner | None) -> None:
+        DataDirectory(tmp_path, create=True, owner=owner).close()
+
+    open_as(None)  # as of an older release, or a snapshot: whoever comes first has it
+    for owner in (own, None, own):
+        open_as(owner)
+    for other in (Owner("cluster", "broker-a", 0), Owner("cluster", "broker-b", 1), Owner("other", "broker-a", 1)):
+        with pytest.raises(
+            StoreError, match=r"is the data directory of broker-a \(cluster cluster, id 1\), and this is"
+        ):
+            open_as(other)
+    (tmp_path / "owner").write_text("")
+    with pytest.raises(StoreError, match="cannot be read"):
+        open_as(own)
+    (tmp_path / "owner").unlink()
+    open_as(Owner("cluster", "broker-a", 0))
 
 
 def test_a_directory_in_use_is_a_named_error_with_the_process(stores: Stores, store: OpenStore) -> None:
