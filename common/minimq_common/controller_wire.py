@@ -48,7 +48,7 @@ def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
     )
 
 
-def report_to_wire(report: Report, known_version: int, wait_s: float) -> controller_pb2.ReportRequest:
+def report_to_wire(report: Report, wait_s: float) -> controller_pb2.ReportRequest:
     """Return the message for a report whose answer may be held back."""
     return controller_pb2.ReportRequest(
         cluster=report.cluster,
@@ -64,7 +64,7 @@ def report_to_wire(report: Report, known_version: int, wait_s: float) -> control
         log_id=report.log_id,
         resigns=report.resigns,
         common_end=report.common_end,
-        known_version=known_version,
+        known=replica_set_to_wire(report.known) if report.known else None,
         wait_ms=round(wait_s * 1000),
     )
 
@@ -89,4 +89,5 @@ def report_from_wire(message: controller_pb2.ReportRequest) -> Report:
         log_id=message.log_id,
         resigns=message.resigns,
         common_end=message.common_end if message.HasField("common_end") else None,
+        known=replica_set_from_wire(message.known) if message.HasField("known") else None,
     )

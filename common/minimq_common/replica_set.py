@@ -63,6 +63,7 @@ class Report:
         log_id: what tells its log from those of other replica sets; "" when it is not known.
         resigns: it stops: if it is the master, it has acknowledged its last send already.
         common_end: as the master, up to where every member of the in-sync set has the log on disk; None: says nothing.
+        known: the latest record that it was told; None when it was told none.
 
     Raises:
         InvalidArgument: a value breaks a rule that the text names.
@@ -81,6 +82,7 @@ class Report:
     log_id: str = ""
     resigns: bool = False
     common_end: int | None = None
+    known: ReplicaSet | None = None
 
     def __post_init__(self) -> None:
         check_cluster(self.cluster)
@@ -89,6 +91,10 @@ class Report:
         positions = self.last_term, self.log_end, self.common_end or 0
         if self.replica_id < 0 or self.min_in_sync < 1 or self.run < 1 or min(positions) < 0:
             raise InvalidArgument(f"the report of {self.broker_name} ({self.replica_id}) has a number below its limit")
+        if self.known is not None and (self.known.key != self.key or self.known.master_id not in self.known.addresses):
+            raise InvalidArgument(
+                f"the report of {self.broker_name} ({self.replica_id}) names a record that is not one"
+            )
 
     @property
     def key(self) -> tuple[str, str]:
@@ -105,7 +111,8 @@ class ReplicaSet:
         broker_name: the name that all of the replicas share.
         term: grows with every master.
         master_id: the replica id of the master.
-        master_run: the run of the master; another run of the same replica is not the master.
+        master_run: the run of the master; another run of the same replica is not the master. 0: nobody leads before the
+            next election.
         in_sync: the replica ids that have all that is confirmed, the master's among them; only these are elected.
         version: grows with every change of the record.
         sync: whether the master waits for all of the in-sync set before it acknowledges.
@@ -144,6 +151,16 @@ class ReplicaSet:
     def master_address(self) -> str:
         """Where the master is reached."""
         return self.addresses[self.master_id]
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """Term and version: of two records that one authority made, the later one has the larger."""
+        return self.term, self.version
+
+    @property
+    def leadership(self) -> tuple[int, int, int]:
+        """The term, and which run of which replica leads it."""
+        return self.term, self.master_id, self.master_run
 
     def is_master(self, replica_id: int, run: int) -> bool:
         """Say whether a run of a replica is the master."""
@@ -221,7 +238,7 @@ def check_not_ending(replica_set: ReplicaSet, report: Report) -> None:
         )
 
 
-def is_news(replica_set: ReplicaSet | None, report: Report, known_version: int) -> bool:
+def is_news(replica_set: ReplicaSet | None, report: Report) -> bool:
     """Say whether a report is to be answered at once, and not held back until there is another record.
 
     A replica that resigns is about to leave. A master whose term ends hears nothing before its successor is there.
@@ -231,7 +248,42 @@ def is_news(replica_set: ReplicaSet | None, report: Report, known_version: int) 
     if replica_set is None:
         return False
     is_ending = replica_set.successor is not None and replica_set.is_master(report.replica_id, report.run)
-    return replica_set.version != known_version and not is_ending
+    return (report.known is None or replica_set.number != report.known.number) and not is_ending
+
+
+def mended(replica_set: ReplicaSet | None, report: Report) -> ReplicaSet | None:
+    """Return the record as it has to be now that a replica says what it was told; the same one unless it is behind.
+
+    An authority tells only what it has recorded. Whoever was told more was told it before the record was lost, or
+    before an old copy was put in its place. Then what was told holds again: nobody is elected who was not in sync.
+
+    If the record knows this very leadership, its master just goes on. Otherwise nobody knows who else was given a
+    lease, here or there, so nobody leads until they are all over: the next election gives out a new term.
+    """
+    told = report.known
+    if told is None:
+        return replica_set
+    if replica_set is not None:
+        if told.log_id and replica_set.log_id and told.log_id != replica_set.log_id:
+            return replica_set  # that set is no more, and another one has its name
+        if told.number < replica_set.number:
+            return replica_set
+        # Both were made of the same old one: what the master was told is what it goes by.
+        differs = (told.leadership, told.in_sync) != (replica_set.leadership, replica_set.in_sync)
+        if told.number == replica_set.number and not (differs and told.is_master(report.replica_id, report.run)):
+            return replica_set
+        if told.leadership == replica_set.leadership:
+            return replace(told, version=told.version + 1)
+    return replace(told, master_run=0, version=told.version + 1)
+
+
+def what_was_mended(replica_set: ReplicaSet, report: Report) -> str:
+    """Return a sentence about a record that `mended` has made."""
+    then = "its master goes on" if replica_set.master_run else "nobody leads before the time of a lease is over"
+    return (
+        f"the record of {replica_set} was lost, or was put back to an old copy: replica {report.replica_id} had been "
+        f"told more, which holds again, and {then}; what nobody who reports was told is lost"
+    )
 
 
 def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
@@ -346,10 +398,12 @@ def elect(replica_set: ReplicaSet, alive: Iterable[Report], *, lease_s: float | 
         if not candidates:
             return None
         winner = min(candidates, key=lambda report: (-report.last_term, -report.log_end, report.replica_id))
+    # If the record was put back to an old copy, a later term was given out. It must not have two beginnings in logs.
+    known = [each.last_term for each in reports.values() if each.log_id and each.log_id == replica_set.log_id]
     return replace(
         replica_set,
         # The log of a replica that was on its own, or unclean, may know a later term.
-        term=max(replica_set.term, winner.last_term) + 1,
+        term=max(replica_set.term, winner.last_term, *known) + 1,
         master_id=winner.replica_id,
         master_run=winner.run,
         in_sync=frozenset({winner.replica_id}),

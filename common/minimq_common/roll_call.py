@@ -47,13 +47,13 @@ class RollCall:
     def __init__(self, replica_set: ReplicaSet, now: float) -> None:
         self._heard: dict[int, _Heard] = {}
         self._common_end = 0
-        self._term = 0
+        self._leadership: tuple[int, int, int] | None = None
         self.adopt(replica_set, now)
 
     def adopt(self, replica_set: ReplicaSet, now: float) -> None:
-        """Go by another record from now on; with a new term, the lease of its master begins."""
-        if replica_set.term != self._term:
-            self._term = replica_set.term
+        """Go by another record from now on; with a new master, or none, the time of a lease begins."""
+        if replica_set.leadership != self._leadership:
+            self._leadership = replica_set.leadership
             self._patience_s = patience(replica_set.lease_s)
             self._lease_over_at = now + self._patience_s
             self._common_end = replica_set.common_end

@@ -76,10 +76,9 @@ class Reporter:
 
     async def _go_on(self) -> None:
         while True:
-            version = self.record.version if self.record else 0
-            said, sent_at = self.report, time.monotonic()
+            said, sent_at = replace(self.report, known=self.record), time.monotonic()
             try:
-                record = await self.controller.report(said, known_version=version, wait_s=0.2)
+                record = await self.controller.report(said, wait_s=0.2)
             except MiniMQError as error:
                 self.errors.append(error)
                 await asyncio.sleep(0.05)
@@ -96,7 +95,7 @@ class Reporter:
                 self.report = replace(self.report, last_term=record.term)
 
     def _learn(self, record: ReplicaSet) -> None:
-        if self.record is None or record.version > self.record.version:
+        if self.record is None or record.number > self.record.number:
             self.record = record
 
 

@@ -20,7 +20,7 @@ class Controller(Protocol):
     Every call may fail with a `TransportError`: then it may have been carried out all the same, and may be repeated.
     """
 
-    async def report(self, report: Report, *, known_version: int = 0, wait_s: float = 0.0) -> ReplicaSet | None:
+    async def report(self, report: Report, *, wait_s: float = 0.0) -> ReplicaSet | None:
         """Say that a replica lives, and return the record; None when there is none and the reporter founds none.
 
         When the record names this run of this replica as its master, the lease of that term runs for `lease_s` of the
@@ -29,10 +29,9 @@ class Controller(Protocol):
         Several reports in the time of a lease keep it and show that the replica lives.
 
         Args:
-            report: what the replica says.
-            known_version: version of the record that it knows; 0 for none.
-            wait_s: how long the answer may be held back while the record has that version. With a sixth of the
-                lease a change is learned at once, and the lease is renewed in time though a report or two are lost.
+            report: what the replica says; a record that it was told holds again if it was lost since.
+            wait_s: how long the answer may be held back while the record is the one that it was told. With a sixth of
+                the lease a change is learned at once, and the lease is renewed in time though a report or two are lost.
 
         Raises:
             TermEnding: it is the master, but another replica was promoted, and its lease is renewed no more.

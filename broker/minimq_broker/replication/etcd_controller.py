@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from minimq_broker.replication.etcd_link import EtcdLink
 from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common import replica_set as rules
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.replica_set import ReplicaSet, Report
 
 
@@ -29,18 +29,21 @@ class EtcdController:
         self._term_lease_s = term_lease_s
         self._views: dict[tuple[str, str], EtcdView] = {}
 
-    async def report(self, report: Report, *, known_version: int = 0, wait_s: float = 0.0) -> ReplicaSet | None:
+    async def report(self, report: Report, *, wait_s: float = 0.0) -> ReplicaSet | None:
         """Say that a replica lives, and return the record."""
         deadline = time.monotonic() + wait_s
         view = self._view(report.key)
         await view.report(report)
+        await view.mend(report)
         if view.record is None and (founded := view.found(report)) is not None:
             await view.replace(founded)
         if view.record is not None and (renewed := rules.renew(view.record, report)) is not view.record:
             await view.replace(renewed)  # or it is, when the next report comes
         await view.elect()
-        while not rules.is_news(view.record, report, known_version) and time.monotonic() < deadline:
+        while not rules.is_news(view.record, report) and time.monotonic() < deadline:
             await view.wait(deadline)
+        if rules.mended(view.record, report) is not view.record:  # the next report mends it
+            raise Unavailable(f"etcd has lost what it held of {report.broker_name} at this moment")
         if view.record is not None:
             rules.check_not_ending(view.record, report)
         return view.record

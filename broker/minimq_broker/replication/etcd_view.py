@@ -11,20 +11,27 @@ write that etcd has put in one order with all elections. A replica counts the le
 which it sees a new revision of the master's report; its election compares that revision, too, and fails if the master
 has reported since. Leases of etcd itself are not used: they are renewed by its leader alone, which may have been
 replaced without knowing it, they begin anew with every leader, and they are whole seconds long.
+
+What one process sees never goes back, since it has one transaction under way at a time. If it does, etcd was emptied or
+restored from a backup: then the process begins as if it had just started, and so does the time of a lease.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Mapping
 
 import msgspec
 
 from minimq_broker.replication.etcd_link import EtcdLink, Outcome
 from minimq_common.errors import InvalidArgument
 from minimq_common.founding import Founding
-from minimq_common.replica_set import ReplicaSet, Report, patience
+from minimq_common.replica_set import ReplicaSet, Report, mended, patience, what_was_mended
 from minimq_common.roll_call import RollCall, check_same
+
+log = logging.getLogger(__name__)
 
 #: Seconds between two looks at the record while an answer is held back: far cheaper than a watch is complicated, which
 #: would have to be moved to another member of etcd, without a gap, when its own fails.
@@ -46,6 +53,8 @@ class EtcdView:
         self._term_lease_s = term_lease_s
         self._prefix = f"minimq/{key[0]}/{key[1]}/"
         self._record_key = self._prefix + "record"
+        #: Held while a transaction is under way.
+        self._turn = asyncio.Lock()
         self._seen: Outcome | None = None
         self._call: RollCall | None = None
         self._founding = Founding(term_lease_s)
@@ -74,7 +83,7 @@ class EtcdView:
 
     async def look(self) -> None:
         """Bring the view up to date."""
-        self._take(await self._link.transact({}, {}, self._prefix))
+        await self._transact({})
 
     async def report(self, own: Report) -> None:
         """Put a report, and bring the view up to date.
@@ -89,9 +98,14 @@ class EtcdView:
                 await self.look()
             assert self._seen is not None
             self._check_alone(own, key)
-            outcome = await self._link.transact({key: self._seen.revision(key)}, {key: value}, self._prefix)
-            self._take(outcome)
-            succeeded = outcome.succeeded
+            succeeded = await self._transact({key: value})
+
+    async def mend(self, own: Report) -> None:
+        """Record what a replica was told, if etcd has lost it."""
+        while (told := mended(self.record, own)) is not self.record:
+            assert told is not None
+            if await self._put(told):
+                log.error("controller: %s", what_was_mended(told, own))
 
     def _check_alone(self, own: Report, key: str) -> None:
         stored = self._seen.stored.get(key) if self._seen is not None else None
@@ -101,15 +115,24 @@ class EtcdView:
 
     async def replace(self, record: ReplicaSet, unless_heard: int | None = None) -> bool:
         """Replace the record unless it has changed, or a replica has reported; say whether that was done."""
-        assert self._seen is not None
         if self.record is not None and self._call is not None and self.record.term == record.term:
             record = self._call.completed(record, self.record)
-        keys = [self._record_key]
-        if unless_heard is not None:
-            keys.append(self.report_key(unless_heard))
-        expected = {key: self._seen.revision(key) for key in keys}
-        outcome = await self._link.transact(expected, {self._record_key: msgspec.json.encode(record)}, self._prefix)
-        self._take(outcome)
+        return await self._put(record, unless_heard)
+
+    async def _put(self, record: ReplicaSet, unless_heard: int | None = None) -> bool:
+        guards = [] if unless_heard is None else [self.report_key(unless_heard)]
+        return await self._transact({self._record_key: msgspec.json.encode(record)}, *guards)
+
+    async def _transact(self, puts: Mapping[str, bytes], *guards: str) -> bool:
+        """Put values if these keys, and the guards, are as they were seen; take the outcome, and say whether it was so.
+
+        What is put was made of what is seen now, not of what is seen when it is this transaction's turn.
+        """
+        assert self._seen is not None or not puts
+        expected = {key: self._seen.revision(key) for key in (*puts, *guards)} if self._seen is not None else {}
+        async with self._turn:
+            outcome = await self._link.transact(expected, puts, self._prefix)
+            self._take(outcome)
         return outcome.succeeded
 
     async def elect(self) -> None:
@@ -134,7 +157,13 @@ class EtcdView:
         """Note what was seen, at the time at which it was seen: whatever it was had happened before."""
         now = time.monotonic()
         if self._seen is not None and outcome.latest < self._seen.latest:
-            return  # another look has overtaken this one
+            log.error(
+                "controller: etcd holds less below %s than before, so it was emptied or restored from a backup: "
+                "replicas put back what they were told, but stop all brokers before you do that",
+                self._prefix,
+            )
+            self._seen, self._call, self._founding = None, None, Founding(self._term_lease_s)
+            self._seen_at.clear()
         before, self._seen = self._seen, outcome
         record = outcome.stored.get(self._record_key)
         self.record = msgspec.json.decode(record.value, type=ReplicaSet) if record else None
@@ -143,7 +172,7 @@ class EtcdView:
         elif self._call is None:
             self._call = RollCall(self.record, now)
         for key, stored in sorted(outcome.stored.items(), key=lambda item: item[1].revision):
-            if before is not None and stored.revision <= before.revision(key):
+            if before is not None and stored.revision == before.revision(key):
                 continue
             self._seen_at[key] = now
             if key == self._record_key:

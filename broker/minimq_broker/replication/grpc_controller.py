@@ -34,9 +34,9 @@ class GrpcController:
         self._address = address
         self._channel: grpc.aio.Channel | None = None
 
-    async def report(self, report: Report, *, known_version: int = 0, wait_s: float = 0.0) -> ReplicaSet | None:
+    async def report(self, report: Report, *, wait_s: float = 0.0) -> ReplicaSet | None:
         """Say that a replica lives, and return the record."""
-        request = report_to_wire(report, known_version, wait_s)
+        request = report_to_wire(report, wait_s)
         try:
             response = await self._stub().Report(request, timeout=wait_s + _PATIENCE_S)
         except grpc.RpcError as error:

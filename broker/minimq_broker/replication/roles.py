@@ -156,39 +156,47 @@ class RoleKeeper:
             log_id=extent.log_id,
             resigns=resigns,
             common_end=self.leadership.common_end if self.leadership else None,
+            known=self._known,
         )
+
+    @property
+    def _known(self) -> ReplicaSet | None:
+        """The latest record that the controller has told: a change of the set is told to the leadership alone."""
+        led = self.leadership.record if self.leadership else None
+        return max((record for record in (self.record, led) if record), key=lambda record: record.number, default=None)
 
     async def _keep_reporting(self) -> None:
         while True:
             sent_at = lease_clock()
             held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
-            version = self.record.version if self.record else 0
             try:
                 report = self._report(resigns=self._engine.slot.extent.has_failed)  # such a disk needs another master
-                record = await self.controller.report(report, known_version=version, wait_s=held_s)
+                record = await self.controller.report(report, wait_s=held_s)
+                if record is not None and report.known is not None and record.number < report.known.number:
+                    self._complain("StaleRecord", logging.ERROR, _what_is_stale(record, report.known))
+                    await asyncio.sleep(_RETRY_S)
+                    continue
                 self._complaint = None
                 if record is not None:
                     self._take(record, sent_at)
                 if record is None or report.resigns:  # such answers are not held back
                     await asyncio.sleep(_RETRY_S)
             except MiniMQError as error:
-                self._complain(error)
+                level = logging.INFO if isinstance(error, TermEnding) else logging.WARNING
+                self._complain(type(error).__name__, level, str(error))
                 await asyncio.sleep(_RETRY_S)
             except Exception:  # without reports this broker would be nothing for ever
                 log.exception("roles: the report failed")
                 await asyncio.sleep(_RETRY_S)
 
-    def _complain(self, error: MiniMQError) -> None:
-        complaint = type(error).__name__
-        if complaint != self._complaint:
-            level = logging.INFO if isinstance(error, TermEnding) else logging.WARNING
-            log.log(level, "roles: the controller gives no answer that counts reason=%s", error)
-        self._complaint = complaint
+    def _complain(self, kind: str, level: int, reason: str) -> None:
+        """Say what is wrong, once, until it is over or something else is wrong."""
+        if kind != self._complaint:
+            log.log(level, "roles: the controller gives no answer that counts reason=%s", reason)
+        self._complaint = kind
 
     def _take(self, record: ReplicaSet, sent_at: float) -> None:
         """Take an answer over; at once what must not wait."""
-        if self.record is not None and (record.term, record.version) < (self.record.term, self.record.version):
-            return  # it was on its way for longer than a later one
         self.record = record
         leads = record.is_master(self.own.replica_id, self.own.run)
         if leads:
@@ -315,6 +323,13 @@ class RoleKeeper:
 def new_run() -> int:
     """Return a number for a run, which no other has."""
     return secrets.randbits(62) + 1
+
+
+def _what_is_stale(record: ReplicaSet, known: ReplicaSet) -> str:
+    return (
+        f"it answers with an old record of {record}, term {record.term}, version {record.version}, though it had told "
+        f"term {known.term}, version {known.version}: if that set is no more, start this broker anew"
+    )
 
 
 def _nothing() -> None:

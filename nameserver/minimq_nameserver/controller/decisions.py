@@ -56,7 +56,10 @@ class DecisionFile:
             with self._env.begin() as transaction:
                 return [msgspec.json.decode(value, type=ReplicaSet) for _, value in transaction.cursor()]
         except (lmdb.Error, msgspec.MsgspecError) as error:
-            raise StoreError(f"{self._path} cannot be read: {error}: restore it from a copy") from error
+            raise StoreError(
+                f"{self._path} cannot be read: {error}: move it away while the brokers run, which know what was decided; "
+                "do not restore it from an old copy"
+            ) from error
 
     def save(self, record: ReplicaSet) -> None:
         """Return when a record is on disk in place of the former one.

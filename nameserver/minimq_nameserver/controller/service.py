@@ -13,7 +13,7 @@ import grpc.aio
 from minimq_common import rpc
 from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
 from minimq_common.errors import MiniMQError, StoreError, Unavailable
-from minimq_common.replica_set import ReplicaSet, check_not_ending, check_promoted, is_news
+from minimq_common.replica_set import ReplicaSet, check_not_ending, check_promoted, is_news, what_was_mended
 from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.table import ControllerTable, Key, Standing
@@ -78,7 +78,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         try:
             report = report_from_wire(request)
             self._receive(report)
-            record = await self._hold(report, request.known_version, request.wait_ms / 1000)
+            record = await self._hold(report, request.wait_ms / 1000)
         except MiniMQError as error:
             await rpc.abort(context, error)
         return controller_pb2.ReportResponse(replica_set=replica_set_to_wire(record) if record else None)
@@ -111,6 +111,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     # ---- Decisions -------------------------------------------------------------------------------
 
     def _receive(self, report: ReplicaReport) -> None:
+        if (record := self._table.mended(report)) is not None:
+            self._decide(record)
+            log.error("%s", what_was_mended(record, report))
         if self._table.record(report.key) is None:
             record = self._table.found(report, time.monotonic())
             if record is None:
@@ -118,11 +121,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             self._decide(record)
         self._decide(self._table.hear(report, time.monotonic()))
 
-    async def _hold(self, report: ReplicaReport, known_version: int, wait_s: float) -> ReplicaSet | None:
+    async def _hold(self, report: ReplicaReport, wait_s: float) -> ReplicaSet | None:
         """Wait until there is news for a reporter, for that time at most, and return the record."""
         try:
             async with asyncio.timeout(wait_s):
-                while not is_news(self._table.record(report.key), report, known_version):
+                while not is_news(self._table.record(report.key), report):
                     await self._change(report.key)
         except TimeoutError:
             pass
@@ -178,7 +181,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             log.exception("a decision was not made broker=%s cluster=%s", record.broker_name, record.cluster)
             raise
         self._table.adopt(record, time.monotonic())
-        if known is None and record.log_term:
+        if known is None and record.log_term and record.master_run:
             log.warning(
                 "nothing was recorded of a broker that has a log, its replica with the longest one becomes the master: "
                 "was the directory of the controller lost? broker=%s cluster=%s log=%s",

@@ -57,6 +57,12 @@ class ControllerTable:
         """Return what is decided about a replica set."""
         return self._records.get(key)
 
+    def mended(self, report: Report) -> ReplicaSet | None:
+        """Return the record as it shall be, when a replica was told a later one than there is; else None."""
+        record = self._records.get(report.key)
+        mended = rules.mended(record, report)
+        return mended if mended is not record else None
+
     def found(self, report: Report, now: float) -> ReplicaSet | None:
         """Note a report of a replica set that has no record, and return the first one; None while there is none."""
         founding = self._foundings.setdefault(report.key, Founding(self._lease_s))

@@ -112,10 +112,10 @@ class ReportRequest(google.protobuf.message.Message):
     LAST_TERM_FIELD_NUMBER: builtins.int
     LOG_END_FIELD_NUMBER: builtins.int
     RESIGNS_FIELD_NUMBER: builtins.int
-    KNOWN_VERSION_FIELD_NUMBER: builtins.int
     WAIT_MS_FIELD_NUMBER: builtins.int
     LOG_ID_FIELD_NUMBER: builtins.int
     COMMON_END_FIELD_NUMBER: builtins.int
+    KNOWN_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     replica_id: builtins.int
@@ -128,11 +128,14 @@ class ReportRequest(google.protobuf.message.Message):
     last_term: builtins.int
     log_end: builtins.int
     resigns: builtins.bool
-    known_version: builtins.int
-    """The answer is held back up to that time, as long as the record has this version; 0 for no record."""
     wait_ms: builtins.int
+    """The answer is held back up to that time, as long as the record is the one that is known."""
     log_id: builtins.str
     common_end: builtins.int
+    @property
+    def known(self) -> global___ReplicaSet:
+        """The latest record that the replica was told; not set when it knows none."""
+
     def __init__(
         self,
         *,
@@ -147,13 +150,13 @@ class ReportRequest(google.protobuf.message.Message):
         last_term: builtins.int = ...,
         log_end: builtins.int = ...,
         resigns: builtins.bool = ...,
-        known_version: builtins.int = ...,
         wait_ms: builtins.int = ...,
         log_id: builtins.str = ...,
         common_end: builtins.int | None = ...,
+        known: global___ReplicaSet | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_common_end", b"_common_end", "common_end", b"common_end"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_common_end", b"_common_end", "address", b"address", "broker_name", b"broker_name", "cluster", b"cluster", "common_end", b"common_end", "founds", b"founds", "known_version", b"known_version", "last_term", b"last_term", "log_end", b"log_end", "log_id", b"log_id", "min_in_sync", b"min_in_sync", "replica_id", b"replica_id", "resigns", b"resigns", "run", b"run", "sync", b"sync", "wait_ms", b"wait_ms"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_common_end", b"_common_end", "common_end", b"common_end", "known", b"known"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_common_end", b"_common_end", "address", b"address", "broker_name", b"broker_name", "cluster", b"cluster", "common_end", b"common_end", "founds", b"founds", "known", b"known", "last_term", b"last_term", "log_end", b"log_end", "log_id", b"log_id", "min_in_sync", b"min_in_sync", "replica_id", b"replica_id", "resigns", b"resigns", "run", b"run", "sync", b"sync", "wait_ms", b"wait_ms"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_common_end", b"_common_end"]) -> typing.Literal["common_end"] | None: ...
 
 global___ReportRequest = ReportRequest

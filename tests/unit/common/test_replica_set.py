@@ -15,10 +15,12 @@ from minimq_common.replica_set import (
     elect,
     found,
     is_news,
+    mended,
     promote,
     renew,
     renews_lease,
     shown_id_of_slave,
+    what_was_mended,
 )
 from support.reports import report
 
@@ -56,6 +58,53 @@ def test_a_report_is_checked(wrong: dict[str, Any]) -> None:
         replace(report(), **wrong)
 
 
+def told(by: int = 1, **other: Any) -> Report:  # noqa: ANN401 - fields of many types
+    """Return the report of a replica that was told of a later record than the one there is."""
+    return report(by, last_term=5, known=record(**{"version": 7, "in_sync": frozenset({0}), **other}))
+
+
+def test_what_a_replica_was_told_holds_again_and_the_master_goes_on_if_the_record_knows_it() -> None:
+    old = record(version=3)
+    mended_record = mended(old, told())
+    assert mended_record == record(version=8, in_sync=frozenset({0}))
+    assert mended(mended_record, told()) is mended_record
+    assert "was put back to an old copy: replica 1 had been told more" in what_was_mended(mended_record, told())
+    assert "its master goes on" in what_was_mended(mended_record, told())
+
+
+@pytest.mark.parametrize("old", [None, record(term=4, version=3), record(master_run=77, version=3)])
+def test_nobody_leads_before_an_election_when_it_is_not_known_who_got_a_lease(old: ReplicaSet | None) -> None:
+    mended_record = mended(old, told(0))
+    assert mended_record is not None
+    assert mended_record == record(version=8, in_sync=frozenset({0}), master_run=0)
+    assert not renews_lease(mended_record, told(0))
+    assert "nobody leads before" in what_was_mended(mended_record, told(0))
+    elected = elect(mended_record, [told(0)])
+    assert elected is not None
+    assert (elected.term, elected.master_id, elected.master_run) == (6, 0, 1)
+
+
+def test_a_record_that_is_not_behind_stays() -> None:
+    known = record(version=7)
+    for each in (report(), told(version=6), told(version=9, term=4), told(in_sync=known.in_sync)):
+        assert mended(known, each) is known
+    assert mended(None, report()) is None
+    other = record(version=7, log_id="ours")
+    assert mended(other, told(version=9, log_id="theirs")) is other
+
+
+def test_of_two_records_with_one_number_the_one_holds_that_the_master_was_told() -> None:
+    known = record(version=7)
+    assert mended(known, told(1)) is known
+    assert mended(known, told(0)) == record(version=8, in_sync=frozenset({0}))
+
+
+def test_a_report_names_a_record_of_its_own_set_with_a_master_that_has_an_address() -> None:
+    for wrong in ({"broker_name": "other"}, {"master_id": 2}):
+        with pytest.raises(InvalidArgument):
+            told(**wrong)
+
+
 def test_a_new_address_is_a_change_and_an_old_one_is_none() -> None:
     known = record()
     assert renew(known, report()) is known
@@ -79,14 +128,16 @@ def test_a_master_is_told_that_its_term_ends() -> None:
 
 
 def test_an_answer_waits_for_another_record_and_at_the_end_of_a_term_for_the_next_master() -> None:
-    known = record()
-    assert not is_news(None, report(), 0)
-    assert not is_news(known, report(), known.version)
-    assert is_news(known, report(), known.version - 1)
-    ending = record(successor=1)
-    assert not is_news(ending, report(), ending.version - 1)
-    assert is_news(ending, report(1), ending.version - 1)
-    assert is_news(known, report(resigns=True), known.version)
+    known = record(version=7)
+    assert not is_news(None, report())
+    assert is_news(known, report())
+    assert not is_news(known, report(known=known))
+    assert is_news(known, report(known=record(version=6)))
+    assert is_news(known, report(known=record(version=7, term=4)))
+    ending = record(version=7, successor=1)
+    assert not is_news(ending, report(known=record(version=6)))
+    assert is_news(ending, report(1, known=record(version=6)))
+    assert is_news(known, report(known=known, resigns=True))
 
 
 def test_a_promotion_that_another_one_won_is_an_error() -> None:
@@ -160,6 +211,14 @@ def test_the_latest_term_wins_then_the_longest_log_then_the_smallest_id() -> Non
     assert winner(report(0, last_term=5, log_end=900), report(1, last_term=6, log_end=100)) == 1
     assert winner(report(0, last_term=5, log_end=100), report(1, last_term=5, log_end=900)) == 1
     assert winner(report(2, last_term=5), report(1, last_term=5)) == 1
+
+
+def test_a_term_that_the_log_of_the_set_knows_is_not_given_again() -> None:
+    known, member = record(log_id="ours"), report(1, last_term=5, log_id="ours")
+    for log_id, term in (("ours", 9), ("theirs", 6)):
+        elected = elect(known, [member, report(2, last_term=8, log_id=log_id)])
+        assert elected is not None
+        assert (elected.master_id, elected.term) == (1, term)
 
 
 def test_nobody_is_elected_who_is_not_in_sync_or_stops() -> None:

@@ -121,6 +121,12 @@ def test_a_new_term_begins_with_a_lease_of_its_own_length() -> None:
     assert call.next_look_at(record(), 100) == 122
 
 
+def test_without_a_master_the_time_of_a_lease_begins_anew() -> None:
+    call = RollCall(record(), now=0)
+    call.adopt(replace(record(), master_run=0), 5)
+    assert call.next_look_at(record(), 5) == 5 + PATIENCE_S
+
+
 def test_an_old_copy_of_a_member_is_not_elected() -> None:
     call = RollCall(record(), now=0)
     call.hear(record(), report(last_term=1, log_end=90, common_end=80), 0)

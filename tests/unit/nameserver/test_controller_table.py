@@ -43,10 +43,10 @@ class Replica:
     def report(self, *, resigns: bool = False) -> Report:
         log_end = len(self.entries)
         values = {"run": self.run, "last_term": self.last_term, "log_end": log_end, "resigns": resigns}
-        return report(self.replica_id, common_end=self.common_end, **values)
+        return report(self.replica_id, common_end=self.common_end, known=self.known, **values)
 
     def learn(self, record: ReplicaSet) -> None:
-        if self.known is None or record.version > self.known.version:
+        if self.known is None or record.number > self.known.number:
             self.known, self.wanted = record, frozenset()
 
     def take(self, record: ReplicaSet, asked: Report, sent_at: float) -> None:
@@ -141,6 +141,7 @@ class World:
         self.table.adopt(record, self.now)
 
     def receive(self, said: Report, sent_at: float) -> None:
+        assert self.table.mended(said) is None  # nothing was ever lost
         if self.table.record(KEY) is None:
             founded = self.table.found(said, self.now)
             if founded is None:
