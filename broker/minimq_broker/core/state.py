@@ -82,6 +82,7 @@ class State:
         terms: where the latest terms began, ascending; replaced as a whole.
         log_id: what tells the log from those of other brokers; "" when there is nothing in it yet, or an older release
             began it.
+        moved: where committed offsets were changed last.
         forced: where committed offsets were set last, also back, by who asked for that.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
         producers: which numbered batches are stored where.
@@ -100,6 +101,7 @@ class State:
         self.topics: dict[str, Topic] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
+        self.moved: dict[tuple[str, int, int], LogPlace] = {}
         self.forced: dict[tuple[str, int, int], LogPlace] = {}
         self.started: dict[tuple[str, int], int] = {}
         self.agreements: dict[str, Agreement] = {}
@@ -152,6 +154,10 @@ class State:
     def end_place(self) -> LogPlace:
         """How far the log is applied, for comparisons with other replicas."""
         return LogPlace(self.term, self.position)
+
+    def has_moved_since(self, group: str, queue: QueueKey, place: LogPlace) -> bool:
+        """Tell whether the offset of a group was changed since the log ended at a place."""
+        return self.moved.get((group, *queue), _NEVER) >= place
 
     def was_forced_since(self, group: str, queue: QueueKey, place: LogPlace) -> bool:
         """Tell whether the offset of a group was set by force since the log ended at a place."""
@@ -209,6 +215,7 @@ class State:
             key = (group, item.topic_id, item.queue_id)
             if forced or item.offset > self.committed.get(key, -1):
                 self._set(("offset", *key), self.committed, key, item.offset)
+                self._set(("moved", *key), self.moved, key, self.end_place)
 
     def _agree(self, group: str, agreement: Agreement | None) -> None:
         self.changed.add(("agreement", group))
@@ -236,6 +243,7 @@ class State:
         tables: tuple[tuple[str, dict[Any, Any], int], ...] = (
             ("end", self.ends, 0),
             ("offset", self.committed, 1),
+            ("moved", self.moved, 1),
             ("forced", self.forced, 1),
             ("started", self.started, 1),
         )
@@ -297,6 +305,9 @@ def _row_of_attribute(name: str, kind: Any = None) -> _Row:
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
     "offset": _row_of(lambda state: state.committed, lambda group, topic_id, queue_id: (group, topic_id, queue_id)),
+    "moved": _row_of(
+        lambda state: state.moved, lambda group, topic_id, queue_id: (group, topic_id, queue_id), LogPlace
+    ),
     "forced": _row_of(
         lambda state: state.forced, lambda group, topic_id, queue_id: (group, topic_id, queue_id), LogPlace
     ),

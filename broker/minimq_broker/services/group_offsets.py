@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from minimq_broker.store.kept_offsets import Kept, KeptOffsets
 
 if TYPE_CHECKING:
     from minimq_broker.services.engine import Engine
+
+log = logging.getLogger(__name__)
 
 
 class GroupOffsets:
@@ -123,12 +126,15 @@ class GroupOffsets:
         """Record, as the master, what was kept at a replica while there was none.
 
         What was read there and then taken back from its log does not count, nor what was kept before the group was
-        set elsewhere by force.
+        set elsewhere by force. If it was set there by force, it does not count either once the group has gone on at a
+        master: a replica may come back late.
 
         Raises:
             NotMaster, NotEnoughReplicas: it is not recorded, or not everywhere.
         """
         ends = {row: self._end_since(row) for row in rows}
+        if gone := {row.group for row in rows if row.forced and _is_overtaken(self._engine.state, row)}:
+            log.info("offsets: not set as a slave has kept it, since they have moved since groups=%s", sorted(gone))
         for (group, forced), own in _by_group(rows).items():
             await self._engine.record(partial(_decide, group, own, ends, forced=forced))
 
@@ -159,7 +165,8 @@ def _by_group(rows: Sequence[Kept]) -> dict[tuple[str, bool], list[Kept]]:
 
 
 def _is_overtaken(state: State, row: Kept) -> bool:
-    return state.was_forced_since(row.group, row.queue, row.place)
+    is_overtaken = state.has_moved_since if row.forced else state.was_forced_since
+    return is_overtaken(row.group, row.queue, row.place)
 
 
 def _decide(

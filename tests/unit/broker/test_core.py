@@ -48,12 +48,13 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         state.apply(fact, position)
     kinds = {row[0] for row, _ in state.changes()}
     of_the_log = {"permission", "term", "terms", "log-id"}
-    assert kinds == {"topic", "end", "offset", "forced", "started", "agreement", "producer"} | of_the_log
+    assert kinds == {"topic", "end", "offset", "moved", "forced", "started", "agreement", "producer"} | of_the_log
     again = State()
     for row, value in state.changes():
         again.load(*(msgspec.msgpack.decode(msgspec.msgpack.encode(part)) for part in (row, value)))
     assert (again.topics, again.ends, again.committed) == (state.topics, state.ends, state.committed)
     assert again.forced == state.forced == {("g", 1, 1): LogPlace(0, 103)}
+    assert again.moved == state.moved == {("g", 1, 0): LogPlace(0, 101), ("g", 1, 1): LogPlace(0, 103)}
     assert (again.started, again.permission, again.term) == (state.started, 4, 9)
     assert again.agreements == state.agreements == {"g": Agreement((("t", "red"),), "averagely", 5, by_server=True)}
     assert again.terms == state.terms == [TermStart(9, 106)]

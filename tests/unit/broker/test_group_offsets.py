@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, TopicDeleted
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
@@ -186,6 +188,36 @@ def test_what_was_kept_before_a_group_was_set_back_does_not_count(tmp_path: Path
         engine.begin(3)
         await engine.offsets.take_over(engine.offsets.kept())
         assert engine.state.offset("g", queue) == 320
+
+    with_engine(tmp_path, test)
+
+
+@pytest.mark.parametrize("then", [[], [50]], ids=["set", "and gone on"])
+def test_a_group_that_was_set_back_does_not_go_back_once_it_has_gone_on_elsewhere(
+    tmp_path: Path, then: list[int]
+) -> None:
+    """The slave comes back late: another replica has become the master meanwhile."""
+
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=100)
+        await engine.offsets.commit(fact(queue, 40, forced=True))
+        for offset in then:
+            await engine.offsets.commit(fact(queue, offset))
+        rows = engine.offsets.kept()
+        await engine.lead(2, waits_for_replicas=False)
+        engine.begin(2)
+        await engine.offsets.commit(fact(queue, 90))  # it changes nothing
+        assert engine.state.offset("g", queue) == 100
+        await engine.offsets.commit(fact(queue, 200))
+        await engine.offsets.commit(fact(queue, 400))
+        await engine.offsets.take_over(rows)
+        assert engine.state.offset("g", queue) == 400
+
+        # Nor does it at that slave, if there is no master again before it could hand that over.
+        await engine.follow()
+        engine.begin(2, stand_in=await engine.offsets.begin())
+        assert engine.offsets.kept() == []
+        assert engine.offsets.committed("g", queue) == 400
 
     with_engine(tmp_path, test)
 
