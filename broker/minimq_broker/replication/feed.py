@@ -43,6 +43,10 @@ class Introduced(NamedTuple):
     address: str
     log_id: str = ""
 
+    def is_stranger(self, log_id: str) -> bool:
+        """Say whether its log is not the one with that identity; an empty one has none, nor one of an older release."""
+        return bool(self.log_id and log_id and self.log_id != log_id)
+
 
 class Feed:
     """Feeds one slave. Lives on one event loop.
@@ -118,9 +122,10 @@ class Feed:
         # Nothing is held there for sure as long as the slave has not seen that the logs are of the same replica set.
         is_kin = self.follower.log_id == self._store.state.log_id
         self._in_sync.attach(self._replica_id, position or 0 if is_kin else 0, self._loop.time())
-        log.info(
-            "replication: slave follows id=%d from=%s", self._replica_id, "nothing" if position is None else position
-        )
+        is_stranger = self.follower.is_stranger(self._store.state.log_id)
+        level = logging.DEBUG if is_stranger else logging.INFO  # of a stranger everything was said
+        at = "nothing" if position is None else position
+        log.log(level, "replication: slave follows id=%d from=%s", self._replica_id, at)
         recorder = asyncio.create_task(self._record_offsets(), name=f"feed-{self._replica_id}-offsets")
         tasks = [
             asyncio.create_task(self._receive(requests), name=f"feed-{self._replica_id}-receiver"),
@@ -142,7 +147,7 @@ class Feed:
                 await to_the_end(asyncio.gather(*tasks, recorder, return_exceptions=True))
             finally:
                 self._has_ended.set()
-            log.info("replication: slave is gone id=%d", self._replica_id)
+            log.log(level, "replication: slave is gone id=%d", self._replica_id)
         with contextlib.suppress(TimeoutError):  # one that does not read any more is cut off
             async with asyncio.timeout(_DRAIN_S):
                 await writer.drained()

@@ -54,8 +54,10 @@ class Leadership:
         self._lease_until = lease_until
         self._ended = False
         self._feeds: dict[int, Feed] = {}
-        #: Of whom it was said that another has their id.
+        #: Of whom it was said that another has their id, or that their log is that of another broker.
         self._refused: set[Introduced] = set()
+        self._strangers: set[Introduced] = set()
+        self._complaint: str | None = None
         self._look = asyncio.Event()
         self.record = record
         self.in_sync = InSync(
@@ -181,6 +183,7 @@ class Leadership:
         if follow.term != self.term or self._ended:
             raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
         record = self._engine.offsets.take_over
+        self._introduce(follower)
         feed = Feed(self._store, self.in_sync, follower, self._meeting_point(follow), self._moved, record)
         self._feeds[replica_id] = feed
         try:
@@ -199,6 +202,19 @@ class Leadership:
             self._refused.add(follower)
             log.error("replication: a slave is refused reason=%s", conflict)
         return conflict
+
+    def _introduce(self, follower: Introduced) -> None:
+        """Say who comes with another log: it will leave, and come again and again, until somebody looks after it."""
+        own_log_id = self._store.state.log_id
+        if follower.is_stranger(own_log_id) and follower not in self._strangers:
+            self._strangers.add(follower)
+            log.error(
+                "replication: a slave has the log of another broker id=%d address=%s log=%s expected=%s",
+                follower.replica_id,
+                follower.address,
+                follower.log_id,
+                own_log_id,
+            )
 
     def _meeting_point(self, follow: replication_pb2.Follow) -> int | None:
         """Return up to where the log of a slave is that of this broker; None when it cannot be gone on with."""
@@ -246,16 +262,23 @@ class Leadership:
                 log.debug("replication: in-sync set asked for again wanted=%s reason=%s", sorted(wanted), error)
                 await asyncio.sleep(_LOOK_S)
             except (StaleTerm, TimeoutError) as error:
-                log.info("replication: in-sync set not recorded yet wanted=%s reason=%s", sorted(wanted), error)
+                self._complain(logging.INFO, wanted, error)
                 await asyncio.sleep(_LOOK_S)  # the answer to the next report tells more
             except MiniMQError as error:
-                log.warning("replication: in-sync set not recorded wanted=%s reason=%s", sorted(wanted), error)
+                self._complain(logging.WARNING, wanted, error)
                 await asyncio.sleep(_LOOK_S)
             except Exception:  # it must not be the end of all changes
                 log.exception("replication: in-sync set not recorded wanted=%s", sorted(wanted))
                 await asyncio.sleep(_LOOK_S)
             else:
+                self._complaint = None
                 self._take(record)
+
+    def _complain(self, level: int, wanted: frozenset[int], error: Exception) -> None:
+        """Say that the set is not recorded, once, until it is or something else is wrong."""
+        if type(error).__name__ != self._complaint:
+            log.log(level, "replication: in-sync set not recorded yet wanted=%s reason=%s", sorted(wanted), error)
+        self._complaint = type(error).__name__
 
 
 def lease_clock() -> float:

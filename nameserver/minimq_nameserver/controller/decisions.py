@@ -57,8 +57,8 @@ class DecisionFile:
                 return [msgspec.json.decode(value, type=ReplicaSet) for _, value in transaction.cursor()]
         except (lmdb.Error, msgspec.MsgspecError) as error:
             raise StoreError(
-                f"{self._path} cannot be read: {error}: move it away while the brokers run, which know what was decided; "
-                "do not restore it from an old copy"
+                f"{self._path} cannot be read: {error}: move it away while the brokers run, which know what was "
+                "decided; do not restore it from an old copy"
             ) from error
 
     def save(self, record: ReplicaSet) -> None:

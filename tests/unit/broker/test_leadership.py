@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.services.engine import Engine
-from minimq_common.errors import Unavailable
+from minimq_common.errors import NotEnoughReplicas, Unavailable
 from minimq_common.replica_set import ReplicaSet, change_in_sync
 from minimq_proto.v1 import replication_pb2
 from support.replica import until
@@ -96,7 +99,7 @@ def test_what_a_slave_copies_is_kept_though_it_is_not_in_sync(tmp_path: Path) ->
 
 
 def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_until_that_is_known(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=True)
@@ -126,8 +129,58 @@ def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_un
         await sending
         assert leadership.record == controller.record
         assert controller.record.in_sync == {0}
-        asked = len(controller.asked)
         await leadership.stop()
-        assert len(controller.asked) == asked
 
     with_engine(tmp_path, test)
+    assert caplog.text.count("in-sync set not recorded yet") == 1
+
+
+def test_a_slave_with_the_log_of_another_broker_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        engine.begin(1)
+        leadership = Leadership(engine, RECORD, 0, cast("Any", SilentController()), Patience(), lease_clock() + LEASE_S)
+
+        async def leaves() -> AsyncIterator[replication_pb2.ReplicaRequest]:
+            return
+            yield
+
+        for log_id in ("theirs", "theirs", "theirs", "", engine.store.state.log_id):
+            follow = replication_pb2.Follow(replica_id=1, term=1, run=5, address="host:1", log_id=log_id)
+            await leadership.serve(follow, leaves(), cast("Any", Frames()))
+        await leadership.stop()
+
+    with_engine(tmp_path, test)
+    assert caplog.text.count("a slave has the log of another broker id=1 address=host:1 log=theirs") == 1
+    assert caplog.text.count("slave follows") == caplog.text.count("slave is gone") == 2
+
+
+def test_a_lease_does_not_go_back(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        until = lease_clock() + LEASE_S
+        leadership = Leadership(engine, RECORD, 0, cast("Any", SilentController()), Patience(), until)
+        leadership.renew(replace(RECORD, version=2), until - LEASE_S / 2)
+        assert leadership.record.version == 2
+        assert leadership.lease_left_s > LEASE_S / 2
+        await leadership.stop()
+
+    with_engine(tmp_path, test)
+
+
+def test_who_waits_for_a_slave_for_too_long_is_told(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=True)
+        engine.begin(1)
+        record = replace(RECORD, sync=True, in_sync=frozenset({0, 1}))
+        leadership = Leadership(engine, record, 0, cast("Any", SilentController()), Patience(), lease_clock() + LEASE_S)
+        engine.grown = leadership.grown
+        with pytest.raises(NotEnoughReplicas, match="did not confirm"):
+            await make_topic(engine)
+        await leadership.stop()
+
+    with_engine(tmp_path, test, replication_timeout_s=0.2)
