@@ -25,8 +25,6 @@ def session(master: str, java_options: str) -> SparkSession:
         "spark.executor.extraJavaOptions": f"{_JAVA_OPTIONS} {java_options}",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.sql.shuffle.partitions": "2",
-        # On a busy machine a worker may need longer to start than it is given.
-        "spark.python.authenticate.socketTimeout": "120s",
         # Executors are killed again and again: neither the application nor a task is given up for it.
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "20",

@@ -100,6 +100,7 @@ class CopyingRun:
         self._cluster = cluster
         self._drivers = drivers
         self._kinds = [FAULTS[name] for name in line.faults]
+        self._to_come = list(self._kinds)
         self._rows = random_rows(chance, plan.rows)
         self._checkpoint = Checkpoint(plan.folder / f"checkpoint-{line.number}")
         line.keyed = chance.random() < _KEYED
@@ -120,7 +121,7 @@ class CopyingRun:
                 admin.create_topic(topic, queues=_QUEUES)
             send(self._cluster.nameserver, self._job.source, self._rows)
             with TransactionWatch(self._cluster.brokers) as watch:
-                self._copy(watch)
+                self._copy(watch, lambda: sum(one.max_offset for one in admin.describe_topic(self._job.target).queues))
             if self._plan.plant:
                 self._send_again()
             copied = stored(self._cluster.nameserver, self._job.target)
@@ -131,10 +132,10 @@ class CopyingRun:
         self._plan.tell(self.line, "")
         return self.line
 
-    def _copy(self, watch: TransactionWatch) -> None:
+    def _copy(self, watch: TransactionWatch, visible: Callable[[], int]) -> None:
         began = time.monotonic()
         driver = self._next_driver()
-        scene = Scene(self._cluster, driver, self._checkpoint, watch, self._chance)
+        scene = Scene(self._cluster, driver, self._checkpoint, watch, visible, self._plan.transactional, self._chance)
         driver.begin(self._job)
         moments = sorted(self._chance.sample(range(self._plan.batches - 1), len(self._kinds)))
         for name, kind, scene.batch in zip(self.line.faults, self._kinds, moments, strict=True):
@@ -143,6 +144,7 @@ class CopyingRun:
             while not came and scene.outcome and scene.driver.lives:  # the query has failed while it was waited for
                 self._failed(scene)
                 came = kind.carry_out(scene)
+            del self._to_come[0]
             if not came:
                 self.line.missed.append(name)
             if not scene.driver.lives:
@@ -176,14 +178,15 @@ class CopyingRun:
         scene.driver.begin(self._job)
         if scene.stragglers:
             scene.until(lambda: self._checkpoint.done >= batch)
-            scene.release()
+            if not scene.release():
+                self.line.missed.append("driver, stragglers")
 
     def _next_driver(self) -> SparkDriver:
-        with_executors = any(kind.needs_executors for kind in self._kinds)
         self._plan.tell(self.line, "waiting for a driver")
-        return self._drivers.ready(
-            with_executors=with_executors, spare=not with_executors and any(kind.kills_driver for kind in self._kinds)
-        )
+        with_executors = any(kind.needs_executors for kind in self._kinds)
+        # One that will be killed has another one started meanwhile, unless that takes as long as the whole run.
+        spare = not with_executors and any(kind.kills_driver for kind in self._to_come)
+        return self._drivers.ready(with_executors=with_executors, spare=spare)
 
     def _send_again(self) -> None:
         row = self._rows[0]

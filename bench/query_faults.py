@@ -37,6 +37,8 @@ class Scene:
         driver: that runs it.
         checkpoint: of the query.
         watch: asks the brokers.
+        stored: tells how many messages of the copy can be seen.
+        transactional: whether a micro-batch is written by a transaction; without, what is written is seen at once.
         chance: decides all that is random.
         batch: the micro-batch from which on the next fault may come.
         outcome: why the query has ended, "" when all is copied; None while it runs.
@@ -48,6 +50,8 @@ class Scene:
     driver: SparkDriver
     checkpoint: Checkpoint
     watch: TransactionWatch
+    stored: Callable[[], int]
+    transactional: bool
     chance: random.Random
     batch: int = 0
     outcome: str | None = None
@@ -84,8 +88,11 @@ class Scene:
         return came and not self.look()
 
     def staged(self) -> bool:
-        """Wait until a broker holds something that is not published, and a while that hardly ever suffices for that."""
-        came = self.planned() and self.until(lambda: any(self._staged(index) for index in (0, 1)), again_s=0.0)
+        """Wait until a broker holds something of a micro-batch that is not done, and a little longer."""
+        came, before = self.planned(), self.stored()
+        came = came and self.until(
+            lambda: any(map(self._staged, (0, 1))) if self.transactional else self.stored() > before, again_s=0.0
+        )
         if came:
             time.sleep(self.chance.choice((0.0, 0.01, 0.03, 0.1)))
         return came and not self.look()
@@ -144,11 +151,13 @@ class Scene:
         """End the driver and its processes at once, but those that are spared."""
         self.orphans += self.driver.kill(spared)
 
-    def release(self) -> None:
-        """Let the stragglers go on."""
+    def release(self) -> bool:
+        """Let the stragglers go on, and tell whether there were any."""
+        found = any(process.lives for process in self.stragglers)
         for process in self.stragglers:
             process.send(signal.SIGCONT)
         self.stragglers = []
+        return found
 
     def clean_up(self) -> None:
         """Return when nothing is left of killed drivers; who has not ended after a while is killed."""
@@ -197,9 +206,8 @@ def kill_driver_alone(scene: Scene) -> bool:
 
 def kill_driver_of_stragglers(scene: Scene) -> bool:
     """Tasks of the killed driver go on when the next one has written their micro-batch."""
-    came = scene.planned()
-    time.sleep(scene.chance.uniform(0.0, _BATCH_S / 2))
-    if came and not scene.look():
+    came = scene.staged()
+    if came:
         scene.stragglers = scene.driver.workers
         for process in scene.stragglers:
             process.send(signal.SIGSTOP)
@@ -308,13 +316,13 @@ FAULTS: Mapping[str, Fault] = {
     "worker": Fault(kill_worker, 2),
     "driver": Fault(kill_driver, 2, kills_driver=True),
     "driver alone": Fault(kill_driver_alone, 1, kills_driver=True, needs_executors=True),
-    "driver, stragglers": Fault(kill_driver_of_stragglers, 1, kills_driver=True),
-    "driver, staged": Fault(kill_driver_staged, 3, kills_driver=True, needs_transactions=True),
+    "driver, stragglers": Fault(kill_driver_of_stragglers, 2, kills_driver=True),
+    "driver, staged": Fault(kill_driver_staged, 3, kills_driver=True),
     "driver, half decided": Fault(kill_driver_half_decided, 3, kills_driver=True, needs_transactions=True),
     "broker": Fault(kill_broker, 2),
-    "broker, staged": Fault(kill_broker_staged, 3, needs_transactions=True),
+    "broker, staged": Fault(kill_broker_staged, 3),
     "broker, decided": Fault(kill_broker_decided, 2, needs_transactions=True),
     "broker, half decided": Fault(kill_broker_half_decided, 3, needs_transactions=True),
     "driver and broker, decided": Fault(kill_driver_and_broker_decided, 2, kills_driver=True, needs_transactions=True),
-    "all, staged": Fault(kill_all_staged, 1, kills_driver=True, needs_transactions=True),
+    "all, staged": Fault(kill_all_staged, 1, kills_driver=True),
 }

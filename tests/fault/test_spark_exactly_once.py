@@ -59,12 +59,10 @@ def test_a_message_that_is_sent_again_is_found() -> None:
     assert (line["verdict"]["twice"], line["verdict"]["wrong_keys"], line["verdict"]["lost"]) == (1, 1, 0)
 
 
-@pytest.mark.timeout(300 + 120 * ROUNDS)
+@pytest.mark.timeout(400)
 def test_without_transactions_messages_are_written_twice() -> None:
     """Which is why there are transactions; and nothing is lost all the same."""
-    for _ in range(4):  # it has to be killed at the right moment
-        lines = run("plain", ROUNDS, "--fault=driver")["lines"]
-        assert sum(line["verdict"]["lost"] for line in lines) == 0
-        if sum(line["verdict"]["twice"] for line in lines) > 0:
-            return
-    raise AssertionError("nothing was written twice")
+    [line] = run("plain", 1, "--fault=driver, staged")["lines"]
+
+    assert line["verdict"]["lost"] == 0
+    assert line["verdict"]["twice"] > 0
