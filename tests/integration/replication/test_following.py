@@ -157,7 +157,7 @@ def test_a_slave_that_hangs_costs_its_master_no_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("begins_late", [False, True], ids=["whole", "begin removed"])
 def test_the_log_of_another_broker_is_left_alone(tmp_path: Path, *, begins_late: bool) -> None:
     options: dict[str, Any] = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 18} if begins_late else {}
-    options |= {"retention_check_s": 0.05, "checkpoint_interval_s": 0.1}
+    options |= {"retention_check_s": 0.05, "checkpoint_interval_s": 0.1, "log_level": "debug"}
     with LocalCluster(brokers=1, data_dir=tmp_path / "other") as other:
         with Admin(other.nameserver) as admin, Producer(other.nameserver) as producer:
             admin.create_topic("t", queues=2)
@@ -186,6 +186,7 @@ def test_the_log_of_another_broker_is_left_alone(tmp_path: Path, *, begins_late:
         slave.start()
         wait_until(lambda: "is not one of broker-a" in slave.log_path.read_text(), PATIENCE_S, what="it is refused")
         wait_until(lambda: master.log_path.read_text()[master_log:].count("slave is gone id=1") > 3, PATIENCE_S)
+        assert master.log_path.read_text().count("a slave has the log of another broker id=1") == 1
         report = master.replication()
         assert report is not None
         assert report.in_sync == (0,)
