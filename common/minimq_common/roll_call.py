@@ -105,6 +105,10 @@ class RollCall:
         """Return the time since the lease of the master was renewed; one that was given up counts as over."""
         return now - (self._lease_over_at - self._patience_s)
 
+    def master_lives(self, now: float) -> bool:
+        """Say whether the lease of the master may not be over yet."""
+        return now < self._lease_over_at
+
     def alive(self, now: float) -> Mapping[int, Report]:
         """Return the latest report of each replica that was heard of lately and goes on, by replica id."""
         return {

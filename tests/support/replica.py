@@ -38,12 +38,15 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(path: Path, controller: str, replica_id: int) -> AsyncIterator[Replica]:
-    """Run a replica of `NAME`; only replica 0 founds a replica set."""
+async def replica(
+    path: Path, controller: str, replica_id: int, advertise: Callable[[str], str] = lambda address: address
+) -> AsyncIterator[Replica]:
+    """Run a replica of `NAME`, which others reach where it says; only replica 0 founds a replica set."""
     async with replica_engine(path) as engine:
         server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
         address = await rpc.bind(server, "127.0.0.1:0")
-        own = OwnReplica(CLUSTER, NAME, replica_id, new_run(), address, not replica_id, sync=False, min_in_sync=1)
+        shown = advertise(address)
+        own = OwnReplica(CLUSTER, NAME, replica_id, new_run(), shown, not replica_id, sync=False, min_in_sync=1)
         roles = RoleKeeper(engine, own, parse(controller), Patience(), lambda: None)
         service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine))
         replication_pb2_grpc.add_ReplicationServicer_to_server(service, server)

@@ -29,6 +29,7 @@ class Reporter:
         self.answer: ReplicaSet | None = None
         self.answered: Report | None = None
         self.answered_at = 0.0
+        self.master_lives = False
         self.errors: list[MiniMQError] = []
         #: Each term that it led, with the time at which it learned of that.
         self.led: dict[int, float] = {}
@@ -51,7 +52,7 @@ class Reporter:
     def resign(self) -> ReplicaSet | None:
         self.fall_silent()
         self.lease_until = 0.0
-        return self._loop.run(self.controller.report(replace(self.report, resigns=True)))
+        return self._loop.run(self.controller.report(replace(self.report, resigns=True))).record
 
     def restart(self) -> None:
         self.fall_silent()
@@ -78,11 +79,12 @@ class Reporter:
         while True:
             said, sent_at = replace(self.report, known=self.record), time.monotonic()
             try:
-                record = await self.controller.report(said, wait_s=0.2)
+                answer = await self.controller.report(said, wait_s=0.2)
             except MiniMQError as error:
                 self.errors.append(error)
                 await asyncio.sleep(0.05)
                 continue
+            record, self.master_lives = answer.record, answer.master_lives
             if record is None:
                 continue
             self._learn(record)

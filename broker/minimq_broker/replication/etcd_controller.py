@@ -9,7 +9,7 @@ from minimq_broker.replication.etcd_link import EtcdLink
 from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common import replica_set as rules
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.replica_set import ReplicaSet, Report
+from minimq_common.replica_set import Answer, ReplicaSet, Report
 
 
 class EtcdController:
@@ -29,8 +29,8 @@ class EtcdController:
         self._term_lease_s = term_lease_s
         self._views: dict[tuple[str, str], EtcdView] = {}
 
-    async def report(self, report: Report, *, wait_s: float = 0.0) -> ReplicaSet | None:
-        """Say that a replica lives, and return the record."""
+    async def report(self, report: Report, *, wait_s: float = 0.0) -> Answer:
+        """Say that a replica lives, and return the record, and whether its master lives."""
         deadline = time.monotonic() + wait_s
         view = self._view(report.key)
         await view.report(report)
@@ -46,7 +46,7 @@ class EtcdController:
             raise Unavailable(f"etcd has lost what it held of {report.broker_name} at this moment")
         if view.record is not None:
             rules.check_not_ending(view.record, report)
-        return view.record
+        return Answer(view.record, view.master_lives)
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
         """Replace the in-sync set and return the record as it is then."""

@@ -75,6 +75,11 @@ class EtcdView:
         """Say whether a replica was seen to report lately."""
         return self._call is not None and replica_id in self._call.alive(time.monotonic())
 
+    @property
+    def master_lives(self) -> bool:
+        """Whether the lease of the master may not be over yet, as it was seen."""
+        return self._call is not None and self._call.master_lives(time.monotonic())
+
     def found(self, own: Report) -> ReplicaSet | None:
         """Return the first record, when it is time and there is a replica that founds the set."""
         now = time.monotonic()

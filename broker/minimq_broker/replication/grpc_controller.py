@@ -11,7 +11,7 @@ import grpc.aio
 from minimq_common import rpc
 from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
 from minimq_common.errors import InvalidArgument, MiniMQError
-from minimq_common.replica_set import ReplicaSet, Report
+from minimq_common.replica_set import Answer, ReplicaSet, Report
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 if TYPE_CHECKING:
@@ -34,14 +34,15 @@ class GrpcController:
         self._address = address
         self._channel: grpc.aio.Channel | None = None
 
-    async def report(self, report: Report, *, wait_s: float = 0.0) -> ReplicaSet | None:
-        """Say that a replica lives, and return the record."""
+    async def report(self, report: Report, *, wait_s: float = 0.0) -> Answer:
+        """Say that a replica lives, and return the record, and whether its master lives."""
         request = report_to_wire(report, wait_s)
         try:
             response = await self._stub().Report(request, timeout=wait_s + _PATIENCE_S)
         except grpc.RpcError as error:
             raise self._what_failed(error) from None
-        return replica_set_from_wire(response.replica_set) if response.HasField("replica_set") else None
+        record = replica_set_from_wire(response.replica_set) if response.HasField("replica_set") else None
+        return Answer(record, response.master_lives)
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
         """Replace the in-sync set and return the record as it is then."""

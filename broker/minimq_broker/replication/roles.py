@@ -22,7 +22,7 @@ from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
-from minimq_common.replica_set import ReplicaSet, Report, shown_id_of_slave
+from minimq_common.replica_set import ReplicaSet, Report, patience, shown_id_of_slave
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class RoleKeeper:
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._lease_until = 0.0
+        #: Until when a master may have a lease, as the controller said last: it cannot renew it if nobody answers.
+        self._master_until = 0.0
         self._complaint: str | None = None
         self._news = asyncio.Event()
         self._began = asyncio.Event()
@@ -171,13 +173,15 @@ class RoleKeeper:
             held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
             try:
                 report = self._report(resigns=self._engine.slot.extent.has_failed)  # such a disk needs another master
-                record = await self.controller.report(report, wait_s=held_s)
+                answer = await self.controller.report(report, wait_s=held_s)
+                record = answer.record
                 if record is not None and report.known is not None and record.number < report.known.number:
                     self._complain("StaleRecord", logging.ERROR, _what_is_stale(record, report.known))
                     await asyncio.sleep(_RETRY_S)
                     continue
                 self._complaint = None
                 if record is not None:
+                    self._master_until = lease_clock() + patience(record.lease_s) if answer.master_lives else 0.0
                     self._take(record, sent_at)
                 if record is None or report.resigns:  # such answers are not held back
                     await asyncio.sleep(_RETRY_S)
@@ -246,11 +250,12 @@ class RoleKeeper:
                 await self._follow(whom)
 
     async def _look_after_groups(self, record: ReplicaSet) -> None:
-        """Serve groups as a slave while there is no master, and no longer."""
+        """Serve groups as a slave while there is no master, and no longer: that it is not found here is not enough."""
         follower = self.follower
         if follower is None:
             return
-        is_alone = follower.lost_s > record.lease_s * _ALONE_AFTER and not self._engine.slot.is_closed
+        is_lost = follower.lost_s > record.lease_s * _ALONE_AFTER and lease_clock() >= self._master_until
+        is_alone = is_lost and not self._engine.slot.is_closed
         offsets = self._engine.offsets
         if is_alone and not offsets.keeps:
             stand_in = await offsets.begin()

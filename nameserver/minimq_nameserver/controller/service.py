@@ -81,7 +81,10 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             record = await self._hold(report, request.wait_ms / 1000)
         except MiniMQError as error:
             await rpc.abort(context, error)
-        return controller_pb2.ReportResponse(replica_set=replica_set_to_wire(record) if record else None)
+        return controller_pb2.ReportResponse(
+            replica_set=replica_set_to_wire(record) if record else None,
+            master_lives=self._table.master_lives(report.key, time.monotonic()),
+        )
 
     async def ChangeInSync(
         self,

@@ -57,6 +57,11 @@ class ControllerTable:
         """Return what is decided about a replica set."""
         return self._records.get(key)
 
+    def master_lives(self, key: Key, now: float) -> bool:
+        """Say whether the lease of the master of a replica set may not be over yet."""
+        call = self._calls.get(key)
+        return call is not None and call.master_lives(now)
+
     def mended(self, report: Report) -> ReplicaSet | None:
         """Return the record as it shall be, when a replica was told a later one than there is; else None."""
         record = self._records.get(report.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import threading
@@ -24,6 +25,7 @@ from minimq_broker.store.segment import Row, Segment
 from minimq_common.errors import InternalError
 from minimq_common.replica_set import Report
 from support.controller_process import ControllerProcess
+from support.relay import Relay
 from support.replica import CLUSTER, NAME, replica, until
 from support.replica_engine import make_topic, replica_engine
 
@@ -85,6 +87,38 @@ def test_of_two_processes_with_one_id_the_controller_hears_the_first(
             assert slave.roles.follower.connected
 
     asyncio.run(test())
+
+
+def test_a_slave_that_alone_does_not_reach_its_master_serves_no_groups(tmp_path: Path) -> None:
+    """They are served there, and two who grant the same queues would be one too many."""
+    with ControllerProcess(tmp_path / "controller", 1.0) as controller, contextlib.ExitStack() as stack:
+        ways: list[Relay] = []
+
+        def over_a_relay(address: str) -> str:
+            ways.append(stack.enter_context(Relay(address)))
+            return ways[0].address
+
+        async def test() -> None:
+            async with (
+                replica(tmp_path / "0", controller.address, 0, over_a_relay) as master,
+                replica(tmp_path / "1", controller.address, 1) as slave,
+            ):
+                await until(lambda: master.in_sync == {0, 1})
+                follower = slave.roles.follower
+                assert follower is not None
+                offsets = slave.engine.offsets
+                await asyncio.to_thread(ways[0].cut, for_good=True)
+                await until(lambda: follower.lost_s > 3.0 or offsets.keeps)
+                assert not offsets.keeps, "the controller knows of a master"
+                await asyncio.to_thread(controller.kill)
+                assert master.roles.leadership is not None
+                await until(lambda: offsets.keeps)
+                assert master.roles.refusal(to_sender=False) is not None, "its lease was not over"
+                await asyncio.to_thread(controller.start)
+                await until(lambda: not offsets.keeps)
+                assert not follower.connected
+
+        asyncio.run(test())
 
 
 def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch) -> None:
