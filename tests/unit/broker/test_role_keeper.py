@@ -1,0 +1,157 @@
+"""What a broker makes of the answers of its controller, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from minimq_broker.core.in_sync import Patience
+from minimq_broker.replication.leadership import lease_clock
+from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.roles import RoleKeeper
+from minimq_broker.services.group_offsets import GroupOffsets
+from minimq_common.replica_set import Answer, ReplicaSet, Report
+from support.replica import until
+from support.replica_engine import replica_engine
+
+OWN = OwnReplica("c", "broker-a", 0, 7, "127.0.0.1:1", founds=True, sync=False, min_in_sync=1)
+LEASE_S = 1000.0
+LEADING = ReplicaSet(
+    cluster="c",
+    broker_name="broker-a",
+    term=2,
+    master_id=0,
+    master_run=7,
+    in_sync=frozenset({0}),
+    version=5,
+    sync=False,
+    min_in_sync=1,
+    lease_s=LEASE_S,
+    addresses={0: "127.0.0.1:1", 1: "127.0.0.1:2"},
+)
+FOLLOWING = replace(LEADING, master_id=1, master_run=8, in_sync=frozenset({1}))
+
+
+class ToldController:
+    """Answers each report when it is told what."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[Report, float]] = []
+        self._answers: asyncio.Queue[ReplicaSet] = asyncio.Queue()
+
+    async def report(self, report: Report, *, wait_s: float = 0.0) -> Answer:
+        self.reports.append((report, lease_clock()))
+        return Answer(await self._answers.get())
+
+    async def tell(self, record: ReplicaSet) -> Report:
+        """Answer the report there is, and return the next one: what must be done at once has been done then."""
+        count = len(self.reports)
+        self._answers.put_nowait(record)
+        await until(lambda: len(self.reports) > count)
+        return self.reports[-1][0]
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def keeper(path: Path) -> AsyncIterator[tuple[RoleKeeper, ToldController]]:
+    async with replica_engine(path) as engine:
+        controller = ToldController()
+        roles = RoleKeeper(engine, OWN, cast("Any", controller), Patience(), lambda: None)
+        roles.start()
+        await until(lambda: controller.reports)
+        try:
+            yield roles, controller
+        finally:
+            await roles.stop()
+
+
+def with_keeper(path: Path, test: Callable[[RoleKeeper, ToldController], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with keeper(path) as (roles, controller):
+            await test(roles, controller)
+
+    asyncio.run(run())
+
+
+def test_the_lease_is_counted_from_the_moment_before_the_report_was_sent(tmp_path: Path) -> None:
+    late_s = 0.3
+
+    async def test(roles: RoleKeeper, controller: ToldController) -> None:
+        for record in (LEADING, replace(LEADING, version=6)):  # the first answer of a term, and the next one
+            _, received_at = controller.reports[-1]
+            await asyncio.sleep(late_s)
+            await controller.tell(record)
+            await roles.leads(2)
+            assert roles.leadership is not None
+            assert roles.leadership.record == record
+            left_s = roles.leadership.lease_left_s
+            assert left_s + lease_clock() <= received_at + LEASE_S + late_s / 3
+
+    with_keeper(tmp_path, test)
+
+
+def test_an_old_record_is_not_taken_over_and_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(roles: RoleKeeper, controller: ToldController) -> None:
+        await controller.tell(LEADING)
+        await roles.leads(2)
+        assert roles.leadership is not None
+        lease_left_s = roles.leadership.lease_left_s
+        for old in (replace(LEADING, version=4), replace(FOLLOWING, term=1, version=9), replace(LEADING, version=3)):
+            assert (await controller.tell(old)).known == LEADING
+        assert roles.record == LEADING
+        assert not roles.refusal(to_sender=True)
+        assert roles.leadership.lease_left_s < lease_left_s
+        assert caplog.text.count("it answers with an old record") == 1
+        await controller.tell(replace(LEADING, version=6))
+        await controller.tell(LEADING)
+        assert caplog.text.count("it answers with an old record") == 2
+
+    with_keeper(tmp_path, test)
+
+
+def test_what_the_leadership_alone_was_told_is_reported(tmp_path: Path) -> None:
+    async def test(roles: RoleKeeper, controller: ToldController) -> None:
+        await controller.tell(LEADING)
+        await roles.leads(2)
+        assert roles.leadership is not None
+        changed = replace(LEADING, version=6, in_sync=frozenset({0, 1}))
+        roles.leadership.renew(changed, 0.0)
+        await controller.tell(replace(LEADING, version=5))
+        assert controller.reports[-1][0].known == changed
+
+    with_keeper(tmp_path, test)
+
+
+def test_a_slave_acknowledges_a_former_term_no_more_though_its_role_cannot_change_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_busy = asyncio.Event()
+
+    async def takes_its_time(_: GroupOffsets) -> int:
+        is_busy.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(GroupOffsets, "begin", takes_its_time)
+
+    async def test(roles: RoleKeeper, controller: ToldController) -> None:
+        await controller.tell(replace(FOLLOWING, lease_s=0.01))
+        await until(lambda: roles.follower)
+        follower = roles.follower
+        assert follower is not None
+        await is_busy.wait()
+        await controller.tell(replace(FOLLOWING, version=6))
+        assert not follower.is_ended
+        await controller.tell(replace(FOLLOWING, term=3, version=7))
+        assert follower.is_ended
+        assert roles.follower is follower
+
+    with_keeper(tmp_path, test)
