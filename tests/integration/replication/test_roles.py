@@ -24,6 +24,7 @@ from minimq_broker.store.message_store import MessageStore, Snapshot
 from minimq_broker.store.segment import Row, Segment
 from minimq_common.errors import InternalError
 from minimq_common.replica_set import Report
+from minimq_proto.v1 import replication_pb2
 from support.controller_process import ControllerProcess
 from support.relay import Relay
 from support.replica import CLUSTER, NAME, replica, until
@@ -119,6 +120,63 @@ def test_a_slave_that_alone_does_not_reach_its_master_serves_no_groups(tmp_path:
                 assert not follower.connected
 
         asyncio.run(test())
+
+
+def test_a_slave_serves_groups_two_leases_after_its_master_was_lost(tmp_path: Path) -> None:
+    """By then another one would have been elected."""
+
+    async def test() -> None:
+        with ControllerProcess(tmp_path / "controller", 1.0) as controller:
+            async with replica(tmp_path / "1", controller.address, 1) as slave:
+                async with replica(tmp_path / "0", controller.address, 0) as master:
+                    await until(lambda: master.in_sync == {0, 1})
+                    await asyncio.to_thread(controller.kill)
+                follower = slave.roles.follower
+                assert follower is not None
+                await until(lambda: slave.engine.offsets.keeps)
+                assert follower.lost_s >= 2.0
+
+    asyncio.run(test())
+
+
+def test_a_slave_says_that_it_has_what_is_on_its_disk(
+    tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, said = threading.Event(), list[int]()
+    gate.set()
+    put, acknowledgement = Segment.put, follower._Intake._acknowledgement
+
+    def slowly(
+        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
+    ) -> None:
+        assert not segment.path.is_relative_to(tmp_path / "1") or gate.wait(20)
+        put(segment, txn, entries, rows)
+
+    def note(intake: follower._Intake) -> replication_pb2.ReplicaRequest:
+        request = acknowledgement(intake)
+        said.append(request.synced)
+        return request
+
+    monkeypatch.setattr(Segment, "put", slowly)
+    monkeypatch.setattr(follower._Intake, "_acknowledgement", note)
+
+    async def test() -> None:
+        async with replica(tmp_path / "0", controller, 0) as master, replica(tmp_path / "1", controller, 1) as slave:
+            store = master.engine.store
+            await until(lambda: master.in_sync == {0, 1} and said and said[-1] == store.end)
+            before = store.end
+            gate.clear()
+            try:
+                await make_topic(master.engine)
+                await until(lambda: slave.roles.follower and slave.roles.follower.master_end == store.end > before)
+                said.clear()
+                await until(lambda: len(said) >= 2)
+                assert set(said) == {before}
+            finally:
+                gate.set()
+            await until(lambda: said[-1] == store.end)
+
+    asyncio.run(test())
 
 
 def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
-from minimq_broker.core.retention import RetentionRules
+from minimq_broker.core.retention import NOTHING_NEEDED, RetentionRules
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
@@ -168,6 +169,24 @@ def test_what_a_slave_needs_stays(tmp_path: Path) -> None:
         assert kept.starts == before[2:]
 
     with_retention(tmp_path, RetentionRules(max_bytes=1), test, lowest_needed=lambda: needed[0])
+
+
+def test_what_a_slave_comes_to_need_at_the_last_moment_stays(tmp_path: Path) -> None:
+    looked_up = itertools.count()
+
+    def lowest_needed() -> int:
+        return 0 if next(looked_up) % 2 else NOTHING_NEEDED  # the slave comes before each deletion, and leaves
+
+    async def test(kept: Kept) -> None:
+        await kept.send(12)
+        await kept.until_saved()
+        before = kept.starts
+        kept.retention.start()
+        await kept.looked()
+        assert next(looked_up) >= 4, "it was about to delete"
+        assert kept.starts == before
+
+    with_retention(tmp_path, RetentionRules(max_bytes=1), test, lowest_needed=lowest_needed)
 
 
 def test_a_damaged_segment_goes_by_the_time_of_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
