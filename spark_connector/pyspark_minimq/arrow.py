@@ -8,7 +8,6 @@ producer and is checked before Spark gets it: a false offset would let it read o
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Final
@@ -18,12 +17,9 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from minimq import MessageQueue, errors
-from minimq.receiving.range_reader import ReceivedBatch, RecordBatch, Section
-from minimq.receiving.received import ReceivedMessage
-
-if sys.byteorder != "little":  # pragma: no cover
-    raise ImportError("the numbers in a batch are taken as they are, which is right on little-endian machines only")
+from minimq import MessageQueue, ReceivedMessage, errors
+from minimq.connectors import SEPARATOR, ReceivedBatch, RecordBatch, Section
+from pyspark_minimq.sections import fixed_array, variable_array
 
 #: Batches with fewer records than this are put together: on its own, each would cost as much as one of hundreds.
 SMALL_BATCH: Final = 32
@@ -37,8 +33,6 @@ ENOUGH_BYTES: Final = 256 << 10
 #: Rows in a batch that is made without a stored one.
 COUNTED_ROWS: Final = 1 << 16
 
-#: Stands between the keys of one record, and between the tags of the dictionary.
-_SEPARATOR: Final = "\0"
 _ID_LENGTH: Final = 40
 _INDEX_DIGITS: Final = 8  # of the index, at the end of a message id
 _UNSIGNED: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
@@ -229,14 +223,14 @@ def _offset(batch: ReceivedBatch, _: pa.DataType) -> pa.Array:
 
 
 def _body(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    return _variable(batch.records, kind, len(batch.records), Section.BODY_OFFSETS, Section.BODIES)
+    return variable_array(batch.records, kind, len(batch.records), Section.BODY_OFFSETS, Section.BODIES)
 
 
 def _tag(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
     records = batch.records
     if not records.has(Section.TAG_DICTIONARY):
         return pa.nulls(len(records), kind)
-    tags = str(records.section(Section.TAG_DICTIONARY), "utf-8").split(_SEPARATOR)
+    tags = str(records.section(Section.TAG_DICTIONARY), "utf-8").split(SEPARATOR)
     dictionary = pa.array([tag or None for tag in tags], kind)
     codes = _numbers(records, Section.TAG_CODES)
     if codes is None:
@@ -248,12 +242,12 @@ def _keys(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
     records, count = batch.records, len(batch.records)
     if not records.has(Section.KEY_OFFSETS):
         return _empty(kind, _capacity(batch))[:count]
-    joined = _variable(records, pa.string(), count, Section.KEY_OFFSETS, Section.KEYS)
+    joined = variable_array(records, pa.string(), count, Section.KEY_OFFSETS, Section.KEYS)
     joined.validate(full=True)  # the functions below trust what they are given
     present = pc.not_equal(pc.binary_length(joined), 0)
-    if bytes(records.section(Section.KEYS)).find(_SEPARATOR.encode()) < 0 and pc.all(present).as_py():
+    if bytes(records.section(Section.KEYS)).find(SEPARATOR.encode()) < 0 and pc.all(present).as_py():
         return pa.ListArray.from_arrays(_counting(_capacity(batch) + 1, 1).cast(pa.int32())[: count + 1], joined, kind)
-    split = pc.split_pattern(joined, _SEPARATOR)  # a record without keys gets one part here, the empty text
+    split = pc.split_pattern(joined, SEPARATOR)  # a record without keys gets one part here, the empty text
     lengths = pc.if_else(present, pc.list_value_length(split), pa.scalar(0, pa.int32()))
     parts = pc.list_flatten(split).filter(present.take(pc.list_parent_indices(split)))
     ends = pc.cumulative_sum(lengths)
@@ -265,9 +259,9 @@ def _properties(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
     if not records.has(Section.PROPERTY_OFFSETS):
         return _empty(kind, _capacity(batch))[:count]
     total = len(records.section(Section.NAME_OFFSETS)) // 4 - 1
-    offsets = _fixed(records, pa.int32(), count + 1, Section.PROPERTY_OFFSETS)
-    names = _variable(records, pa.string(), total, Section.NAME_OFFSETS, Section.NAMES)
-    values = _variable(records, pa.string(), total, Section.VALUE_OFFSETS, Section.VALUES)
+    offsets = fixed_array(records, pa.int32(), count + 1, Section.PROPERTY_OFFSETS)
+    names = variable_array(records, pa.string(), total, Section.NAME_OFFSETS, Section.NAMES)
+    values = variable_array(records, pa.string(), total, Section.VALUE_OFFSETS, Section.VALUES)
     return pa.MapArray.from_arrays(offsets, names, values, kind)
 
 
@@ -311,19 +305,6 @@ _FOREIGN: Final = frozenset({"body", "keys", "properties"})
 _PLACE: Final = frozenset({"topic", "broker_name", "queue_id", "offset"})
 
 
-def _variable(records: RecordBatch, kind: pa.DataType, count: int, offsets: Section, values: Section) -> pa.Array:
-    """Return a column of text or bytes as it stands in the batch."""
-    buffers = [None, pa.py_buffer(records.section(offsets)), pa.py_buffer(records.section(values))]
-    return pa.Array.from_buffers(kind, count, buffers)
-
-
-def _fixed(records: RecordBatch, kind: pa.DataType, count: int, section: Section) -> pa.Array:
-    """Return a column of numbers as it stands in the batch."""
-    array = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(records.section(section))])
-    array.validate()
-    return array
-
-
 def _numbers(records: RecordBatch, section: Section) -> pa.Array | None:
     """Return a column of small numbers, or None when all are 0."""
     if not records.has(section):
@@ -331,7 +312,7 @@ def _numbers(records: RecordBatch, section: Section) -> pa.Array | None:
     width = len(records.section(section)) // len(records)
     if width not in _UNSIGNED:
         raise ValueError(f"{section.name} has {width} bytes for each record")
-    return _fixed(records, _UNSIGNED[width], len(records), section)
+    return fixed_array(records, _UNSIGNED[width], len(records), section)
 
 
 # ---- What is the same in many batches --------------------------------------------------------------

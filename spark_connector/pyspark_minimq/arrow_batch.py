@@ -6,7 +6,6 @@ or as much of it as belongs to the rows. It is copied once, when the batch is pu
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
@@ -15,11 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minimq import MiniMQError
-from minimq.sending.columns import SEPARATOR, BatchColumns, Compression, Section, check_metadata, tag_section
+from minimq.connectors import (
+    MAX_METADATA,
+    SEPARATOR,
+    BatchColumns,
+    Compression,
+    Section,
+    check_metadata,
+    tag_section,
+)
 from pyspark_minimq.errors import MinimqSourceError
-
-if sys.byteorder != "little":  # pragma: no cover
-    raise ImportError("Arrow's numbers are taken as they are, which is right on little-endian machines only")
+from pyspark_minimq.sections import fixed_section, variable_sections
 
 #: Most rows in one batch.
 MOST_ROWS: Final = 1 << 16
@@ -28,14 +33,9 @@ _NUL: Final = SEPARATOR.encode()
 _KEYS: Final = pa.list_(pa.string())
 
 
-def size_of(rows: pa.RecordBatch) -> int:
-    """Return how large a batch of rows would be in bytes, about."""
-    return int(rows.nbytes)
-
-
 def cut(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield all rows, at least one, in parts that each make a batch of at most so many bytes, or are one row."""
-    count, size = rows.num_rows, size_of(rows)
+    count, size = rows.num_rows, rows.nbytes
     if count == 1 or (size <= batch_bytes and count <= MOST_ROWS):
         yield rows
         return
@@ -75,7 +75,7 @@ def _bodies(sections: list[bytes], column: pa.Array, max_body_bytes: int) -> int
     """Fill in the bodies and return the size of the largest."""
     if column.null_count:
         raise _refused("body", "is null in a row: filter it out, or give it at least one byte")
-    sections[Section.BODY_OFFSETS], sections[Section.BODIES] = _variable(_small(column))
+    sections[Section.BODY_OFFSETS], sections[Section.BODIES] = variable_sections(_small(column))
     sizes = pc.min_max(pc.binary_length(column)).as_py()
     if sizes["min"] == 0:
         raise _refused("body", "is empty in a row: filter it out, or give it at least one byte")
@@ -104,7 +104,7 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
     if len(tags) > 1:
         places = pc.sort_indices(order)  # of each tag in the sorted dictionary
         codes = places.take(encoded.indices).cast(pa.uint8() if len(tags) <= 1 << 8 else pa.uint16())
-        sections[Section.TAG_CODES] = _fixed(codes)
+        sections[Section.TAG_CODES] = fixed_section(codes)
     return hashes
 
 
@@ -128,7 +128,7 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
     if pc.max(pc.binary_length(joined)).as_py() == 0:
         return
     _check_metadata("keys", int(pc.max(pc.binary_length(joined)).as_py()), joined)
-    sections[Section.KEY_OFFSETS], sections[Section.KEYS] = _variable(joined)
+    sections[Section.KEY_OFFSETS], sections[Section.KEYS] = variable_sections(joined)
 
 
 def _properties(sections: list[bytes], column: pa.Array) -> None:
@@ -144,21 +144,17 @@ def _properties(sections: list[bytes], column: pa.Array) -> None:
         raise _refused("properties", "has a value that is null: take it out with map_filter")
     values = _text("properties", values)
     offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
-    sections[Section.PROPERTY_OFFSETS] = _fixed(offsets)
-    sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _variable(names)
-    sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _variable(values)
-    # Characters are counted where there could be too many: there are never more than bytes.
-    if _largest_sum(offsets, pc.add(pc.binary_length(names), pc.binary_length(values))) >= _WORTH_COUNTING:
+    sections[Section.PROPERTY_OFFSETS] = fixed_section(offsets)
+    sections[Section.NAME_OFFSETS], sections[Section.NAMES] = variable_sections(names)
+    sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = variable_sections(values)
+    # There are never more characters than bytes, so that they need not be counted where bytes are few.
+    if _largest_sum(offsets, pc.add(pc.binary_length(names), pc.binary_length(values))) > MAX_METADATA:
         characters = _largest_sum(offsets, pc.add(pc.utf8_length(names), pc.utf8_length(values)))
         _limit("properties", characters)
 
 
-#: Bytes from which on characters are counted; below it there cannot be too many.
-_WORTH_COUNTING: Final = 1 << 15
-
-
 def _check_metadata(column: str, largest_bytes: int, texts: pa.Array) -> None:
-    if largest_bytes >= _WORTH_COUNTING:
+    if largest_bytes > MAX_METADATA:  # otherwise there are not too many characters either
         _limit(column, pc.max(pc.utf8_length(texts)).as_py())
 
 
@@ -177,7 +173,7 @@ def _largest_sum(offsets: pa.Array, lengths: pa.Array) -> int:
 
 
 def _refuse_nul(column: str, texts: pa.Array) -> None:
-    _, content = _variable(texts)
+    _, content = variable_sections(texts)
     if _NUL in bytes(content):
         raise _refused(column, "has a NUL character in a row: replace it")
 
@@ -196,26 +192,6 @@ def _small(column: pa.Array) -> pa.Array:
     if pa.types.is_large_string(column.type):
         return column.cast(pa.string())
     return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
-
-
-def _variable(column: pa.Array) -> tuple[bytes, bytes]:
-    """Return offsets, from 0 on, and bytes of a column of text or bytes without nulls."""
-    count = len(column)
-    if count == 0:
-        return bytes(4), b""
-    _, offsets, content = column.buffers()
-    ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=column.offset)
-    first, last = ends[0].as_py(), ends[count].as_py()
-    if first:
-        ends = pc.subtract(ends, pa.scalar(first, pa.int32()))
-    return _fixed(ends), b"" if content is None else content.slice(first, last - first)
-
-
-def _fixed(numbers: pa.Array) -> bytes:
-    """Return the bytes of numbers."""
-    width = numbers.type.bit_width // 8
-    buffer: bytes = numbers.buffers()[1].slice(numbers.offset * width, len(numbers) * width)
-    return buffer
 
 
 def _refused(column: str, reason: str) -> MinimqSourceError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from minimq.receiving.queue_finder import QueueFinder
+from minimq.connectors import QueueFinder
 from pyspark_minimq import reading
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import ReadOptions

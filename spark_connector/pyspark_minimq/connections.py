@@ -7,9 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
 from minimq import ProducerOptions
-from minimq.receiving.range_reader import RangeReader
-from minimq.sending.records_sender import RecordsSender
-from minimq.sending.transactions import TransactionEnds
+from minimq.connectors import RangeReader, RecordsSender, TransactionEnds
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from minimq import MessageQueue, MiniMQError, errors
-from minimq.receiving.queue_finder import QueueFinder
+from minimq.connectors import QueueFinder
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.errors import MinimqSourceError
 from pyspark_minimq.lookup import Lookup

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from minimq import MessageQueue, MiniMQError, errors
-from minimq.receiving.queue_finder import QueueFinder
+from minimq.connectors import QueueFinder
 from pyspark_minimq.errors import MinimqSourceError
 from pyspark_minimq.options import Position
 from pyspark_minimq.planning import Bounds, Carrier, Offsets, QueueName, Sight, Subscription

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from minimq import MiniMQError
-from minimq.filtering.tag_filter import TagFilter
+from minimq.connectors import TagFilter
 from pyspark_minimq.errors import MinimqSourceError
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName
 

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, errors
-from minimq.receiving.range_reader import RangeReader, ReceivedBatch
+from minimq.connectors import RangeReader, ReceivedBatch
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, split_ranges

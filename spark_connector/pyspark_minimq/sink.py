@@ -10,7 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from minimq import MiniMQError, errors
-from minimq.sending.decisions import Transaction
+from minimq.connectors import Transaction
 from pyspark_minimq.connections import transaction_ends
 from pyspark_minimq.errors import MinimqSourceError
 from pyspark_minimq.write_options import WriteOptions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, cast, get_args
 
 from minimq import MiniMQError, ProducerOptions
-from minimq.sending.producer_options import CompressionName
+from minimq.connectors import CompressionName
 from pyspark_minimq import option_values
 from pyspark_minimq.errors import MinimqSourceError
 from pyspark_minimq.option_table import Mode, Option, OptionTable

@@ -12,10 +12,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from minimq import MiniMQError, errors
-from minimq.sending.decisions import StagedPart, Transaction, staged_parts
-from minimq.sending.receipt import BatchReceipt
-from minimq.sending.records_sender import RecordsSender
-from pyspark_minimq.arrow_batch import MOST_ROWS, cut, size_of, to_batch
+from minimq.connectors import BatchReceipt, RecordsSender, StagedPart, Transaction, staged_parts
+from pyspark_minimq.arrow_batch import MOST_ROWS, cut, to_batch
 from pyspark_minimq.connections import records_sender
 from pyspark_minimq.destinations import Destination, Destinations
 from pyspark_minimq.errors import MinimqSourceError
@@ -103,7 +101,7 @@ class Outbox:
             MiniMQError: a batch that was sent before is not acknowledged, or this one cannot be sent.
         """
         for part in cut(rows, self._options.batch_bytes):
-            size = size_of(part)
+            size = part.nbytes
             gathered = self._gathered.get(destination)
             if gathered is not None and (
                 gathered.size + size > self._options.batch_bytes or gathered.count + part.num_rows > MOST_ROWS

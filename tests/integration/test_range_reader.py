@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from minimq import Admin, Message, MessageQueue, Producer
+from minimq.connectors import RangeOptions, RangeReader, ReceivedBatch
 from minimq.local.local_cluster import LocalCluster
-from minimq.receiving.range_reader import RangeOptions, RangeReader, ReceivedBatch
 from minimq_common.errors import DeadlineExceeded, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from support.waiting import wait_until
 

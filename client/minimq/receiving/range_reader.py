@@ -19,7 +19,7 @@ from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.allocator import keep_freed_memory
-from minimq_common.batch import RecordBatch, Section, tag_hash
+from minimq_common.batch import tag_hash
 from minimq_common.errors import (
     DeadlineExceeded,
     MiniMQError,
@@ -30,9 +30,6 @@ from minimq_common.errors import (
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
-
-#: A reader of ranges works with batches, not with messages: what it needs for that is had from here.
-__all__ = ["RangeOptions", "RangeReader", "ReceivedBatch", "RecordBatch", "Section"]
 
 #: Waits between two tries, in seconds.
 _FIRST_RETRY_S = 0.1

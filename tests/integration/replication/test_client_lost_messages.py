@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from minimq import Message, OffsetReset, Producer, PullConsumer
+from minimq.connectors import RangeOptions, RangeReader, ReceivedBatch
 from minimq.receiving.queue_finder import QueueFinder
-from minimq.receiving.range_reader import RangeOptions, RangeReader, ReceivedBatch
 from minimq_common.errors import OffsetOutOfRange
 from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName

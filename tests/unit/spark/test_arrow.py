@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
 from minimq import Message, MessageQueue
-from minimq.receiving.range_reader import ReceivedBatch, Section
+from minimq.connectors import ReceivedBatch, Section
 from minimq.receiving.received import StoredBatch
 from minimq_common import batch_builder
 from minimq_common.compression import Compression

@@ -14,7 +14,7 @@ from minimq_common import batch_builder
 from minimq_common.batch import RecordBatch
 from minimq_common.batch_columns import MAX_METADATA
 from minimq_common.compression import Compression
-from pyspark_minimq.arrow_batch import MOST_ROWS, cut, size_of, to_batch
+from pyspark_minimq.arrow_batch import MOST_ROWS, cut, to_batch
 from pyspark_minimq.errors import MinimqSourceError
 
 BORN_MS, PRODUCER, SEQUENCE, UNSETTLED = 1_700_000_000_123, 0xFEDCBA9876543210, 7, 3
@@ -198,8 +198,8 @@ def test_rows_are_cut_by_size() -> None:
     rows = rows_of([Message("orders", bytes(size), keys=["k" * size]) for size in range(1, 400)])
     parts = list(cut(rows, 5000))
     assert pa.Table.from_batches(parts).combine_chunks() == pa.Table.from_batches([rows])
-    assert all(size_of(part) <= 5000 for part in parts)
-    assert len(parts) < 2.5 * size_of(rows) / 5000
+    assert all(part.nbytes <= 5000 for part in parts)
+    assert len(parts) < 2.5 * rows.nbytes / 5000
     assert max(len(encoded(part)) for part in parts) < 5000 + 500
 
 

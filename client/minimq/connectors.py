@@ -1,0 +1,50 @@
+"""What connectors to other systems are built of: columns instead of messages, ranges of offsets, transactions.
+
+Programs that send and receive messages need nothing of this. A connector, such as that for Spark, imports `minimq` and
+this module, and no other one of the client: these two are what the client keeps as it is.
+
+Writing:       `RecordsSender` sends batches that a connector makes of its own columns (`BatchColumns`).
+Transactions:  what was sent under a `Transaction` is staged; `TransactionEnds` commits it, once and at all brokers.
+Reading:       `QueueFinder` tells which queues there are and where they end, `RangeReader` reads a part of one.
+"""
+
+from __future__ import annotations
+
+from minimq.filtering.tag_filter import TagFilter
+from minimq.receiving.queue_finder import QueueFinder
+from minimq.receiving.range_reader import RangeOptions, RangeReader
+from minimq.receiving.received import ReceivedBatch
+from minimq.sending.decisions import Decision, StagedPart, Transaction, staged_parts
+from minimq.sending.key_hash import java_hash
+from minimq.sending.producer_options import CompressionName
+from minimq.sending.receipt import BatchReceipt
+from minimq.sending.records_sender import RecordsSender
+from minimq.sending.transactions import TransactionEnds
+from minimq_common.batch import SEPARATOR, RecordBatch, Section
+from minimq_common.batch_columns import MAX_METADATA, BatchColumns, check_metadata, tag_section
+from minimq_common.compression import Compression
+
+__all__ = [
+    "MAX_METADATA",
+    "SEPARATOR",
+    "BatchColumns",
+    "BatchReceipt",
+    "Compression",
+    "CompressionName",
+    "Decision",
+    "QueueFinder",
+    "RangeOptions",
+    "RangeReader",
+    "ReceivedBatch",
+    "RecordBatch",
+    "RecordsSender",
+    "Section",
+    "StagedPart",
+    "TagFilter",
+    "Transaction",
+    "TransactionEnds",
+    "check_metadata",
+    "java_hash",
+    "staged_parts",
+    "tag_section",
+]
