@@ -164,7 +164,7 @@ class EtcdView:
         if self._seen is not None and outcome.latest < self._seen.latest:
             log.error(
                 "controller: etcd holds less below %s than before, so it was emptied or restored from a backup: "
-                "replicas put back what they were told, but stop all brokers before you do that",
+                "replicas put back what they were told",
                 self._prefix,
             )
             self._seen, self._call, self._founding = None, None, Founding(self._term_lease_s)
