@@ -24,7 +24,61 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
-class MinimqBatchWriter(DataSourceArrowWriter):
+class MinimqWriter:
+    """What writes, whether it is a data frame or a stream; the two differ in what their transaction is.
+
+    Args:
+        options: of the write.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def transaction(self) -> Transaction:
+        """Return that of a transactional write, in a task; raises `MinimqSourceError`."""
+        raise NotImplementedError
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a partition, in a task; raises `MinimqSourceError`."""
+        return write(self._options, iterator, self.transaction() if self._options.transactional else None)
+
+    def end(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
+        """Publish what the tasks have staged, if they have.
+
+        Args:
+            messages: of the tasks.
+            number: of the transaction.
+
+        Raises:
+            MinimqSourceError: it does not end, or the tasks have written for another one.
+        """
+        staged = [message for message in messages if isinstance(message, Written) and message.transaction is not None]
+        transactions = {message.transaction for message in staged if message.transaction is not None}
+        if len(transactions) > 1 or any(transaction.number != number for transaction in transactions):
+            found = ", ".join(sorted(map(str, transactions)))
+            raise MinimqSourceError(
+                f"Spark commits number {number}, and its tasks have written for transaction {found}: nothing is "
+                "published; start the query again"
+            )
+        parts = [part for message in staged for part in message.parts]
+        decided = any(message.decided for message in staged)
+        if not (parts or decided):  # nothing to publish
+            return
+        [transaction] = transactions
+        topics = frozenset[str]().union(*(message.topics for message in staged))
+        try:
+            ends = transaction_ends(self._options.nameserver, self._options.commit_timeout_s)
+            ends.commit(transaction, topics, parts, decided=decided)
+        except errors.TransactionEnded as error:
+            raise MinimqSourceError(
+                f"{error.message}: the checkpoint of this query is an older copy, or two queries use it; go on from "
+                "the newest one, or begin anew with another folder"
+            ) from None
+        except MiniMQError as error:
+            raise MinimqSourceError(error.message.splitlines()[0]) from None
+
+
+class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
     """Writes a data frame. One object is made for it, which is copied to the tasks.
 
     Args:
@@ -32,73 +86,40 @@ class MinimqBatchWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: WriteOptions) -> None:
-        self._options = options
+        super().__init__(options)
         #: Of its own, since a data frame is written once: nobody else goes on from it.
-        self._transaction = Transaction(f"spark-batch-{uuid.uuid4()}", 0) if options.transactional else None
+        self._transaction = Transaction(f"spark-batch-{uuid.uuid4()}", 0)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a partition, in a task; raises `MinimqSourceError`."""
-        return write(self._options, iterator, self._transaction)
+    def transaction(self) -> Transaction:
+        """Return that of the data frame."""
+        return self._transaction
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish what the tasks have staged, if they have; raises `MinimqSourceError`."""
-        _end(self._options, messages)
+        self.end(messages, self._transaction.number)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave what is staged to expire. Rows that are there for all to see stay: see the documentation."""
 
 
-class MinimqStreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream. Objects come and go; the micro-batch that belongs together is known from its number.
+class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
+    """Writes a stream. Objects come and go; the micro-batch that belongs together is known from its number."""
 
-    Args:
-        options: of the write.
-    """
-
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a partition, in a task; raises `MinimqSourceError`."""
-        return write(self._options, iterator, _current_transaction() if self._options.transactional else None)
+    def transaction(self) -> Transaction:
+        """Return that of the micro-batch to which the task of this process belongs; raises `MinimqSourceError`."""
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY_ID) if context is not None else None
+        batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+        if query is None or batch is None:
+            raise MinimqSourceError(
+                "Spark does not tell this task its query and micro-batch, by which repetitions are recognized: "
+                "set transactional=false, which stores each row at least once"
+            )
+        return Transaction(f"spark-{query}", int(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Publish what the tasks have staged, if they have; raises `MinimqSourceError`."""
-        _end(self._options, messages)
+        self.end(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Leave what is staged: it is let go of when the micro-batch, written anew, is committed, or expires."""
-
-
-def _current_transaction() -> Transaction:
-    """Return that of the micro-batch to which the task of this process belongs."""
-    context = TaskContext.get()
-    query = context.getLocalProperty(_QUERY_ID) if context is not None else None
-    batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
-    if query is None or batch is None:
-        raise MinimqSourceError(
-            "Spark does not tell this task its query and micro-batch, by which repetitions are recognized: "
-            "set transactional=false, which stores each row at least once"
-        )
-    return Transaction(f"spark-{query}", int(batch))
-
-
-def _end(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Publish what was staged under one transaction."""
-    written = [message for message in messages if isinstance(message, Written)]
-    transaction = next((message.transaction for message in written), None)
-    parts = [part for message in written for part in message.parts]
-    decided = any(message.decided for message in written)
-    if transaction is None or not (parts or decided):  # nothing to publish
-        return
-    topics = frozenset[str]().union(*(message.topics for message in written))
-    try:
-        ends = transaction_ends(options.nameserver, options.commit_timeout_s)
-        ends.commit(transaction, topics, parts, decided=decided)
-    except errors.TransactionEnded as error:
-        raise MinimqSourceError(
-            f"{error.message}: the checkpoint of this query is an older copy, or two queries use it; go on from the "
-            "newest one, or begin anew with another folder"
-        ) from None
-    except MiniMQError as error:
-        raise MinimqSourceError(error.message.splitlines()[0]) from None

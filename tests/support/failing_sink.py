@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.types import StructType
 
 from pyspark_minimq.option_table import Mode
-from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter
+from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter
 from pyspark_minimq.source import MinimqDataSource
 from pyspark_minimq.write_options import WriteOptions, parse_write_options
 
@@ -57,7 +57,9 @@ class FailingDataSource(MinimqDataSource):
         return parse_write_options(options, mode), Faults(Path(self.options["faults"]))
 
 
-class FailingBatchWriter(MinimqBatchWriter):
+class FailingWriter(MinimqWriter):
+    """What fails; Spark is given one of the classes below."""
+
     def __init__(self, options: WriteOptions, faults: Faults) -> None:
         super().__init__(options)
         self._faults = faults
@@ -67,23 +69,15 @@ class FailingBatchWriter(MinimqBatchWriter):
         self._faults.strike(AFTER_WRITE)
         return written
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def end(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         self._faults.strike(BEFORE_COMMIT)
-        super().commit(messages)
+        super().end(messages, number)
         self._faults.strike(AFTER_COMMIT)
 
 
-class FailingStreamWriter(MinimqStreamWriter):
-    def __init__(self, options: WriteOptions, faults: Faults) -> None:
-        super().__init__(options)
-        self._faults = faults
+class FailingBatchWriter(FailingWriter, MinimqBatchWriter):
+    pass
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        written = super().write(iterator)
-        self._faults.strike(AFTER_WRITE)
-        return written
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        self._faults.strike(BEFORE_COMMIT)
-        super().commit(messages, batchId)
-        self._faults.strike(AFTER_COMMIT)
+class FailingStreamWriter(FailingWriter, MinimqStreamWriter):
+    pass
