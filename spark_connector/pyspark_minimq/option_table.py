@@ -106,6 +106,10 @@ class Values:
         self._given = {name.lower(): value for name, value in given.items()}
         self._defaults = defaults
 
+    def is_given(self, name: str) -> bool:
+        """Tell whether an option is given, so that its default does not matter."""
+        return bool(self._given.get(name.lower(), "").strip())
+
     def get(self, name: str, parse: Callable[[str, str], T]) -> T | None:
         """Return the value of an option; None when it is not given and has no default, or is for the other way."""
         text = self._given.get(name.lower(), "").strip() or self._defaults.get(name.lower())

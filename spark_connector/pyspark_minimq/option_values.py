@@ -51,6 +51,13 @@ def count(option: str, text: str) -> int:
     return int(text)
 
 
+def number(option: str, text: str) -> int:
+    """Return a whole number, which may be 0."""
+    if not text.isdecimal():
+        raise MinimqSourceError(f"{option} is {text!r}: write a whole number, 0 or above")
+    return int(text)
+
+
 def flag(option: str, text: str) -> bool:
     """Return true or false."""
     if text.lower() not in ("true", "false"):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -19,9 +20,39 @@ from pyspark_minimq.writing import Written, write
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
+
 #: As a task knows them: the id of the query, the same after every restart from its checkpoint, and of the micro-batch.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
+
+
+class Advice(NamedTuple):
+    """What to do when a transaction does not end.
+
+    Attributes:
+        behind: a later one of its name is decided.
+        away: a broker that is needed gives no answer.
+    """
+
+    behind: str
+    away: str
+
+
+_STREAM: Final = Advice(
+    "the checkpoint of this query is an older copy, or two queries use it; go on from the newest one, or begin anew "
+    "with another folder",
+    "start the query again then, which goes on from its checkpoint",
+)
+_NAMED: Final = Advice(
+    "nothing is written; txnVersion has to grow from one write with this txnAppId to the next",
+    "start the job again then, with the same txnAppId and txnVersion, which brings this write to its end",
+)
+_UNNAMED: Final = Advice(
+    "nothing is written",
+    "a part of this write may be seen, and nothing goes on with it; one with txnAppId and txnVersion can be started "
+    "again",
+)
 
 
 class MinimqWriter:
@@ -30,6 +61,8 @@ class MinimqWriter:
     Args:
         options: of the write.
     """
+
+    advice: Advice
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -68,14 +101,15 @@ class MinimqWriter:
         topics = frozenset[str]().union(*(message.topics for message in staged))
         try:
             ends = transaction_ends(self._options.nameserver, self._options.commit_timeout_s)
-            ends.commit(transaction, topics, parts, decided=decided)
+            decision = ends.commit(transaction, topics, parts, decided=decided)
         except errors.TransactionEnded as error:
-            raise MinimqSourceError(
-                f"{error.message}: the checkpoint of this query is an older copy, or two queries use it; go on from "
-                "the newest one, or begin anew with another folder"
-            ) from None
+            raise MinimqSourceError(f"{error.message}: {self.advice.behind}") from None
+        except errors.Unavailable as error:
+            raise MinimqSourceError(f"{error.message.splitlines()[0]}; {self.advice.away}") from None
         except MiniMQError as error:
             raise MinimqSourceError(error.message.splitlines()[0]) from None
+        if decided or set(decision.parts) != set(parts):
+            log.warning("transaction %s was decided before, and is published: nothing is added to it", transaction)
 
 
 class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
@@ -87,8 +121,9 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions) -> None:
         super().__init__(options)
-        #: Of its own, since a data frame is written once: nobody else goes on from it.
-        self._transaction = Transaction(f"spark-batch-{uuid.uuid4()}", 0)
+        self.advice = _UNNAMED if options.transaction is None else _NAMED
+        #: Without a name that was given, nobody can go on with this write: the next one is another.
+        self._transaction = options.transaction or Transaction(f"spark-batch-{uuid.uuid4()}", 0)
 
     def transaction(self) -> Transaction:
         """Return that of the data frame."""
@@ -104,6 +139,8 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
 
 class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
     """Writes a stream. Objects come and go; the micro-batch that belongs together is known from its number."""
+
+    advice = _STREAM
 
     def transaction(self) -> Transaction:
         """Return that of the micro-batch to which the task of this process belongs; raises `MinimqSourceError`."""

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Final, cast, get_args
 
 from minimq import MiniMQError, ProducerOptions
-from minimq.connectors import CompressionName
+from minimq.connectors import CompressionName, Transaction
 from pyspark_minimq import option_values
 from pyspark_minimq.errors import MinimqSourceError
-from pyspark_minimq.option_table import Mode, Option, OptionTable
+from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 
 WRITE_OPTIONS: Final = (
     Option("nameserver", "127.0.0.1:9876", "127.0.0.1:9876"),
     Option("topic"),
     Option("transactional", "false", "true"),
+    Option("txnAppId", "", None),
+    Option("txnVersion", "", None),
     Option("compression", "none", "none"),
     Option("maxBodyBytes", "4m", "4m"),
     Option("sendTimeout", "60s", "60s"),
@@ -36,6 +38,7 @@ class WriteOptions:
         nameserver: HOST:PORT of each, separated by commas.
         topic: where all rows go; None when a column says it.
         transactional: whether all rows of a micro-batch, or of a batch, are published at once, and once only.
+        transaction: of a batch that was given a name and a number, by which a repetition is known; None for others.
         producer: how they are sent.
         commit_timeout_s: seconds to wait for brokers that are away when a transaction ends.
     """
@@ -43,6 +46,7 @@ class WriteOptions:
     nameserver: str
     topic: str | None
     transactional: bool
+    transaction: Transaction | None
     producer: ProducerOptions
     commit_timeout_s: float
 
@@ -67,13 +71,34 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
         )
     except MiniMQError as error:  # a body that no broker takes
         raise MinimqSourceError(f"maxBodyBytes is {max_body_bytes}: {error.message}") from None
+    transaction = _transaction(values)
     return WriteOptions(
         nameserver=values.required("nameserver", lambda _, text: text),
         topic=values.get("topic", lambda _, text: text),
-        transactional=values.required("transactional", option_values.flag),
+        transactional=transaction is not None or values.required("transactional", option_values.flag),
+        transaction=transaction,
         producer=producer,
         commit_timeout_s=values.required("commitTimeout", _above_zero),
     )
+
+
+def _transaction(values: Values) -> Transaction | None:
+    app_id = values.get("txnAppId", lambda _, text: text)
+    version = values.get("txnVersion", option_values.number)
+    if app_id is None and version is None:
+        return None
+    if app_id is None or version is None:
+        given, lacking = ("txnVersion", "txnAppId") if app_id is None else ("txnAppId", "txnVersion")
+        raise MinimqSourceError(
+            f"{given} is given without {lacking}: a write is recognized by both, the name of the application and a "
+            "number that grows from one write to the next"
+        )
+    if values.is_given("transactional") and not values.required("transactional", option_values.flag):
+        raise MinimqSourceError("transactional is false: with txnAppId and txnVersion a write is a transaction")
+    try:
+        return Transaction(f"spark-app-{app_id}", version)
+    except MiniMQError as error:
+        raise MinimqSourceError(f"txnAppId is {app_id!r} and txnVersion {version}: {error.message}") from None
 
 
 def _compression(option: str, text: str) -> CompressionName:

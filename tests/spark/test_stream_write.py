@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from minimq import Admin, LocalCluster, Message, Producer
 from support.failing_sink import AFTER_COMMIT, AFTER_WRITE, BEFORE_COMMIT, FailingDataSource, Faults
@@ -37,15 +38,32 @@ class Copying:
             producer.send_many(Message(self._topic, b"%d" % number) for number in numbers)
 
     def run(self, transactional: str = "true", *, sink: str = "minimq_failing") -> None:
-        source = self._spark.readStream.format("minimq").schema("body binary, offset bigint")
-        source = source.option("nameserver", self._nameserver).option("topic", self._topic)
-        source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", SIZE)
-        rows = source.load().selectExpr("body", "offset % 5 AS sharding_key")
         given = {"nameserver": self._nameserver, "topic": self._copy, "transactional": transactional, **self._options}
         if sink == "minimq":
             del given["faults"]
-        writer = rows.writeStream.format(sink).options(**given).trigger(availableNow=True)
-        query = writer.start()
+        self._finish(self._rows().writeStream.format(sink).options(**given))
+
+    def run_in_batches(self, **options: str) -> None:
+        """Write each micro-batch as a data frame, under its number if there is a `txnAppId` among the options."""
+        given = {"nameserver": self._nameserver, "topic": self._copy, "faults": self._options["faults"], **options}
+
+        def write(frame: DataFrame, number: int) -> None:
+            version = {"txnVersion": str(number)} if "txnAppId" in options else {}
+            frame.write.format("minimq_failing").mode("append").options(**given, **version).save()
+
+        writer = self._rows().writeStream.foreachBatch(write)
+        self._finish(writer.option("checkpointLocation", str(self.checkpoint)))
+
+    def _rows(self) -> DataFrame:
+        source = self._spark.readStream.format("minimq").schema("body binary, offset bigint")
+        source = source.option("nameserver", self._nameserver).option("topic", self._topic)
+        source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", SIZE)
+        return source.load().selectExpr("body", "offset % 5 AS sharding_key")
+
+    @staticmethod
+    def _finish(writer: DataStreamWriter) -> None:
+        """Run a query until there is no more."""
+        query = writer.trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(300)
         finally:
@@ -135,6 +153,23 @@ def test_a_driver_that_dies_before_spark_notes_the_commit(copying: Copying, tran
     written = copying.written()
     assert (written == list(range(2 * SIZE))) == (transactional == "true")
     assert set(written) == set(range(2 * SIZE))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_micro_batches_that_are_written_as_data_frames(
+    copying: Copying, new_name: Callable[[], str], named: bool
+) -> None:
+    options = {"txnAppId": new_name()} if named else {"transactional": "true"}
+    copying.run_in_batches(**options)  # the first micro-batch is empty
+    copying.send(range(2 * SIZE))
+    for where in (BEFORE_COMMIT, AFTER_COMMIT):
+        copying.faults.plan(where)
+        with pytest.raises(PySparkException, match=f"a planned fault {where}"):
+            copying.run_in_batches(**options)
+    copying.run_in_batches(**options)
+    written = copying.written()
+    assert set(written) == set(range(2 * SIZE))
+    assert (len(written) == 2 * SIZE) == named
 
 
 def test_an_older_copy_of_the_checkpoint_is_refused(copying: Copying) -> None:

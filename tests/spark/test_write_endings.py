@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import WriterCommitMessage
 
-from minimq import LocalCluster
+from minimq import Admin, LocalCluster
 from minimq.connectors import Transaction
 from pyspark_minimq.errors import MinimqSourceError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter
 from pyspark_minimq.write_options import parse_write_options
+from pyspark_minimq.writing import Written
+from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
 
 
 class Cluster:
     """Writers for one topic, and what is in it."""
 
-    def __init__(self, nameserver: str, topic: str) -> None:
-        self._nameserver = nameserver
+    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+        self._nameserver = cluster.nameserver
+        self._brokers = cluster.brokers
         self._topic = topic
 
     def batch(self, **options: str) -> MinimqBatchWriter:
@@ -38,6 +42,17 @@ class Cluster:
 
         return Writer(parse_write_options(self._options({}), Mode.STREAM))
 
+    @contextmanager
+    def transactions(self, name: str) -> Iterator[list[RawTransactions]]:
+        """Yield the transactions of a name at each of the brokers."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(RawTransactions(broker.address, name, self._topic)) for broker in self._brokers]
+
+    def staged(self, name: str) -> int:
+        """Return how many batches of a name are staged and not published."""
+        with self.transactions(name) as brokers:
+            return sum(broker.describe().staged_batches for broker in brokers)
+
     def stored(self) -> list[int]:
         return sorted(int(message.body) for message in read_all(self._nameserver, self._topic))
 
@@ -47,15 +62,16 @@ class Cluster:
 
 @pytest.fixture
 def there(cluster: LocalCluster, topic: str) -> Cluster:
-    return Cluster(cluster.nameserver, topic)
+    return Cluster(cluster, topic)
 
 
-def stage(writer: MinimqWriter, numbers: Iterable[int]) -> WriterCommitMessage:
+def stage(writer: MinimqWriter, numbers: Iterable[int]) -> Written:
     """Do what a task does, and return its message as the driver gets it. Rows go to all queues."""
     rows = list(numbers)
     keys = pa.array(rows, pa.int32())
     batch = pa.RecordBatch.from_pydict({"body": pa.array([b"%d" % row for row in rows]), "sharding_key": keys})
-    message: WriterCommitMessage = pickle.loads(pickle.dumps(writer.write(iter([batch]))))
+    message = pickle.loads(pickle.dumps(writer.write(iter([batch]))))
+    assert isinstance(message, Written)
     return message
 
 
@@ -86,3 +102,98 @@ def test_messages_of_two_queries_are_refused(there: Cluster) -> None:
     with pytest.raises(MinimqSourceError, match="and its tasks have written for transaction"):
         writers[0].commit([stage(writer, range(10)) for writer in writers], 3)
     assert there.stored() == []
+
+
+# ---- Batches with a name and a number ------------------------------------------------------------
+
+
+@pytest.fixture
+def app(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+def decide_at_one_broker(there: Cluster, message: Written) -> None:
+    """Do what a driver has done that dies before the second broker hears of the commit."""
+    assert message.transaction is not None
+    parts: dict[str, dict[int, list[int]]] = {}
+    for part in message.parts:
+        parts.setdefault(part.broker_name, {}).setdefault(part.producer_id, []).extend(part.sequences)
+    assert sorted(parts) == ["broker-a", "broker-b"]
+    with there.transactions(message.transaction.name) as brokers:
+        brokers[0].commit(decision(message.transaction.number, parts))
+
+
+def test_a_job_that_is_started_again_ends_what_it_had_begun(
+    there: Cluster, app: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = there.batch(txnAppId=app, txnVersion="7")
+    decide_at_one_broker(there, stage(first, range(100)))
+    assert 0 < len(there.stored()) < 100  # broker-b has not heard of it
+
+    again = there.batch(txnAppId=app, txnVersion="7")
+    messages = [stage(again, range(50)), stage(again, range(50, 100))]
+    assert all(message.decided for message in messages)
+    again.commit(messages)
+    assert there.stored() == list(range(100))
+    assert f"transaction 'spark-app-{app}' number 7 was decided before" in caplog.text
+    assert there.staged(f"spark-app-{app}") == 0
+
+
+def test_a_job_that_is_repeated_after_its_end_writes_nothing(
+    there: Cluster, app: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = there.batch(txnAppId=app, txnVersion="0")
+    first.commit([stage(first, range(100))])
+    assert "was decided before" not in caplog.text
+    again = there.batch(txnAppId=app, txnVersion="0")
+    again.commit([None, stage(again, range(100))])
+    assert there.stored() == list(range(100))
+    assert "was decided before" in caplog.text
+    later = there.batch(txnAppId=app, txnVersion="2")
+    later.commit([stage(later, range(100, 200))])
+    assert there.stored() == list(range(200))
+
+
+def test_what_an_attempt_has_staged_is_let_go_of_by_the_next(there: Cluster, app: str) -> None:
+    first = there.batch(txnAppId=app, txnVersion="3")
+    first.abort([stage(first, range(100)), None])
+    assert there.staged(f"spark-app-{app}") > 0
+    again = there.batch(txnAppId=app, txnVersion="3")
+    again.commit([stage(again, range(100))])
+    assert there.stored() == list(range(100))
+    assert there.staged(f"spark-app-{app}") == 0
+
+
+def test_a_version_that_goes_back_is_refused(there: Cluster, app: str) -> None:
+    first = there.batch(txnAppId=app, txnVersion="5")
+    first.commit([stage(first, range(10))])
+    older = there.batch(txnAppId=app, txnVersion="4")
+    with pytest.raises(MinimqSourceError) as caught:
+        older.commit([stage(older, range(10))])
+    assert "has decided number 5" in refusal(caught)
+    assert "txnVersion has to grow" in refusal(caught)
+    assert there.stored() == list(range(10))
+
+
+def test_a_broker_that_is_away_at_the_commit(tmp_path: Path, app: str) -> None:
+    with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        there = Cluster(cluster, "t")
+        named = there.batch(txnAppId=app, txnVersion="1", commitTimeout="1s")
+        unnamed = there.batch(transactional="true", commitTimeout="1s")
+        staged = [(writer, stage(writer, range(50))) for writer in (named, unnamed)]
+        cluster.brokers[1].kill()
+        for (writer, message), advice in zip(
+            staged,
+            ("start the job again then, with the same txnAppId", "one with txnAppId and txnVersion"),
+            strict=True,
+        ):
+            with pytest.raises(MinimqSourceError) as caught:
+                writer.commit([message])
+            assert "broker broker-b" in refusal(caught)
+            assert advice in refusal(caught)
+        cluster.brokers[1].start()
+        again = there.batch(txnAppId=app, txnVersion="1")
+        again.commit([stage(again, range(50))])
+        assert there.stored() == list(range(50))

@@ -166,8 +166,7 @@ class _Attempt:
         else:
             left = "it is decided, and not published there yet"
         return Unavailable(
-            f"transaction {ending.transaction} was not ended {waited} ({why}): {left}; see to it that they run, then "
-            "commit again"
+            f"transaction {ending.transaction} was not ended {waited} ({why}): {left}; see to it that they run"
         )
 
     def _look(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from minimq import ProducerOptions
+from minimq.connectors import Transaction
 from pyspark_minimq.errors import MinimqSourceError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.write_columns import WRITE_COLUMNS, check_columns
@@ -65,6 +66,7 @@ def test_defaults(mode: Mode) -> None:
         nameserver="127.0.0.1:9876",
         topic=None,
         transactional=mode is Mode.STREAM,
+        transaction=None,
         producer=ProducerOptions(send_timeout_s=60.0),
         commit_timeout_s=60.0,
     )
@@ -87,9 +89,17 @@ def test_all_options_in_any_case() -> None:
         nameserver="a:1,b:2",
         topic="t",
         transactional=False,
+        transaction=None,
         producer=ProducerOptions(send_timeout_s=5.0, max_body_bytes=8 << 20, compression="zstd"),
         commit_timeout_s=120.0,
     )
+
+
+@pytest.mark.parametrize("more", [{}, {"transactional": "true"}])
+def test_a_name_and_a_number_make_a_transaction(more: dict[str, str]) -> None:
+    options = parse_write_options({"txnappid": "nightly-orders", "TxnVersion": "0", **more}, Mode.BATCH)
+    assert options.transactional
+    assert options.transaction == Transaction("spark-app-nightly-orders", 0)
 
 
 def test_what_is_meant_for_spark_is_let_through() -> None:
@@ -107,6 +117,12 @@ def test_what_is_meant_for_spark_is_let_through() -> None:
         ({"compression": "gzip"}, "compression is 'gzip': write none or zstd"),
         ({"maxBodyBytes": "a lot"}, "maxBodyBytes is 'a lot': write a number of bytes"),
         ({"maxBodyBytes": "33m"}, "maxBodyBytes is 34603008: "),
+        ({"txnAppId": "a"}, "txnAppId is given without txnVersion: a write is recognized by both, "),
+        ({"txnVersion": "7"}, "txnVersion is given without txnAppId: "),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1': write a whole number, 0 or above"),
+        ({"txnAppId": "a", "txnVersion": str(1 << 63)}, "txnAppId is 'a' and txnVersion 9223372036854775808: the num"),
+        ({"txnAppId": "a b", "txnVersion": "1"}, "txnAppId is 'a b' and txnVersion 1: illegal transaction name "),
+        ({"txnAppId": "a", "txnVersion": "1", "transactional": "false"}, "transactional is false: with txnAppId and "),
         ({"sendTimeout": "soon"}, "sendTimeout is 'soon': write a time such as"),
         ({"commitTimeout": "0s"}, "commitTimeout is '0s': write a time above 0"),
     ],
@@ -117,6 +133,11 @@ def test_options_that_are_refused(options: dict[str, str], text: str) -> None:
 
 def test_a_stream_is_called_by_its_name() -> None:
     assert "df.writeStream has nameserver" in refusal({"topics": "t"}, Mode.STREAM)
+
+
+def test_a_stream_has_a_name_and_a_number_by_itself() -> None:
+    text = refusal({"txnAppId": "a", "txnVersion": "1"}, Mode.STREAM)
+    assert text.startswith("option 'txnAppId', 'txnVersion' is for df.write: df.writeStream has nameserver")
 
 
 # ---- Columns -------------------------------------------------------------------------------------
@@ -192,4 +213,6 @@ def test_the_documentation_has_every_column_with_its_types() -> None:
 
 def test_the_documentation_has_every_option_with_its_defaults() -> None:
     documented = [tuple(cell.strip("`") for cell in row[:3]) for row in rows_of_table("Options of a write")]
-    assert documented == [(option.name, option.batch, option.stream) for option in WRITE_OPTIONS]
+    defaults = [tuple(option.default(mode) for mode in Mode) for option in WRITE_OPTIONS]
+    shown = [tuple("not there" if text is None else text for text in pair) for pair in defaults]
+    assert documented == [(option.name, *pair) for option, pair in zip(WRITE_OPTIONS, shown, strict=True)]
