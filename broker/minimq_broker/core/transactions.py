@@ -183,6 +183,12 @@ class TransactionTable:
         )
         return sum(batch is None or batch.position < log_start for batch in found)
 
+    @property
+    def open_from(self) -> int:
+        """Log position of the oldest batch that waits for a decision. Any thread may ask."""
+        batches = (batch for stage in self._stages.copy().values() for batch in stage.batches.copy().values())
+        return min((batch.position for batch in batches), default=NOTHING_NEEDED)
+
     def next_to_publish(self, name: str, max_bytes: int) -> list[StagedBatch]:
         """Return what is to be published next of a name, up to the batch that reaches a size."""
         found: list[StagedBatch] = []

@@ -135,8 +135,11 @@ Notify = Callable[[list[AnyJob], Set[QueueKey]], None]
 
 
 def keeps_log(jobs: list[AnyJob]) -> bool:
-    """Tell whether a group rests on entries that must not be removed before it is applied: such a job is alone."""
-    return len(jobs) == 1 and isinstance(jobs[0], FactJob) and jobs[0].keeps_log
+    """Tell whether a group rests on entries that must not be removed before it is applied.
+
+    A fact that does is alone; what a master sends may have such a fact in it.
+    """
+    return any(isinstance(job, ReplicaJob) or (isinstance(job, FactJob) and job.keeps_log) for job in jobs[:1])
 
 
 def groups_of(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:

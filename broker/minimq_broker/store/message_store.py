@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 
 from minimq_broker.core.disk import UNWATCHED, Watermarks
-from minimq_broker.core.retention import FOR_EVER, RetentionRules
+from minimq_broker.core.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint, position_of
 from minimq_broker.store.commit_figures import CommitFigures
@@ -155,8 +155,13 @@ class MessageStore:
 
     @property
     def needed_from(self) -> int:
-        """Log position from which on recovery would need entries, or what is staged has to be published."""
-        return min(self.saved_position, self.state.transactions.needed_from)
+        """Log position from which on recovery would need entries, or what is staged has, or may have, to be published.
+
+        A master refuses a decision on what it has deleted. Others learn of decisions, and may have to publish them.
+        """
+        transactions = self.state.transactions
+        open_from = NOTHING_NEEDED if self.leads else transactions.open_from
+        return min(self.saved_position, open_from, transactions.needed_from)
 
     @property
     def state(self) -> State:

@@ -24,7 +24,7 @@ from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.inspect import inspect_directory
-from minimq_broker.store.jobs import SendStatus
+from minimq_broker.store.jobs import FactJob, ReplicaJob, SendStatus, keeps_log
 from minimq_common.errors import (
     CorruptEntry,
     InvalidArgument,
@@ -235,11 +235,16 @@ def test_what_nobody_decides_on_expires(store: OpenStore) -> None:
 # ---- Over starts, in several segments ------------------------------------------------------------------
 
 
-def staged_over_segments(store: OpenStore) -> None:
-    """Stage four batches for queue 0, so that each is in another segment, and decide on three of them."""
+def stage_over_segments(store: OpenStore) -> None:
+    """Stage four batches for queue 0, so that each is in another segment."""
     for sequence in range(4):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, b"%d" % sequence, LARGE))
         store.append("t", 1, LARGE, LARGE)
+
+
+def staged_over_segments(store: OpenStore) -> None:
+    """Stage them, and decide on three."""
+    stage_over_segments(store)
     store.decide("x", 0, {7: [3, 0, 1]})
     assert len(store.store.log.segments) > 3
 
@@ -362,6 +367,44 @@ def test_a_slave_that_takes_over_publishes_the_rest(pair: tuple[OpenStore, OpenS
     master.store.truncate(min(slave.state.terms[-1].position, master.store.end))
     master.take_from(slave)
     assert rows(master.state) == rows(slave.state)
+
+
+def test_a_slave_keeps_what_its_master_may_decide_on(stores: Stores, pair: tuple[OpenStore, OpenStore]) -> None:
+    master, slave = pair
+    for _ in range(2):
+        master.append("t", 1, LARGE, LARGE)
+    stage_over_segments(master)
+    while slave.store.end < master.store.end:
+        slave.take_from(master, max_bytes=1)
+    slave.store.confirm(slave.store.end)
+    slave.close()
+    again = stores.open("s", alone=False, segment_bytes=SEGMENT_BYTES)  # all is saved
+    while again.store.remove_first(NOTHING_NEEDED):
+        pass
+    assert 0 < again.store.log.start <= again.state.transactions.open_from < again.store.log.segments[1].start
+    master.decide("x", 0, {7: [3, 0, 1]})
+    again.take_from(master)
+    again.store.lead(2)
+    again.publish("x")
+    assert again.bodies("t", 0) == WANTED
+
+
+def test_a_master_does_not_keep_what_nobody_has_decided_on(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("t", queues=2)
+    stage_over_segments(store)
+    store.close()
+    again = stores.open(segment_bytes=SEGMENT_BYTES)
+    while again.store.remove_first(NOTHING_NEEDED):
+        pass
+    assert again.store.log.start > again.state.transactions.open_from
+
+
+def test_entries_of_a_master_are_applied_before_a_segment_goes() -> None:
+    """A decision among them lets go of what was staged before it says what is needed."""
+    assert keeps_log([ReplicaJob(0, [], lambda _: None)])
+    assert keeps_log([FactJob(lambda _: None, lambda _: None, keeps_log=True)])
+    assert not keeps_log([FactJob(lambda _: None, lambda _: None)])
 
 
 def test_a_copy_has_what_is_staged(stores: Stores, pair: tuple[OpenStore, OpenStore]) -> None:
