@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Message
 from minimq_proto.v1 import broker_pb2
+from support.commit_filter import CommitFilter
 from support.reading import check_brokers, read_all, read_queue
 from support.relay import Relay
 from support.replicas import replicas, wait_caught_up, wait_for_master, wait_in_sync
@@ -282,6 +283,39 @@ def test_a_commit_waits_for_a_broker_that_hangs_after_the_decision(pair: LocalCl
             hanging.resume()
             ends.commit(transaction, [topic], parts)
     assert bodies_in(pair, topic) == in_each(b"1")
+
+
+def test_patience_does_not_end_as_long_as_a_broker_publishes(pair: LocalCluster, tmp_path: Path, name: str) -> None:
+    transaction, topic = Transaction(name, 0), f"t-{next(_names)}"
+    broker = ServerProcess("broker", "broker-x", tmp_path, flags=lambda *_: flags, settled=lambda: None)
+    with CommitFilter(broker.address) as between, Admin(pair.nameserver) as admin:
+        flags = [f"--name={broker.name}", f"--listen={broker.address}", f"--advertise={between.address}"]
+        flags += [f"--data-dir={broker.data_dir}", f"--nameserver={pair.nameserver}"]
+        try:
+            broker.start()
+            wait_until(lambda: broker.name in [known.broker_name for known in admin.cluster()], PATIENCE_S)
+            admin.create_topic(topic, queues=1, brokers=[broker.name])
+            with RecordsSender(pair.nameserver) as sender, TransactionEnds(pair.nameserver, patience_s=1.0) as ends:
+                parts = stage(sender, topic, transaction, b"1")
+                between.left = [1000] * 1000
+                with pytest.raises(Unavailable, match=r"not ended within 1 s .*broker broker-x: "):
+                    ends.commit(transaction, [topic], parts)
+                between.left = list(range(30, 0, -1))
+                ends.commit(transaction, [topic], parts)
+            assert between.left == []
+            assert bodies_in(pair, topic) == [(broker.name, 0, b"1")]
+        finally:
+            broker.stop()
+
+
+def test_to_hear_again_and_again_that_nobody_knows_the_decision_is_no_way_forward(
+    shared: LocalCluster, topic: str, name: str
+) -> None:
+    with ThreadPoolExecutor(1) as pool, TransactionEnds(shared.nameserver, patience_s=0.5) as ends:
+        commit = pool.submit(ends.commit, Transaction(name, 0), [topic], (), decided=True)
+        error = commit.exception(PATIENCE_S)
+    assert isinstance(error, Unavailable)
+    assert "a broker has refused a batch since it is decided, and none knows how" in error.message
 
 
 def test_a_broker_is_taken_out_of_service_by_one_more_transaction(pair: LocalCluster, name: str) -> None:

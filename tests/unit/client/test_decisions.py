@@ -117,6 +117,23 @@ def test_who_missed_the_transaction_before_gets_its_part_of_that_first() -> None
     assert lost.calls() == ending.calls()
 
 
+def test_who_knows_only_of_an_older_transaction_gets_its_part_of_the_one_before_first() -> None:
+    older, before = Decision(3, (), ("a", "b")), Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
+    ending = told(ending_of(5, part("a", 3)), a=before, b=older)
+    assert ending.calls() == [Commit("b", before)]
+
+
+def test_who_has_caught_up_is_still_told_of_this_one() -> None:
+    """Otherwise what it has staged would never be published."""
+    before = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
+    ending = told(ending_of(5, part("a", 3), part("b", 4)), a=before, b=None)
+    ending.committed("b", before)
+    decision = Decision(5, (part("a", 3), part("b", 4)), ("a", "b"))
+    ending.committed("a", decision)
+    assert not ending.finished
+    assert ending.calls() == [Commit("b", decision)]
+
+
 def test_a_later_number_means_that_another_writer_is_ahead() -> None:
     later = Decision(6, (), ("a", "b"))
     with pytest.raises(TransactionEnded, match="broker b has decided number 6"):
