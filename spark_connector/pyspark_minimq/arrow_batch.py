@@ -23,8 +23,8 @@ from minimq.connectors import (
     check_metadata,
     tag_section,
 )
-from pyspark_minimq.errors import MinimqSourceError
 from pyspark_minimq.sections import fixed_section, variable_sections
+from pyspark_minimq.text_columns import checked_text, refused, with_small_offsets
 
 #: Most rows in one batch.
 MOST_ROWS: Final = 1 << 16
@@ -74,13 +74,13 @@ def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression
 def _bodies(sections: list[bytes], column: pa.Array, max_body_bytes: int) -> int:
     """Fill in the bodies and return the size of the largest."""
     if column.null_count:
-        raise _refused("body", "is null in a row: filter it out, or give it at least one byte")
-    sections[Section.BODY_OFFSETS], sections[Section.BODIES] = variable_sections(_small(column))
+        raise refused("body", "is null in a row: filter it out, or give it at least one byte")
+    sections[Section.BODY_OFFSETS], sections[Section.BODIES] = variable_sections(with_small_offsets(column))
     sizes = pc.min_max(pc.binary_length(column)).as_py()
     if sizes["min"] == 0:
-        raise _refused("body", "is empty in a row: filter it out, or give it at least one byte")
+        raise refused("body", "is empty in a row: filter it out, or give it at least one byte")
     if sizes["max"] > max_body_bytes:
-        raise _refused(
+        raise refused(
             "body",
             f"has {sizes['max']} bytes in a row, the limit is {max_body_bytes}: split it, or raise maxBodyBytes, and "
             "--max-body-bytes of the brokers",
@@ -92,7 +92,7 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
     """Fill in the tags and return their hashes."""
     if column.null_count == len(column):
         return [0]
-    encoded = _text("tag", column.fill_null("")).dictionary_encode()
+    encoded = checked_text("tag", column.fill_null("")).dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
     tags = encoded.dictionary.take(order).to_pylist()
     if tags == [""]:
@@ -100,7 +100,7 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
     try:
         sections[Section.TAG_DICTIONARY], hashes = tag_section(tags)
     except MiniMQError as error:
-        raise _refused("tag", f"cannot be written: {error.message}") from None
+        raise refused("tag", f"cannot be written: {error.message}") from None
     if len(tags) > 1:
         places = pc.sort_indices(order)  # of each tag in the sorted dictionary
         codes = places.take(encoded.indices).cast(pa.uint8() if len(tags) <= 1 << 8 else pa.uint16())
@@ -114,17 +114,17 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
         column = column.cast(_KEYS)
         keys = column.flatten()
         if keys.null_count:
-            raise _refused("keys", "has a key that is null: take it out with array_compact")
+            raise refused("keys", "has a key that is null: take it out with array_compact")
         if len(keys) == 0:
             return
-        _refuse_nul("keys", _text("keys", keys))
+        _refuse_nul("keys", checked_text("keys", keys))
         one_each = not column.null_count and pc.all(pc.equal(pc.list_value_length(column), 1)).as_py()
         joined = keys if one_each else pc.binary_join(column, SEPARATOR)
     else:
-        _refuse_nul("keys", _text("keys", column))
+        _refuse_nul("keys", checked_text("keys", column))
     if joined.null_count == len(joined):
         return
-    joined = _small(joined.fill_null("") if joined.null_count else joined)
+    joined = with_small_offsets(joined.fill_null("") if joined.null_count else joined)
     if pc.max(pc.binary_length(joined)).as_py() == 0:
         return
     _check_metadata("keys", int(pc.max(pc.binary_length(joined)).as_py()), joined)
@@ -138,11 +138,11 @@ def _properties(sections: list[bytes], column: pa.Array) -> None:
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     if first == last:
         return
-    names = _text("properties", column.keys.slice(first, last - first))
+    names = checked_text("properties", column.keys.slice(first, last - first))
     values = column.items.slice(first, last - first)
     if values.null_count:
-        raise _refused("properties", "has a value that is null: take it out with map_filter")
-    values = _text("properties", values)
+        raise refused("properties", "has a value that is null: take it out with map_filter")
+    values = checked_text("properties", values)
     offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
     sections[Section.PROPERTY_OFFSETS] = fixed_section(offsets)
     sections[Section.NAME_OFFSETS], sections[Section.NAMES] = variable_sections(names)
@@ -162,7 +162,7 @@ def _limit(column: str, characters: int) -> None:
     try:
         check_metadata(characters, column)
     except MiniMQError as error:
-        raise _refused(column, f"cannot be written: {error.message}") from None
+        raise refused(column, f"cannot be written: {error.message}") from None
 
 
 def _largest_sum(offsets: pa.Array, lengths: pa.Array) -> int:
@@ -175,24 +175,4 @@ def _largest_sum(offsets: pa.Array, lengths: pa.Array) -> int:
 def _refuse_nul(column: str, texts: pa.Array) -> None:
     _, content = variable_sections(texts)
     if _NUL in bytes(content):
-        raise _refused(column, "has a NUL character in a row: replace it")
-
-
-def _text(name: str, column: pa.Array) -> pa.Array:
-    """Return a column of text with offsets of 32 bits. Spark does not see to it that text is UTF-8."""
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        raise _refused(name, "is no text in UTF-8 in a row: repair it with make_valid_utf8") from None
-    return _small(column)
-
-
-def _small(column: pa.Array) -> pa.Array:
-    """Return a column of text or bytes with offsets of 32 bits."""
-    if pa.types.is_large_string(column.type):
-        return column.cast(pa.string())
-    return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
-
-
-def _refused(column: str, reason: str) -> MinimqSourceError:
-    return MinimqSourceError(f"column {column!r} {reason}")
+        raise refused(column, "has a NUL character in a row: replace it")

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from minimq import MessageQueue
 from pyspark_minimq.arrow_hash import key_hashes
 from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.text_columns import checked_text
 
 #: Returns the queues of a topic over which rows are spread, sorted.
 Queues = Callable[[str], Sequence[MessageQueue]]
@@ -57,7 +58,7 @@ class Destinations:
             return
         if named["topic"].null_count:
             raise MinimqSourceError('column \'topic\' is null in a row: fill it, or add .option("topic", "NAME")')
-        topics = named["topic"].dictionary_encode()
+        topics = checked_text("topic", named["topic"]).dictionary_encode()
         names = topics.dictionary.to_pylist()
         for code, rows in _grouped(topics.indices):
             yield from self._by_queue(
@@ -77,7 +78,7 @@ class Destinations:
             )
         chosen = [pa.nulls(content.num_rows, pa.int32())]
         if "sharding_key" in where:
-            chosen.insert(0, _modulo(key_hashes(where["sharding_key"]), len(queues)))
+            chosen.insert(0, _modulo(key_hashes(checked_text("sharding_key", where["sharding_key"])), len(queues)))
         if "queue_id" in where:
             chosen.insert(0, _numbered(where["queue_id"], len(queues)))
             if "broker_name" in where:
@@ -100,7 +101,7 @@ def _numbered(ids: pa.Array, count: int) -> pa.Array:
 def _named(brokers: pa.Array, ids: pa.Array, topic: str, queues: list[MessageQueue]) -> pa.Array:
     """Return which queue is meant by a broker and a number, null where one is null; unknown queues are added."""
     places = {(queue.broker_name, queue.queue_id): place for place, queue in enumerate(queues)}
-    encoded = brokers.dictionary_encode()
+    encoded = checked_text("broker_name", brokers).dictionary_encode()
     names = encoded.dictionary.to_pylist()
     both = pc.add(pc.multiply(encoded.indices.cast(pa.int64()), 1 << 32), ids.cast(pa.int64())).dictionary_encode()
     found = []

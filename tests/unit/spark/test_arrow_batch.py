@@ -168,6 +168,18 @@ def test_nul_characters_are_refused(name: str, column: pa.Array) -> None:
     assert "NUL character" in refusal(column, name)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("orders", b"x", properties={"a\0b": "c\0d", "": "x"}),
+        Message("orders", b"x", keys=["a", "", "b"]),
+        Message("orders", b"x", tag="t" * (MAX_METADATA + 1)),
+    ],
+)
+def test_what_a_message_may_have_a_row_may_have(message: Message) -> None:
+    assert encoded(rows_of([PLAIN, message])) == expected([PLAIN, message])
+
+
 @pytest.mark.parametrize("name", ["tag", "keys", "properties"])
 def test_what_is_not_utf_8_is_refused(name: str) -> None:
     wrong = pa.array([b"a\xff"]).view(pa.string())

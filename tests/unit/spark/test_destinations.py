@@ -35,7 +35,7 @@ def split(option: str | None = "orders", **columns: Sequence[object] | pa.Array)
     return dict(found)
 
 
-def refusal(option: str | None = "orders", **columns: Sequence[object]) -> str:
+def refusal(option: str | None = "orders", **columns: Sequence[object] | pa.Array) -> str:
     with pytest.raises(MinimqSourceError) as caught:
         split(option, **columns)
     assert "\n" not in str(caught.value)
@@ -138,3 +138,15 @@ def test_numbers_and_bytes_as_keys() -> None:
     assert key_hashes(pa.array([17, -17, None])) == key_hashes(pa.array(["17", "-17", None]))
     assert key_hashes(pa.array([b"c-1", b"", None])) == key_hashes(pa.array(["c-1", "", None]))
     assert key_hashes(pa.array([b"\xff\x00"], pa.large_binary())) == key_hashes(pa.array(["\xff\0"]))
+
+
+@pytest.mark.parametrize("name", ["topic", "sharding_key", "broker_name"])
+@pytest.mark.parametrize("large", [False, True])
+def test_what_is_not_utf_8_is_refused(name: str, large: bool) -> None:
+    """Spark lets it pass."""
+    wrong = pa.array([b"a", b"a\xff"]).view(pa.string())
+    if large:
+        wrong = wrong.cast(pa.large_binary()).view(pa.large_string())
+    columns = {"queue_id": [0, 0], name: wrong} if name == "broker_name" else {name: wrong}
+    text = refusal(None if name == "topic" else "orders", **columns)
+    assert text == f"column '{name}' is no text in UTF-8 in a row: repair it with make_valid_utf8"
