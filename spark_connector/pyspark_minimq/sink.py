@@ -27,6 +27,10 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
+#: Seconds for which a write that has failed waits for brokers that are to let go of what they have staged.
+_ABORT_S: Final = 5.0
+
+
 class Advice(NamedTuple):
     """What to do when a transaction does not end.
 
@@ -134,7 +138,24 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
         self.end(messages, self._transaction.number)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave what is staged to expire. Rows that are there for all to see stay: see the documentation."""
+        """Let go of what is staged, if nobody can go on with it. Rows that are there for all to see stay."""
+        if not self._options.transactional or self._options.transaction is not None:
+            return
+        topics = {topic for message in messages if isinstance(message, Written) for topic in message.topics}
+        if self._options.topic is not None:
+            topics.add(self._options.topic)  # also when no task has come to its end, and told
+        if not topics:
+            return
+        try:
+            ends = transaction_ends(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
+            decision = ends.commit(
+                self._transaction, topics, ()
+            )  # it consists of nothing, unless it was decided before
+        except MiniMQError as error:
+            log.warning("what transaction %s has staged is left to expire: %s", self._transaction, error.message)
+            return
+        if decision.parts:
+            log.warning("transaction %s was decided before it was given up, and is published", self._transaction)
 
 
 class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):

@@ -197,3 +197,54 @@ def test_a_broker_that_is_away_at_the_commit(tmp_path: Path, app: str) -> None:
         again = there.batch(txnAppId=app, txnVersion="1")
         again.commit([stage(again, range(50))])
         assert there.stored() == list(range(50))
+
+
+# ---- Batches that are given up -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("all_have_failed", [False, True])
+def test_what_a_write_has_staged_is_let_go_of_when_it_fails(there: Cluster, all_have_failed: bool) -> None:
+    writer = there.batch(transactional="true")
+    message = stage(writer, range(100))
+    name = writer.transaction().name
+    assert there.staged(name) > 0
+    writer.abort([None] if all_have_failed else [None, message])
+    assert there.staged(name) == 0
+    assert stage(writer, range(100, 200)).decided  # a task that Spark has not stopped yet
+    assert there.staged(name) == 0
+    assert there.stored() == []
+
+
+def test_a_write_that_was_decided_is_ended_when_it_is_given_up(
+    there: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = there.batch(transactional="true")
+    message = stage(writer, range(100))
+    decide_at_one_broker(there, message)
+    writer.abort([message])
+    assert there.stored() == list(range(100))
+    assert "was decided before it was given up" in caplog.text
+
+
+def test_a_write_is_given_up_though_a_broker_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        writer = Cluster(cluster, "t").batch(transactional="true", commitTimeout="1s")
+        message = stage(writer, range(50))
+        cluster.brokers[1].pause()
+        try:
+            writer.abort([message])
+        finally:
+            cluster.brokers[1].resume()
+        assert "is left to expire: " in caplog.text
+        assert "broker broker-b" in caplog.text
+
+
+def test_without_transactions_nothing_is_given_up(there: Cluster) -> None:
+    writer = there.batch()
+    message = stage(writer, range(10))
+    writer.abort([message])
+    assert there.stored() == list(range(10))
+    with there.transactions(writer.transaction().name) as brokers:
+        assert not any(broker.is_decided() for broker in brokers)
