@@ -120,6 +120,14 @@ class PublicationBegun(msgspec.Struct, frozen=True, tag="publication-begun"):
     number: int
 
 
+class PublicationSkipped(msgspec.Struct, frozen=True, tag="publication-skipped"):
+    """The next batches of a transaction, in its order, cannot be read any more: they are not published."""
+
+    name: str
+    number: int
+    count: int
+
+
 class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired"):
     """Nobody has decided on what was staged before a time, in ms since 1970: it is let go of."""
 
@@ -139,6 +147,7 @@ Fact = (
     | TermBegun
     | TransactionDecided
     | PublicationBegun
+    | PublicationSkipped
     | TransactionsExpired
 )
 

@@ -22,6 +22,7 @@ from minimq_broker.core.facts import (
     OffsetsCommitted,
     PermissionSet,
     PublicationBegun,
+    PublicationSkipped,
     TermBegun,
     Told,
     Topic,
@@ -172,7 +173,9 @@ class State:
         match entry:
             case BatchApplied():
                 self._lengthen(entry, position)
-            case BatchStaged() | TransactionDecided() | PublicationBegun() | TransactionsExpired():
+            case (
+                BatchStaged() | TransactionDecided() | PublicationBegun() | PublicationSkipped() | TransactionsExpired()
+            ):
                 self.transactions.apply(entry, self.position)
             case OffsetsCommitted(group, offsets, forced):
                 self._commit(group, offsets, forced=forced)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq_broker.core.facts import PublicationBegun, TransactionDecided, TransactionsExpired
+from minimq_broker.core.facts import PublicationBegun, PublicationSkipped, TransactionDecided, TransactionsExpired
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_common.errors import SystemBusy, TransactionEnded
 
@@ -80,7 +80,7 @@ class Ending(msgspec.Struct, array_like=True):
         number: of the transaction.
         decision: as the client made it.
         batches: what is published, in this order; also what earlier transactions of the name have left.
-        published: how many of them are published; 0 when there are none to publish.
+        published: how many of them are published, or cannot be any more; 0 when there are none to publish.
     """
 
     at: int = 0
@@ -214,7 +214,11 @@ class TransactionTable:
 
     # ---- changing ----------------------------------------------------------------------------------
 
-    def apply(self, entry: BatchStaged | TransactionDecided | PublicationBegun | TransactionsExpired, at: int) -> None:
+    def apply(
+        self,
+        entry: BatchStaged | TransactionDecided | PublicationBegun | PublicationSkipped | TransactionsExpired,
+        at: int,
+    ) -> None:
         """Take the effect of an entry in, which stands at a log position."""
         match entry:
             case BatchStaged():
@@ -224,6 +228,8 @@ class TransactionTable:
             case PublicationBegun(name):
                 self.publishing = name
                 self._changed.add(("publishing",))
+            case PublicationSkipped(name, _, count):
+                self._take_off(name, count, at)
             case TransactionsExpired(before_ms):
                 self._retain_open(lambda batch: batch.stored_ms >= before_ms)
 
@@ -258,16 +264,20 @@ class TransactionTable:
 
     def publish(self, at: int) -> None:
         """Take note that the next batch of the name in `publishing` is published, by the entry at a log position."""
-        ending = self._endings.get(self.publishing)
+        self._take_off(self.publishing, 1, at)
+
+    def _take_off(self, name: str, count: int, at: int) -> None:
+        """Take the next batches of a name off what waits to be published."""
+        ending = self._endings.get(name)
         if ending is None or ending.published == len(ending.batches):
             return
-        batch = ending.batches[ending.published]
-        self.count -= 1
-        self.size -= batch.size
-        ending.published += 1
-        self._changed.add(("ended", self.publishing))
+        batches = ending.batches[ending.published : ending.published + count]
+        self.count -= len(batches)
+        self.size -= sum(batch.size for batch in batches)
+        ending.published += len(batches)
+        self._changed.add(("ended", name))
         if ending.published == len(ending.batches):
-            self._note(self.publishing, ending, at)
+            self._note(name, ending, at)
 
     def forget_topic(self, topic_id: int, at: int) -> None:
         """Let go of all batches of a topic, which the entry at a log position deletes."""

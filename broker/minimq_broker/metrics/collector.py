@@ -92,6 +92,11 @@ class BrokerMetrics:
         staged = store.state.transactions
         yield gauge(f"{PREFIX}_staged_batches", "Batches of transactions that readers do not see yet.", staged.count)
         yield gauge(f"{PREFIX}_staged_bytes", "Bytes of these in the CommitLog.", staged.size)
+        yield counter(
+            f"{PREFIX}_staged_batches_lost_total",
+            "Batches of transactions that could not be read when they were to be published.",
+            store.figures.lost,
+        )
         yield gauge(
             f"{PREFIX}_store_failed", "1 when nothing is stored until the broker is restarted.", store.has_failed
         )

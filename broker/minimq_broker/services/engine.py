@@ -290,11 +290,10 @@ class Engine:
         return (await self._written(lambda done: FactJob(decide, done, alone, keeps_log))).fact
 
     async def publish(self, name: str) -> int:
-        """Publish some of what is decided of a transaction, and return how many batches; 0 when nothing is left.
+        """Publish some of what is decided of a transaction, and return how many batches wait no more; 0: none is left.
 
         Raises:
             StoreFull: the disk is nearly full.
-            CorruptEntry: a batch cannot be read.
             NotMaster, NotEnoughReplicas: this broker may not write now.
         """
         return (await self._written(lambda done: PublishJob(name, done))).published

@@ -14,6 +14,7 @@ class CommitFigures:
         seconds: from the first write of a transaction to the end of its sync.
         messages: in one transaction.
         sizes: bytes of entries in one transaction.
+        lost: batches of transactions that could not be published.
         saved_at: when the state was saved last, on the monotonic clock.
     """
 
@@ -21,6 +22,7 @@ class CommitFigures:
         self.seconds = Distribution(distribution.SECONDS)
         self.messages = Distribution(distribution.COUNTS)
         self.sizes = Distribution(distribution.BYTES)
+        self.lost = 0
         self.saved_at = now
 
     def committed(self, group: Group, seconds: float) -> None:
@@ -28,3 +30,4 @@ class CommitFigures:
         self.seconds.add(seconds)
         self.messages.add(sum(row.count for _, row in group.rows))
         self.sizes.add(sum(len(entry) for _, entry in group.entries))
+        self.lost += len(group.lost)

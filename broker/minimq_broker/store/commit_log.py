@@ -162,11 +162,14 @@ class CommitLog:
         return index >= 0 and (self.segments[index].begins_at(position) or position == self.end)
 
     def entry_at(self, position: int) -> bytes:
-        """Return the entry that begins at a log position. Raises `CorruptEntry` when none does."""
-        with closing(self.entries(position)) as entries:
-            at, entry = next(entries, (-1, memoryview(b"")))
-            if at == position:
-                return bytes(entry)
+        """Return the entry that begins at a log position. Raises `CorruptEntry` when none does that can be read."""
+        try:
+            with closing(self.entries(position)) as entries:
+                at, entry = next(entries, (-1, memoryview(b"")))
+                if at == position:
+                    return bytes(entry)
+        except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+            raise CorruptEntry(f"the entry at position {position} cannot be read: {error}") from error
         raise CorruptEntry(f"no entry begins at position {position} of the log, which begins at {self.start}")
 
     def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Set
 
-from minimq_broker.core.facts import Fact, PublicationBegun, Topic
+from minimq_broker.core.facts import Fact, PublicationBegun, PublicationSkipped, Topic
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.store.entry import Kind, batch_entry, fact_entry, opened, staged_batch, staged_entry
 from minimq_broker.store.jobs import AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
+from minimq_broker.store.lost_batch import LostBatch
 from minimq_broker.store.segment import Row, row_of
 from minimq_common.batch import Header, read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, QueueNotFound, StoreError
@@ -34,6 +35,7 @@ class Group:
 
     Attributes:
         early: the batches that may be acknowledged before the group is written.
+        lost: the staged batches that cannot be published, and why.
     """
 
     def __init__(self, state: State, end: int, now_ms: int, *, ahead: bool, refusal: MiniMQError | None = None) -> None:
@@ -49,6 +51,7 @@ class Group:
         self.rows: list[tuple[QueueKey, Row]] = []
         self.effects: list[tuple[Effect, int]] = []
         self.early: list[AppendJob] = []
+        self.lost: list[LostBatch] = []
 
     @property
     def grown(self) -> Set[QueueKey]:
@@ -142,15 +145,16 @@ class Group:
         job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
 
     def publish(self, job: PublishJob, entry_at: Callable[[int], bytes]) -> None:
-        """Write the next batches of a transaction to their queues.
+        """Write the next batches of a transaction to their queues, but for those that cannot be read any more.
+
+        These are skipped, or the rest, and all later transactions of the name, would wait for ever.
 
         Args:
             job: says which.
-            entry_at: returns the entry at a log position.
+            entry_at: returns the entry at a log position, or raises `CorruptEntry`.
 
         Raises:
             StoreFull: the disk is nearly full.
-            CorruptEntry: a staged batch cannot be read.
         """
         staged = self._state.transactions.next_to_publish(job.name, MAX_PUBLISHED_BYTES)
         if not staged:
@@ -158,11 +162,17 @@ class Group:
         if self._refusal is not None:
             raise copy.copy(self._refusal)
         topics = {topic.topic_id: topic for topic in self._state.topics.values()}  # a deleted one has nothing staged
-        batches = [(batch, staged_batch(entry_at(batch.position), batch.position)) for batch in staged]
         ending = self._state.transactions.ending(job.name)
         assert ending is not None  # it has something to publish
-        self._add(PublicationBegun(job.name, ending.number))
-        for batch, data in batches:
+        transaction = TransactionId(job.name, ending.number)
+        self._add(PublicationBegun(*transaction))
+        for batch in staged:
+            try:
+                data = staged_batch(entry_at(batch.position), batch.position)
+            except CorruptEntry as error:
+                self._add(PublicationSkipped(*transaction, 1))
+                self.lost.append(LostBatch(transaction, topics[batch.topic_id].name, batch, error.message))
+                continue
             # Queues may have been hidden since; a permission that was taken away does not matter.
             queue = QueueKey(batch.topic_id, batch.queue_id % topics[batch.topic_id].write_queues)
             place = self._put(queue, data, read_header(data), Kind.PUBLISHED)

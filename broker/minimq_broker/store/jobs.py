@@ -100,7 +100,7 @@ class ReplicaJob(Job):
 class PublishJob(Job):
     """Some of the batches that a transaction has left to publish, not more than one transaction of the writer takes.
 
-    Results: how many were published; none when there is nothing left.
+    Results: how many do not wait any more; none when there is nothing left.
     """
 
     name: str

@@ -35,6 +35,7 @@ from minimq_broker.store.jobs import (
     groups_of,
     keeps_log,
 )
+from minimq_broker.store.lost_batch import tell_lost
 from minimq_broker.store.recovery import truncate
 from minimq_broker.store.term_begin import term_begun
 from minimq_common.errors import (
@@ -319,6 +320,7 @@ class Writer:
             self._confirmation.cover({queue: self.state.end(queue) for queue in group.grown})
         for effect, position in group.effects:
             self.state.apply(effect, position)
+        tell_lost(group.lost)
         self.grown()
 
     def _refuse(self, jobs: list[AnyJob], reason: MiniMQError) -> None:

@@ -26,7 +26,6 @@ from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.inspect import inspect_directory
 from minimq_broker.store.jobs import FactJob, ReplicaJob, SendStatus, keeps_log
 from minimq_common.errors import (
-    CorruptEntry,
     InvalidArgument,
     NoPermission,
     QueueNotFound,
@@ -323,21 +322,66 @@ def test_staged_batches_are_as_old_as_others(store: OpenStore) -> None:
     assert store.store.log.active.newest_ms() == store.clock.now_ms
 
 
-def test_a_staged_batch_that_is_damaged_is_not_published(stores: Stores, tmp_path: Path) -> None:
-    store = stores.open()
+def test_a_staged_batch_that_is_damaged_is_skipped(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = stores.open("m", alone=False)
+    store.store.lead(1)
     store.create_topic("t")
-    store.stage("x", 0, "t", 0, numbered_batch(7, 0, b"spoilt body"))
-    store.decide("x", 0, {7: [0]})
+    for sequence, body in enumerate((b"first", b"spoilt body", b"last")):
+        store.stage("x", 0, "t", 0, numbered_batch(7, sequence, body))
+    store.decide("x", 0, {7: [0, 1, 2]})
+    damaged = list(store.state.transactions.next_to_publish("x", 1 << 20))[1]
+    slave = stores.open("s", alone=False)
+    slave.take_from(store)
     store.close()
     stores.damaged.add(store.path)
     [file] = (store.path / "commitlog").glob("*.mdb")
     file.write_bytes(file.read_bytes().replace(b"spoilt body", b"spoilt bode"))
     assert [finding for finding in check_directory(store.path).findings if "CRC-32C" in finding]
-    again = stores.open()
-    with pytest.raises(CorruptEntry, match="cannot be taken over"):
-        again.publish("x")
-    assert again.bodies("t", 0) == []
-    again.append("t", 0, b"others go on")
+
+    again = stores.open("m", alone=False)
+    again.store.lead(2)
+    assert again.publish("x") == [3]
+    assert again.bodies("t", 0) == [b"first", b"last"]
+    assert again.store.figures.lost == 1
+    [record] = [record for record in caplog.records if "of a transaction are lost" in record.getMessage()]
+    assert f"transaction=x number=0 topic=t queue=0 batches=1 bytes={damaged.size} position={damaged.position}" in (
+        record.getMessage()
+    )
+    slave.take_from(again)  # whose copy is whole: it does as the master does
+    slave.store.confirm(slave.store.end)
+    assert slave.bodies("t", 0) == [b"first", b"last"]
+    assert rows(slave.state) == rows(again.state)
+
+    again.stage("x", 1, "t", 0, numbered_batch(7, 3, b"next"))
+    again.decide("x", 1, {7: [3]})
+    assert again.publish("x") == [1]
+    again.store.confirm(again.store.end)
+    again.close()
+    last = stores.open("m", alone=False)
+    assert last.state.transactions.needed_from == NOTHING_NEEDED
+
+
+def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("t", queues=2)
+    staged_over_segments(store)
+    store.close()
+    for file in sorted((store.path / "commitlog").glob("*.mdb"))[:2]:
+        file.unlink()
+    again = stores.open(segment_bytes=SEGMENT_BYTES)
+    assert again.state.transactions.needed_from < again.store.log.start
+    assert not again.store.remove_first(NOTHING_NEEDED)
+    again.publish("x")
+    assert again.bodies("t", 0)[:2] == WANTED[:2]
+    assert 0 < again.store.figures.lost < 3
+    again.stage("x", 1, "t", 0, numbered_batch(7, 9, b"next"))
+    again.decide("x", 1, {7: [9]})
+    assert again.publish("x") == [1]
+    again.close()
+    last = stores.open(segment_bytes=SEGMENT_BYTES)
+    assert last.store.remove_first(NOTHING_NEEDED)
 
 
 # ---- At other replicas ------------------------------------------------------------------------------

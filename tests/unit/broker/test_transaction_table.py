@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from minimq_broker.core.facts import (
     Fact,
     PublicationBegun,
+    PublicationSkipped,
     StagedPart,
     TopicDeleted,
     TopicSet,
@@ -140,6 +141,7 @@ _actions = st.one_of(
     ),
     st.tuples(st.just("begin"), _names),
     st.tuples(st.just("publish"), st.integers(1, 4)),
+    st.tuples(st.just("skip"), _names, st.integers(1, 3)),
     st.tuples(st.just("expire"), st.integers(0, 400)),
     st.tuples(st.just("delete"), st.integers(0, 1)),
     st.tuples(st.just("save")),
@@ -210,7 +212,10 @@ class Brokers:
             case "expire", before_ms:
                 self.apply(TransactionsExpired(before_ms))
             case _:
-                getattr(self, kind)()
+                getattr(self, kind)(*what)
+
+    def skip(self, name: str, count: int) -> None:
+        self.apply(PublicationSkipped(name, 0, count))
 
     def check(self) -> None:
         expected = transaction_rows(self.states[0].transactions)
