@@ -17,6 +17,7 @@ from pyspark_minimq.arrow_batch import MOST_ROWS, cut, to_batch
 from pyspark_minimq.connections import records_sender
 from pyspark_minimq.destinations import Destination, Destinations
 from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.text_columns import refused
 from pyspark_minimq.write_options import WriteOptions
 
 #: Bytes of rows that wait, over all destinations, until there are enough for a batch.
@@ -90,14 +91,14 @@ class Outbox:
         self._gathered: dict[Destination, _Gathered] = {}
         self._size = 0
         #: In the order in which they were sent.
-        self._under_way: deque[Future[BatchReceipt]] = deque()
+        self._under_way: deque[tuple[Destination, Future[BatchReceipt]]] = deque()
         self._receipts: list[BatchReceipt] = []
 
     def add(self, destination: Destination, rows: pa.RecordBatch) -> None:
         """Take rows, at least one, and send what is enough for a batch.
 
         Raises:
-            MinimqSourceError: a row makes no message.
+            MinimqSourceError: a row makes no message, or one that a broker does not take.
             MiniMQError: a batch that was sent before is not acknowledged, or this one cannot be sent.
         """
         for part in cut(rows, self._options.batch_bytes):
@@ -119,7 +120,7 @@ class Outbox:
         """Send what is left and return the receipts of all batches in their order; raises as `add` does."""
         self._send_all()
         while self._under_way:
-            self._receipts.append(self._under_way.popleft().result())
+            self._take_receipt()
         return self._receipts
 
     def _send_all(self) -> None:
@@ -130,9 +131,22 @@ class Outbox:
         gathered = self._gathered.pop(destination)
         self._size -= gathered.size
         batch = to_batch(gathered.rows(), self._options.max_body_bytes, self._options.batch_compression)
-        self._under_way.append(self.sender.send(*destination, batch, transaction=self._transaction))
-        while self._under_way and self._under_way[0].done():  # so that a failure is known before all is sent
-            self._receipts.append(self._under_way.popleft().result())
+        sent = self.sender.send(*destination, batch, transaction=self._transaction)
+        self._under_way.append((destination, sent))
+        while self._under_way and self._under_way[0][1].done():  # so that a failure is known before all is sent
+            self._take_receipt()
+
+    def _take_receipt(self) -> None:
+        """Wait for the oldest batch."""
+        destination, sent = self._under_way.popleft()
+        try:
+            self._receipts.append(sent.result())
+        except errors.MessageTooLarge as error:  # its own limit is higher than that of the broker
+            raise refused(
+                "body",
+                f"is too large in a row for topic {destination.topic}: {error.message}; split it, or raise "
+                "--max-body-bytes of the brokers",
+            ) from None
 
 
 class _Gathered:
