@@ -26,6 +26,9 @@ WRITE_OPTIONS: Final = (
 
 _TABLE = OptionTable(WRITE_OPTIONS, "df.write", "df.writeStream")
 
+#: Between the name of an application and its topic, in the name of a transaction.
+_TOPIC_MARK: Final = "|"
+
 #: Spark hands on what is meant for itself as well.
 _OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
 
@@ -95,8 +98,12 @@ def _transaction(values: Values) -> Transaction | None:
         )
     if values.is_given("transactional") and not values.required("transactional", option_values.flag):
         raise MinimqSourceError("transactional is false: with txnAppId and txnVersion a write is a transaction")
+    if _TOPIC_MARK in app_id:
+        raise MinimqSourceError(f"txnAppId is {app_id!r}: write letters, digits, _ and -")
+    # An application that writes two topics gives the same number to both, as it does with two tables of Delta Lake.
+    topic = values.get("topic", lambda _, text: _TOPIC_MARK + text) or ""
     try:
-        return Transaction(f"spark-app-{app_id}", version)
+        return Transaction(f"spark-app-{app_id}{topic}", version)
     except MiniMQError as error:
         raise MinimqSourceError(f"txnAppId is {app_id!r} and txnVersion {version}: {error.message}") from None
 

@@ -108,8 +108,8 @@ def test_messages_of_two_queries_are_refused(there: Cluster) -> None:
 
 
 @pytest.fixture
-def app(new_name: Callable[[], str]) -> str:
-    return new_name()
+def app() -> str:
+    return f"app-{uuid.uuid4()}"
 
 
 def decide_at_one_broker(there: Cluster, message: Written) -> None:
@@ -135,8 +135,9 @@ def test_a_job_that_is_started_again_ends_what_it_had_begun(
     assert all(message.decided for message in messages)
     again.commit(messages)
     assert there.stored() == list(range(100))
-    assert f"transaction 'spark-app-{app}' number 7 was decided before" in caplog.text
-    assert there.staged(f"spark-app-{app}") == 0
+    name = again.transaction().name
+    assert f"transaction {name!r} number 7 was decided before" in caplog.text
+    assert there.staged(name) == 0
 
 
 def test_a_job_that_is_repeated_after_its_end_writes_nothing(
@@ -157,11 +158,23 @@ def test_a_job_that_is_repeated_after_its_end_writes_nothing(
 def test_what_an_attempt_has_staged_is_let_go_of_by_the_next(there: Cluster, app: str) -> None:
     first = there.batch(txnAppId=app, txnVersion="3")
     first.abort([stage(first, range(100)), None])
-    assert there.staged(f"spark-app-{app}") > 0
+    assert there.staged(first.transaction().name) > 0
     again = there.batch(txnAppId=app, txnVersion="3")
     again.commit([stage(again, range(100))])
     assert there.stored() == list(range(100))
-    assert there.staged(f"spark-app-{app}") == 0
+    assert there.staged(first.transaction().name) == 0
+
+
+def test_two_topics_of_one_application_are_both_written(
+    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], app: str
+) -> None:
+    for _ in range(2):
+        topic = new_name()
+        admin.create_topic(topic, queues=1)
+        there = Cluster(cluster, topic)
+        writer = there.batch(txnAppId=app, txnVersion="1")
+        writer.commit([stage(writer, range(10))])
+        assert there.stored() == list(range(10))
 
 
 def test_a_version_that_goes_back_is_refused(there: Cluster, app: str) -> None:

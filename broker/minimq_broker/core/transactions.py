@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -189,11 +190,11 @@ class TransactionTable:
         batches = (batch for stage in self._stages.copy().values() for batch in stage.batches.copy().values())
         return min((batch.position for batch in batches), default=NOTHING_NEEDED)
 
-    def next_to_publish(self, name: str, max_bytes: int) -> list[StagedBatch]:
-        """Return what is to be published next of a name, up to the batch that reaches a size."""
+    def next_to_publish(self, name: str, max_bytes: int, max_batches: int | None = None) -> list[StagedBatch]:
+        """Return what is to be published next of a name, up to a size, and not more than so many batches."""
         found: list[StagedBatch] = []
         ending = self._endings.get(name)
-        for batch in ending.waiting if ending else ():
+        for batch in islice(ending.waiting if ending else (), max_batches):
             found.append(batch)
             max_bytes -= batch.size
             if max_bytes <= 0:

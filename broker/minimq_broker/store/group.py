@@ -17,8 +17,10 @@ from minimq_common.batch import Header, read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, QueueNotFound, StoreError
 from minimq_common.model import Permission
 
-#: Published batches in one transaction of the writer, so that other jobs do not wait long for the disk.
+#: Published batches in one transaction of the writer, by bytes and by number (small ones cost time rather than disk), so
+#: that other jobs do not wait long for it.
 MAX_PUBLISHED_BYTES = 16 << 20
+MAX_PUBLISHED = 500
 
 
 class Group:
@@ -156,7 +158,7 @@ class Group:
         Raises:
             StoreFull: the disk is nearly full.
         """
-        staged = self._state.transactions.next_to_publish(job.name, MAX_PUBLISHED_BYTES)
+        staged = self._state.transactions.next_to_publish(job.name, MAX_PUBLISHED_BYTES, MAX_PUBLISHED)
         if not staged:
             return
         if self._refusal is not None:

@@ -155,10 +155,11 @@ def test_staged_batches_are_synced_before_they_are_acknowledged(stores: Stores) 
     assert store.state.transactions.find(TransactionId("x", 0), 7, 1) is not None  # applied, so it is on disk
 
 
+@pytest.mark.parametrize(("bound", "value"), [("MAX_PUBLISHED_BYTES", 2 * len(LARGE)), ("MAX_PUBLISHED", 2)])
 def test_a_large_transaction_is_published_in_parts_between_others(
-    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
 ) -> None:
-    monkeypatch.setattr(group, "MAX_PUBLISHED_BYTES", 2 * len(LARGE))
+    monkeypatch.setattr(group, bound, value)
     for sequence in range(5):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, LARGE))
     store.decide("x", 0, {7: range(5)})

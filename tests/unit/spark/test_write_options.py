@@ -102,6 +102,11 @@ def test_a_name_and_a_number_make_a_transaction(more: dict[str, str]) -> None:
     assert options.transaction == Transaction("spark-app-nightly-orders", 0)
 
 
+def test_a_transaction_belongs_to_its_topic() -> None:
+    options = parse_write_options({"txnAppId": "a", "txnVersion": "7", "topic": "orders"}, Mode.BATCH)
+    assert options.transaction == Transaction("spark-app-a|orders", 7)
+
+
 def test_what_is_meant_for_spark_is_let_through() -> None:
     for mode in Mode:
         given = {"path": "p", "checkpointLocation": "c", "queryName": "q"}
@@ -121,6 +126,8 @@ def test_what_is_meant_for_spark_is_let_through() -> None:
         ({"txnVersion": "7"}, "txnVersion is given without txnAppId: "),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1': write a whole number, 0 or above"),
         ({"txnAppId": "a", "txnVersion": str(1 << 63)}, "txnAppId is 'a' and txnVersion 9223372036854775808: the num"),
+        ({"txnAppId": "a|b", "txnVersion": "1"}, "txnAppId is 'a|b': write letters, digits, _ and -"),
+        ({"txnAppId": "a", "txnVersion": "1", "topic": "t" * 120}, "txnAppId is 'a' and txnVersion 1: the transaction"),
         ({"txnAppId": "a b", "txnVersion": "1"}, "txnAppId is 'a b' and txnVersion 1: illegal transaction name "),
         ({"txnAppId": "a", "txnVersion": "1", "transactional": "false"}, "transactional is false: with txnAppId and "),
         ({"sendTimeout": "soon"}, "sendTimeout is 'soon': write a time such as"),
