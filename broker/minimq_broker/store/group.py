@@ -17,7 +17,7 @@ from minimq_common.batch import Header, read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, QueueNotFound, StoreError
 from minimq_common.model import Permission
 
-#: Published batches in one transaction of the writer, by bytes and by number (small ones cost time rather than disk), so
+#: Published batches in one transaction of the writer, by bytes and by number (small ones cost time, not disk), so
 #: that other jobs do not wait long for it.
 MAX_PUBLISHED_BYTES = 16 << 20
 MAX_PUBLISHED = 500
