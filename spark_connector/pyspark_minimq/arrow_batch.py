@@ -6,7 +6,7 @@ or as much of it as belongs to the rows. It is copied once, when the batch is pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final
 
@@ -24,7 +24,7 @@ from minimq.connectors import (
     tag_section,
 )
 from pyspark_minimq.sections import fixed_section, variable_sections
-from pyspark_minimq.text_columns import checked_text, refused, with_small_offsets
+from pyspark_minimq.text_columns import checked_text, refused, shown, with_small_offsets
 
 #: Most rows in one batch.
 MOST_ROWS: Final = 1 << 16
@@ -93,14 +93,12 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
     if column.null_count == len(column):
         return [0]
     encoded = checked_text("tag", column.fill_null("")).dictionary_encode()
+    _refuse_nul("tag", encoded.dictionary)
     order = pc.sort_indices(encoded.dictionary)
     tags = encoded.dictionary.take(order).to_pylist()
     if tags == [""]:
         return [0]
-    try:
-        sections[Section.TAG_DICTIONARY], hashes = tag_section(tags)
-    except MiniMQError as error:
-        raise refused("tag", f"cannot be written: {error.message}") from None
+    sections[Section.TAG_DICTIONARY], hashes = tag_section(tags)  # never too many: there are not more than rows
     if len(tags) > 1:
         places = pc.sort_indices(order)  # of each tag in the sorted dictionary
         codes = places.take(encoded.indices).cast(pa.uint8() if len(tags) <= 1 << 8 else pa.uint16())
@@ -114,7 +112,10 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
         column = column.cast(_KEYS)
         keys = column.flatten()
         if keys.null_count:
-            raise refused("keys", "has a key that is null: take it out with array_compact")
+            rest = next(row.as_py() for row in column if row.is_valid and row.values.null_count)
+            raise refused(
+                "keys", f"has a key that is null in a row, in {_listed(rest)}: take it out with array_compact"
+            )
         if len(keys) == 0:
             return
         _refuse_nul("keys", checked_text("keys", keys))
@@ -127,7 +128,9 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
     joined = with_small_offsets(joined.fill_null("") if joined.null_count else joined)
     if pc.max(pc.binary_length(joined)).as_py() == 0:
         return
-    _check_metadata("keys", int(pc.max(pc.binary_length(joined)).as_py()), joined)
+    if pc.max(pc.binary_length(joined)).as_py() > MAX_METADATA:  # otherwise there are not too many characters either
+        characters = pc.utf8_length(joined)
+        _limit("keys", characters, lambda row: joined[row].as_py().replace(SEPARATOR, ", "))
     sections[Section.KEY_OFFSETS], sections[Section.KEYS] = variable_sections(joined)
 
 
@@ -141,38 +144,52 @@ def _properties(sections: list[bytes], column: pa.Array) -> None:
     names = checked_text("properties", column.keys.slice(first, last - first))
     values = column.items.slice(first, last - first)
     if values.null_count:
-        raise refused("properties", "has a value that is null: take it out with map_filter")
+        empty = shown(names[values.is_null().index(True).as_py()].as_py())
+        raise refused("properties", f"has a value that is null in a row, of {empty}: take it out with map_filter")
     values = checked_text("properties", values)
     offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
     sections[Section.PROPERTY_OFFSETS] = fixed_section(offsets)
     sections[Section.NAME_OFFSETS], sections[Section.NAMES] = variable_sections(names)
     sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = variable_sections(values)
     # There are never more characters than bytes, so that they need not be counted where bytes are few.
-    if _largest_sum(offsets, pc.add(pc.binary_length(names), pc.binary_length(values))) > MAX_METADATA:
-        characters = _largest_sum(offsets, pc.add(pc.utf8_length(names), pc.utf8_length(values)))
-        _limit("properties", characters)
+    if pc.max(_sums(offsets, pc.add(pc.binary_length(names), pc.binary_length(values)))).as_py() > MAX_METADATA:
+        characters = _sums(offsets, pc.add(pc.utf8_length(names), pc.utf8_length(values)))
+        _limit("properties", characters, lambda row: _text_of_properties(names, values, offsets[row : row + 2]))
 
 
-def _check_metadata(column: str, largest_bytes: int, texts: pa.Array) -> None:
-    if largest_bytes > MAX_METADATA:  # otherwise there are not too many characters either
-        _limit(column, pc.max(pc.utf8_length(texts)).as_py())
-
-
-def _limit(column: str, characters: int) -> None:
+def _limit(column: str, characters: pa.Array, text_of: Callable[[int], str]) -> None:
+    """Refuse the longest value of a column if it is too long."""
+    longest = pc.max(characters)
     try:
-        check_metadata(characters, column)
+        check_metadata(longest.as_py(), column)
     except MiniMQError as error:
-        raise refused(column, f"cannot be written: {error.message}") from None
+        text = shown(text_of(characters.index(longest).as_py()))
+        raise refused(column, f"is {text} in a row and cannot be written: {error.message}") from None
 
 
-def _largest_sum(offsets: pa.Array, lengths: pa.Array) -> int:
-    """Return the largest sum of lengths between two neighbouring offsets."""
+def _sums(offsets: pa.Array, lengths: pa.Array) -> pa.Array:
+    """Return the sum of the lengths between each two neighbouring offsets."""
     ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))])
     bounds = ends.take(offsets)
-    return int(pc.max(pc.subtract(bounds[1:], bounds[:-1])).as_py())
+    return pc.subtract(bounds[1:], bounds[:-1])
+
+
+def _text_of_properties(names: pa.Array, values: pa.Array, bounds: pa.Array) -> str:
+    first, last = bounds.to_pylist()
+    return ", ".join(f"{names[place]}: {values[place]}" for place in range(first, last))
 
 
 def _refuse_nul(column: str, texts: pa.Array) -> None:
+    """Refuse what has the character that stands between keys, and between tags; a null may hide one."""
     _, content = variable_sections(texts)
     if _NUL in bytes(content):
-        raise refused(column, "has a NUL character in a row: replace it")
+        for text in texts.to_pylist():
+            if text is not None and SEPARATOR in text:
+                raise refused(
+                    column,
+                    f"has a NUL character in a row, in {shown(text)}: take it out, as replace(..., char(0), '') does",
+                )
+
+
+def _listed(keys: list[str | None]) -> str:
+    return shown(", ".join("null" if key is None else key for key in keys))

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq import MessageQueue
+from minimq import MessageQueue, errors
 from pyspark_minimq.arrow_hash import key_hashes
 from pyspark_minimq.errors import MinimqSourceError
-from pyspark_minimq.text_columns import checked_text
+from pyspark_minimq.text_columns import checked_text, refused
 
 #: Returns the queues of a topic over which rows are spread, sorted.
 Queues = Callable[[str], Sequence[MessageQueue]]
@@ -34,12 +34,14 @@ class Destinations:
 
     Args:
         topic: of all rows; None when a column says it.
-        queues: looks queues up. Asked only for rows that have a key or the number of a queue.
+        queues: looks queues up. Asked once for each topic, and for rows that have a key or the number of a queue.
     """
 
     def __init__(self, topic: str | None, queues: Queues) -> None:
         self._topic = topic
         self._queues = queues
+        #: Topics that can be written.
+        self._looked_up: set[str] = set()
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[Destination, pa.RecordBatch]]:
         """Yield the rows of a batch, which has at least one, by destination, without the columns that say it.
@@ -68,6 +70,7 @@ class Destinations:
     def _by_queue(
         self, topic: str, content: pa.RecordBatch, where: dict[str, pa.Array]
     ) -> Iterator[tuple[Destination, pa.RecordBatch]]:
+        self._look_up(topic)
         if all(column.null_count == len(column) for column in where.values()):
             yield Destination(topic, None), content
             return
@@ -85,6 +88,19 @@ class Destinations:
                 chosen.insert(0, _named(where["broker_name"], where["queue_id"], topic, queues))
         for code, rows in _grouped(pc.coalesce(*chosen, pa.scalar(-1, pa.int32()))):
             yield Destination(topic, queues[code] if code >= 0 else None), _taken(content, rows)
+
+    def _look_up(self, topic: str) -> None:
+        """See to it that there is a topic, before its rows wait for more, and say who has named it if it cannot be."""
+        if topic in self._looked_up:
+            return
+        try:
+            self._queues(topic)
+        except errors.InvalidArgument as error:
+            reason = error.message.splitlines()[0]
+            if self._topic is None:
+                raise refused("topic", f"names no topic in a row: {reason}") from None
+            raise MinimqSourceError(f"option 'topic' names no topic: {reason}") from None
+        self._looked_up.add(topic)
 
 
 def _numbered(ids: pa.Array, count: int) -> pa.Array:

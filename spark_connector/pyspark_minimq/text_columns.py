@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 
 from pyspark_minimq.errors import MinimqSourceError
+
+#: Characters of a value that are shown of it.
+_SHOWN: Final = 40
 
 
 def checked_text(name: str, column: pa.Array) -> pa.Array:
@@ -16,7 +21,8 @@ def checked_text(name: str, column: pa.Array) -> pa.Array:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        raise refused(name, "is no text in UTF-8 in a row: repair it with make_valid_utf8") from None
+        wrong = shown(_first_wrong(column))
+        raise refused(name, f"is no text in UTF-8 in a row, but {wrong}: repair it with make_valid_utf8") from None
     return with_small_offsets(column)
 
 
@@ -25,6 +31,22 @@ def with_small_offsets(column: pa.Array) -> pa.Array:
     if pa.types.is_large_string(column.type):
         return column.cast(pa.string())
     return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
+
+
+def shown(value: str | bytes) -> str:
+    """Return a value as it stands in an error: in one line, and not all of it when it is long."""
+    return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
+
+
+def _first_wrong(column: pa.Array) -> bytes:
+    """Return the first value that is not UTF-8."""
+    for value in column:
+        if value.is_valid:
+            try:
+                value.as_py()
+            except UnicodeDecodeError as error:
+                return error.object
+    return b""
 
 
 def refused(column: str, reason: str) -> MinimqSourceError:

@@ -1,0 +1,214 @@
+"""A row makes a message exactly when a producer would take that message, and is refused by column, value and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from minimq import Message, MessageQueue, errors
+from minimq_common.batch import RecordBatch
+from minimq_common.batch_builder import encode
+from minimq_common.batch_columns import MAX_METADATA
+from minimq_common.names import check_topic
+from pyspark_minimq.arrow_batch import to_batch
+from pyspark_minimq.destinations import Destinations
+from pyspark_minimq.errors import MinimqSourceError
+
+MOST_BYTES = 1000
+LONG = "x" * (MAX_METADATA + 1)
+WIDE = "😀" * MAX_METADATA
+SURROGATE = "a\ud800"
+
+Raw = str | bytes | None
+
+
+class Row(NamedTuple):
+    """What a message and a row are made of."""
+
+    body: bytes | None = b"x"
+    tag: str | None = None
+    keys: Sequence[str | None] = ()
+    properties: Sequence[tuple[str, str | None]] = ()
+    topic: str = "orders"
+
+
+PLAIN = Row()
+
+TAKEN = [
+    PLAIN,
+    Row(body=b"\0"),
+    Row(body=b"x" * MOST_BYTES),
+    Row(tag=""),
+    Row(tag=" a || b * \n"),
+    Row(tag=LONG),
+    Row(tag="tüg"),
+    Row(keys=[""]),
+    Row(keys=["", ""]),
+    Row(keys=["a b", "c\n", "", "ö"]),
+    Row(keys=[LONG[1:]]),
+    Row(keys=[WIDE]),
+    Row(keys=["k"] * (MAX_METADATA // 2 + 1)),
+    Row(properties=[("", "")]),
+    Row(properties=[("__TAG__", "KEYS"), ("a\0b", "c\0\n")]),
+    Row(properties=[("x", LONG[2:])]),
+    Row(properties=[("", WIDE)]),
+    Row(properties=[(str(number), "") for number in range(6000)]),
+    Row(topic="%RETRY%group|A_b-1"),
+    Row(topic="t" * 127),
+]
+
+#: What is refused, and the text for it.
+REFUSED = [
+    (Row(body=b""), "column 'body' is empty in a row: filter it out, or give it at least one byte"),
+    (Row(body=None), "column 'body' is null in a row: filter it out, or give it at least one byte"),
+    (
+        Row(body=b"x" * (MOST_BYTES + 1)),
+        "column 'body' has 1001 bytes in a row, the limit is 1000: split it, or raise maxBodyBytes, and "
+        "--max-body-bytes of the brokers",
+    ),
+    (
+        Row(tag="a\0b"),
+        "column 'tag' has a NUL character in a row, in 'a\\x00b': take it out, as replace(..., char(0), '') does",
+    ),
+    (
+        Row(tag="\0" + LONG),
+        f"column 'tag' has a NUL character in a row, in '\\x00{'x' * 39}'...: take it out, as replace(..., char(0), "
+        "'') does",
+    ),
+    (Row(tag=SURROGATE), "column 'tag' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': repair it with "),
+    (Row(keys=["a", "b\0"]), "column 'keys' has a NUL character in a row, in 'b\\x00': take it out, as replace("),
+    (Row(keys=[SURROGATE]), "column 'keys' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': repair it with "),
+    (
+        Row(keys=["a\n", None]),
+        "column 'keys' has a key that is null in a row, in 'a\\n, null': take it out with array_compact",
+    ),
+    (
+        Row(keys=[LONG]),
+        f"column 'keys' is '{'x' * 40}'... in a row and cannot be written: the keys of a message have 32768 "
+        "characters, the limit is 32767: put it into the body",
+    ),
+    (
+        Row(keys=["k"] * (MAX_METADATA // 2 + 2)),
+        "column 'keys' is 'k, k, k, k, k, k, k, k, k, k, k, k, k, k'... in a row and cannot be written: the keys ",
+    ),
+    (Row(keys=[WIDE, ""]), f"column 'keys' is '{WIDE[:40]}'... in a row and cannot be written: the keys of a message "),
+    (
+        Row(properties=[("a", "1"), ("x", LONG)]),
+        f"column 'properties' is 'a: 1, x: {'x' * 31}'... in a row and cannot be written: the properties of a message "
+        "have 32771 characters, the limit is 32767: put it into the body",
+    ),
+    (
+        Row(properties=[("a", "1"), ("b\n", None)]),
+        "column 'properties' has a value that is null in a row, of 'b\\n': take it out with map_filter",
+    ),
+    (Row(properties=[(SURROGATE, "")]), "column 'properties' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': "),
+    (Row(properties=[("a", SURROGATE)]), "column 'properties' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': "),
+    (Row(topic=""), "column 'topic' names no topic in a row: the topic name is empty"),
+    (
+        Row(topic="a b"),
+        "column 'topic' names no topic in a row: illegal topic name 'a b': letters, digits and the characters _ - % | "
+        "are allowed",
+    ),
+    (Row(topic="a\n"), "column 'topic' names no topic in a row: illegal topic name 'a\\n': letters, digits "),
+    (
+        Row(topic="t" * 128),
+        f"column 'topic' names no topic in a row: the topic name has 128 characters, the limit is 127: {'t' * 40}...",
+    ),
+    (Row(topic="orders.eu"), "column 'topic' names no topic in a row: illegal topic name 'orders.eu': letters, "),
+]
+
+
+def queues(topic: str) -> list[MessageQueue]:
+    """Return the queues of a topic, whose name is checked as by the client."""
+    return [MessageQueue(check_topic(topic), "broker-a", 0)]
+
+
+def as_message(rows: Sequence[Row]) -> bytes:
+    """Return what a producer makes of rows, as messages."""
+    sent = []
+    for row in rows:
+        message = Message(row.topic, row.body, row.tag, row.keys, dict(row.properties))  # type: ignore[arg-type]
+        check_topic(message.topic)
+        sent.append(message)
+    return encode(sent, 0, 0, 0, MOST_BYTES)
+
+
+def texts(values: Sequence[Raw]) -> pa.Array:
+    """Return text as Spark hands it on, which need not be UTF-8."""
+    raw = [value.encode(errors="surrogatepass") if isinstance(value, str) else value for value in values]
+    return pa.array(raw, pa.binary()).view(pa.string())
+
+
+def as_row(rows: Sequence[Row]) -> bytes:
+    """Return what the sink makes of rows that go to one topic."""
+    key_ends, property_ends = [0], [0]
+    for row in rows:
+        key_ends.append(key_ends[-1] + len(row.keys))
+        property_ends.append(property_ends[-1] + len(row.properties))
+    entries = [entry for row in rows for entry in row.properties]
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "topic": texts([row.topic for row in rows]),
+            "body": pa.array([row.body for row in rows], pa.binary()),
+            "tag": texts([row.tag for row in rows]),
+            "keys": pa.ListArray.from_arrays(
+                pa.array(key_ends, pa.int32()), texts([key for row in rows for key in row.keys])
+            ),
+            "properties": pa.MapArray.from_arrays(
+                pa.array(property_ends, pa.int32()),
+                texts([name for name, _ in entries]),
+                texts([value for _, value in entries]),
+            ),
+        }
+    )
+    [(_, content)] = Destinations(None, queues).split(batch)
+    return to_batch(content, MOST_BYTES).build(0, 0, 0)
+
+
+def read(batch: bytes) -> list[tuple[bytes, str | None, tuple[str, ...], dict[str, str]]]:
+    opened = RecordBatch(batch)
+    return [
+        (body, tag, tuple(opened.keys(index)), dict(opened.properties(index)))
+        for index, (body, tag) in enumerate(zip(opened.bodies(), opened.tags(), strict=True))
+    ]
+
+
+@pytest.mark.parametrize("row", TAKEN, ids=range(len(TAKEN)))
+def test_what_a_producer_takes_is_taken_and_read_back_equal(row: Row) -> None:
+    plain = PLAIN._replace(topic=row.topic)
+    for rows in ([row], [plain, row, plain]):
+        assert read(as_row(rows)) == read(as_message(rows))
+
+
+@pytest.mark.parametrize(("row", "text"), REFUSED, ids=range(len(REFUSED)))
+def test_what_a_producer_refuses_is_refused(row: Row, text: str) -> None:
+    plain = PLAIN._replace(topic=row.topic)
+    for rows in ([row], [plain, row, plain]):
+        with pytest.raises((errors.InvalidArgument, errors.MessageTooLarge)):
+            as_message(rows)
+        with pytest.raises(MinimqSourceError) as caught:
+            as_row(rows)
+        assert str(caught.value).startswith(text)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 250
+
+
+def test_a_topic_in_the_options_that_can_be_none() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"]})
+    with pytest.raises(MinimqSourceError, match=r"^option 'topic' names no topic: illegal topic name 'orders\.eu': "):
+        list(Destinations("orders.eu", queues).split(batch))
+
+
+def test_a_null_may_hide_what_would_be_refused() -> None:
+    hidden = pa.Array.from_buffers(
+        pa.string(), 2, [pa.py_buffer(b"\x02"), pa.py_buffer(pa.array([0, 2, 3], pa.int32()).buffers()[1]),
+                         pa.py_buffer(b"a\0b")],
+    )  # fmt: skip
+    assert hidden.to_pylist() == [None, "b"]
+    for name in ("tag", "keys"):
+        batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], name: hidden})
+        opened = RecordBatch(to_batch(batch, MOST_BYTES).build(0, 0, 0))
+        assert (opened.tags() == [None, "b"]) if name == "tag" else (opened.keys(0) == () and opened.keys(1) == ("b",))
