@@ -344,8 +344,9 @@ def test_the_next_master_commits_what_the_last_one_has_staged(tmp_path: Path, na
             parts = stage(sender, "t", transaction, b"0")
             last = wait_for_master(cluster)
             last.kill()
+            wait_for_master(cluster, last)
+            last.start()  # as a batch does, a decision needs a slave
             ends.commit(transaction, ["t"], parts)
-            last.start()  # the next batch needs a slave
             later = Transaction(name, 1)
             ends.commit(later, ["t"], stage(sender, "t", later, b"1"))
         assert bodies_in(cluster, "t") == [("broker-a", queue, body) for queue in (0, 1) for body in (b"0", b"1")]

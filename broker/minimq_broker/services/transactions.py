@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from minimq_broker.core.facts import Fact, StagedPart, TransactionDecided, TransactionsExpired
 from minimq_broker.core.state import State
@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 #: How often it is looked for batches that are staged for too long, in seconds; with a short expiry more often.
 _EXPIRE_S = 10.0
+#: Stands for all names in a complaint; no legal name, like the next.
+_ALL = "(all)"
+#: Stands for the other things that are done.
+_OTHER = "(none)"
 
 
 def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
@@ -57,7 +61,7 @@ class TransactionService:
         self._expire_at = 0.0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        #: Why a name could not be published, so that it is said once.
+        #: Codes of the errors because of which names could not be published, so that it is said once.
         self._complaints: dict[str, str] = {}
 
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
@@ -80,8 +84,9 @@ class TransactionService:
             self._check_staged(wanted, state)
             return wanted
 
+        self._engine.check(to_sender=True)  # nothing is decided that could not be published
         await self._engine.record(decide, keeps_log=True)
-        while await self._engine.publish(wanted.name):
+        while await self._publish_next(wanted.name):  # with enough replicas also when there is nothing: they have all
             pass
         return broker_pb2.CommitTransactionResponse(decision=broker_pb2.Decision.FromString(stands))
 
@@ -151,7 +156,7 @@ class TransactionService:
             except (SystemBusy, NotMaster) as error:
                 log.debug("transactions: not now reason=%s", error)
             except MiniMQError as error:
-                self._complain("", error)
+                self._complain(_OTHER, error)
             except Exception:  # it has to go on: what is decided must be published
                 log.exception("transactions: failed, will try again")
             try:
@@ -165,23 +170,37 @@ class TransactionService:
         store = self._engine.store
         if not store.leads:
             return
-        for name in store.state.transactions.unpublished:
-            try:
-                await self._publish(name)
-            except (StoreFull, NotEnoughReplicas, StoreError) as error:
-                self._complain(name, error)
+        await self._publish_all(store.state.transactions.unpublished)
         now = time.monotonic()
         if now >= self._expire_at:
             self._expire_at = now + min(_EXPIRE_S, self._expiry_s / 2)
             await self._expire()
+            self._complaints.pop(_OTHER, None)
+
+    async def _publish_all(self, names: Collection[str]) -> None:
+        for name in self._complaints.keys() - names - {_ALL, _OTHER}:
+            del self._complaints[name]
+        for name in names:
+            try:
+                await self._publish(name)
+            except StoreError as error:
+                self._complain(name, error)
+            except (StoreFull, NotEnoughReplicas) as error:  # the others would hear the same
+                self._complain(_ALL, error)
+                return
+        self._complaints.pop(_ALL, None)
 
     async def _publish(self, name: str) -> None:
         published = 0
-        while more := await self._engine.publish(name):
+        while more := await self._publish_next(name):
             published += more
         if published:
-            self._complaints.pop(name, None)
             log.info("transactions: published name=%s batches=%d", name, published)
+
+    async def _publish_next(self, name: str) -> int:
+        """Publish as `Engine.publish` does, where a new batch would be taken: too few replicas are too few for this."""
+        self._engine.check(to_sender=True)
+        return await self._engine.publish(name)
 
     async def _expire(self) -> None:
         before_ms = self._clock_ms() - int(self._expiry_s * 1000)
@@ -193,6 +212,6 @@ class TransactionService:
             log.warning("transactions: let go of what nobody has decided on within seconds=%g", self._expiry_s)
 
     def _complain(self, what: str, error: MiniMQError) -> None:
-        if self._complaints.get(what) != error.message:
-            self._complaints[what] = error.message
+        if self._complaints.get(what) != error.code:  # a text may say how full the disk is at the moment
+            self._complaints[what] = error.code
             log.warning("transactions: not now, will try again name=%s error=%s", what, error.message)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.transactions import TransactionService
 from minimq_broker.store.jobs import AppendJob
 from minimq_common import batch
-from minimq_common.errors import StoreFull
+from minimq_common.errors import NotEnoughReplicas, StoreFull
 from minimq_proto.v1 import broker_pb2
 from support.raw_transactions import decision
 from support.replica_engine import make_topic, with_engine
@@ -22,10 +24,10 @@ from support.stores import PATIENCE_S, numbered_batch
 from support.waiting import wait_until
 
 
-async def stage(engine: Engine, number: int, sequence: int) -> None:
+async def stage(engine: Engine, number: int, sequence: int, name: str = "x") -> None:
     data = numbered_batch(7, sequence)
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
-    transaction = TransactionId("x", number)
+    transaction = TransactionId(name, number)
     await engine.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait, transaction))
     job = await answer.get()
     assert job.error is None
@@ -41,10 +43,11 @@ async def stage_and_decide(engine: Engine) -> QueueKey:
     return queue
 
 
-async def until_published(engine: Engine, queue: QueueKey) -> None:
-    await engine.arrival(queue, 1, 20.0)
+async def until_published(engine: Engine, queue: QueueKey, messages: int = 2) -> None:
+    while (end := engine.store.bounds(queue)[1]) < messages:
+        await engine.arrival(queue, end, PATIENCE_S)
     assert engine.state.transactions.unpublished == {}
-    assert engine.store.bounds(queue) == (0, 2)
+    assert engine.store.bounds(queue) == (0, messages)
 
 
 def test_what_is_decided_is_published_by_whoever_leads_next(tmp_path: Path) -> None:
@@ -81,32 +84,109 @@ def test_a_start_goes_on_with_it(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once, whatever waits, and again when it is so again."""
+
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         queue = await stage_and_decide(engine)
-        asked = asyncio.Event()
+        await stage(engine, 0, 2, "y")
+        await engine.record(lambda _: TransactionDecided("y", 0, b"", (StagedPart(7, (2,)),)))
         loop = asyncio.get_running_loop()
+        texts = (f"no space is left for this test, {number} bytes" for number in itertools.count())
+        service = TransactionService(engine, "broker-a", 60.0)
 
-        def refusal() -> StoreFull:
-            loop.call_soon_threadsafe(asked.set)
-            return StoreFull("no space is left for this test")
+        async def refuse() -> None:
+            asked: asyncio.Queue[None] = asyncio.Queue()
 
-        engine.store._writer.refusal = refusal
+            def refusal() -> StoreFull:
+                loop.call_soon_threadsafe(asked.put_nowait, None)
+                return StoreFull(next(texts))
+
+            engine.store._writer.refusal = refusal
+            service.look()
+            for _ in range(4):  # once is the look for what expires
+                await asked.get()
+                service.look()
+
+        service.start()
+        await refuse()
+        assert engine.store.bounds(queue) == (0, 0)
+        assert len(complaints()) == 1
+        engine.store._writer.refusal = lambda: None
+        service.look()
+        await until_published(engine, queue, 3)
+        await stage(engine, 1, 3)
+        await engine.record(lambda _: TransactionDecided("x", 1, b"", (StagedPart(7, (3,)),)))
+        await refuse()
+        assert engine.store.bounds(queue) == (0, 3)
+        await service.stop()
+
+    def complaints() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if "no space is left for this test" in record.getMessage()]
+
+    with_engine(tmp_path, test)
+    assert len(complaints()) == 2
+
+
+def test_it_waits_for_enough_replicas_as_a_batch_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        queue = await stage_and_decide(engine)
+        await stage(engine, 1, 2)
+        asked: asyncio.Queue[None] = asyncio.Queue()
+
+        def refusal(*, to_sender: bool) -> NotEnoughReplicas | None:
+            if not to_sender:
+                return None
+            asked.put_nowait(None)
+            return NotEnoughReplicas("too few for this test")
+
+        engine.refusal = refusal
         service = TransactionService(engine, "broker-a", 60.0)
         service.start()
-        for _ in range(4):  # once is the look for what expires
-            await asked.wait()
-            asked.clear()
+        for _ in range(3):
+            await asked.get()
             service.look()
+        for number in (0, 1):
+            wanted = decision(number, {"broker-a": {7: [2]}})
+            with pytest.raises(NotEnoughReplicas):
+                await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
+        assert engine.state.transactions.endings() == [("x", 0, 2)]
         assert engine.store.bounds(queue) == (0, 0)
-        engine.store._writer.refusal = lambda: None
+        engine.refusal = lambda *, to_sender: None
         service.look()
         await until_published(engine, queue)
         await service.stop()
 
     with_engine(tmp_path, test)
-    complaints = [record for record in caplog.records if "no space is left for this test" in record.getMessage()]
-    assert len(complaints) == 1
+    assert len([record for record in caplog.records if "too few for this test" in record.getMessage()]) == 1
+
+
+def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> None:
+    """Those that are left when it is written may be too few, though all of them have it."""
+
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        queue = await make_topic(engine)
+        await stage(engine, 0, 0)
+
+        def refusal(*, to_sender: bool) -> NotEnoughReplicas | None:
+            is_decided = engine.state.transactions.ending("x") is not None
+            return NotEnoughReplicas("too few for this test") if is_decided and to_sender else None
+
+        engine.refusal = refusal
+        service = TransactionService(engine, "broker-a", 60.0)
+        wanted = decision(0, {"broker-a": {7: [0]}})
+        request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
+        with pytest.raises(NotEnoughReplicas):
+            await service.commit(request)
+        assert engine.state.transactions.endings() == [("x", 0, 1)]
+        assert engine.store.bounds(queue) == (0, 0)
+        engine.refusal = lambda *, to_sender: None
+        assert (await service.commit(request)).decision == wanted
+        assert engine.store.bounds(queue) == (0, 1)
+
+    with_engine(tmp_path, test)
 
 
 def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
