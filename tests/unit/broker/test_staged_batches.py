@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from minimq_broker.core.facts import (
@@ -25,6 +26,7 @@ from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.inspect import inspect_directory
 from minimq_broker.store.jobs import FactJob, ReplicaJob, SendStatus, keeps_log
+from minimq_broker.store.segment import Segment
 from minimq_common.errors import (
     InvalidArgument,
     NoPermission,
@@ -105,6 +107,27 @@ def test_a_batch_is_staged_once(store: OpenStore) -> None:
     store.create_topic("u")
     with pytest.raises(InvalidArgument, match="stored in another topic already, not in 'u'"):
         store.stage("x", 0, "u", 0, data)
+
+
+def test_a_full_disk_refuses_what_is_new_and_answers_what_is_staged(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
+    put = Segment.put
+
+    def fail(*_: object) -> None:
+        raise lmdb.DiskError("no space")
+
+    monkeypatch.setattr(Segment, "put", fail)
+    go_on = threading.Event()
+    held = store.submit_fact(lambda _: go_on.wait(PATIENCE_S) and None)  # so that the next three are one group
+    sent = [store.submit("t", 0, numbered_batch(7, sequence), TransactionId("x", 0)) for sequence in (1, 0, 1)]
+    go_on.set()
+    held.result(PATIENCE_S)
+    assert [type(future.exception(PATIENCE_S)) for future in sent] == [StoreFull, type(None), StoreFull]
+    assert sent[1].result().status is SendStatus.ALREADY_STORED
+    monkeypatch.setattr(Segment, "put", put)
+    assert store.stage("x", 0, "t", 0, numbered_batch(7, 1)).status is SendStatus.OK
 
 
 def test_published_batches_do_not_push_numbers_of_producers_out(store: OpenStore) -> None:
@@ -383,6 +406,25 @@ def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -
     again.close()
     last = stores.open(segment_bytes=SEGMENT_BYTES)
     assert last.store.remove_first(NOTHING_NEEDED)
+
+
+def test_segments_stay_until_a_checkpoint_says_that_their_topic_is_gone(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    for topic in ("t", "u"):
+        store.create_topic(topic, queues=2)
+    for sequence, topic in enumerate(("u", "t")):
+        store.stage("x", 0, topic, 0, numbered_batch(7, sequence))
+        for _ in range(3):
+            store.append("u", 1, LARGE, LARGE)
+    store.decide("x", 0, {7: [0, 1]})
+    store.close()
+    again = stores.open(segment_bytes=SEGMENT_BYTES)
+    again.delete_topic("t")
+    while again.store.remove_first(NOTHING_NEEDED):
+        pass
+    assert again.store.log.start == 0
+    assert again.publish("x") == [1]
+    assert again.bodies("u", 0) == [b"7/0"]
 
 
 # ---- At other replicas ------------------------------------------------------------------------------

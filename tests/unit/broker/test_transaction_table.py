@@ -124,6 +124,82 @@ def test_segments_are_needed_until_the_publication_is_saved() -> None:
     assert of.needed_from == NOTHING_NEEDED
 
 
+def test_what_is_published_is_needed_until_it_is_saved_whatever_is_decided_meanwhile() -> None:
+    """A start goes on from what was saved: there it is still to be published."""
+    of = table()
+    for position, number in ((3, 0), (5, 0), (14, 1)):
+        of.apply(staged(position, number=number), position)
+    of.apply(decided("x", 0, (7, (3, 5))), 20)
+    of.apply(PublicationBegun("x", 0), 21)
+    of.publish(22)
+    of.apply(decided("x", 1, (7, (14,))), 23)
+    assert of.needed_from == 3
+    of.publish(24)
+    of.publish(25)
+    of.release(25)
+    assert of.needed_from == 3
+    of.release(26)
+    assert of.needed_from == NOTHING_NEEDED
+
+
+def test_what_is_skipped_is_needed_until_that_is_saved() -> None:
+    of = table()
+    of.apply(staged(3), 3)
+    of.apply(decided("x", 0, (7, (3,))), 10)
+    of.apply(PublicationSkipped("x", 0, 1), 11)
+    of.release(11)
+    assert of.needed_from == 3
+    of.release(12)
+    assert of.needed_from == NOTHING_NEEDED
+
+
+def test_what_a_deleted_topic_takes_along_is_needed_until_that_is_saved() -> None:
+    of = table()
+    of.apply(staged(3), 3)
+    of.apply(staged(5, topic_id=2), 5)
+    of.apply(decided("x", 0, (7, (3, 5))), 10)
+    of.forget_topic(2, 11)
+    of.forget_topic(1, 12)
+    assert of.unpublished == {}
+    of.release(12)
+    assert of.needed_from == 3
+    of.release(13)
+    assert of.needed_from == NOTHING_NEEDED
+
+
+def loaded(of: TransactionTable, **bounds: int) -> TransactionTable:
+    """Return one with the endings of another, which come in the order of names, as from a checkpoint."""
+    again = table(**bounds)
+    for name, *_ in of.endings():
+        again.load_ending(msgspec.to_builtins(of.ending(name)), name)
+    return again
+
+
+def test_names_are_forgotten_in_their_order_after_a_start() -> None:
+    of = table()
+    for at, name in enumerate("zyxw"):
+        of.apply(decided(name, at), at)
+    again = loaded(of, max_names=4)
+    again.apply(decided("y", 7), 7)
+    again.apply(decided("v", 8), 8)
+    assert [name for name, *_ in again.endings()] == ["v", "w", "x", "y"]
+    again.apply(decided("u", 9), 9)
+    assert [name for name, *_ in again.endings()] == ["u", "v", "w", "y"]
+    again.apply(decided("t", 10), 10)
+    assert [name for name, *_ in again.endings()] == ["t", "u", "v", "y"]
+
+
+def test_decisions_are_bounded_by_their_size_after_a_start() -> None:
+    of = table()
+    for at, name in enumerate("yx"):
+        of.apply(decided(name, 0, decision=bytes(40)), at)
+    again = loaded(of, max_decision_bytes=100)
+    again.apply(decided("z", 0, decision=bytes(20)), 2)
+    assert [name for name, *_ in again.endings()] == ["x", "y", "z"]
+    again.apply(decided("z", 1, decision=bytes(21)), 3)
+    assert [name for name, *_ in again.endings()] == ["x", "z"]
+
+
 # ---- Whatever happens --------------------------------------------------------------------------------
 
 _numbers = st.integers(0, 2)
