@@ -120,7 +120,12 @@ def test_a_full_disk_refuses_what_is_new_and_answers_what_is_staged(
 
     monkeypatch.setattr(Segment, "put", fail)
     go_on = threading.Event()
-    held = store.submit_fact(lambda _: go_on.wait(PATIENCE_S) and None)  # so that the next three are one group
+
+    def hold(_: State) -> None:
+        """Let what comes next be one group."""
+        assert go_on.wait(PATIENCE_S)
+
+    held = store.submit_fact(hold)
     sent = [store.submit("t", 0, numbered_batch(7, sequence), TransactionId("x", 0)) for sequence in (1, 0, 1)]
     go_on.set()
     held.result(PATIENCE_S)
