@@ -10,7 +10,7 @@ restart exact. Only the writer thread calls `apply`; other threads look single v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
@@ -196,6 +196,8 @@ class State:
                 self.terms = [*self.terms[1 - MAX_TERMS :], TermStart(term, self.position)]
                 self.log_id = log_id or self.log_id
                 self.changed.update((("term",), ("terms",), ("log-id",)))
+            case _:
+                assert_never(entry)  # what is ignored here would be lost at every replica alike
         self.made += is_told
         self.position = position
 

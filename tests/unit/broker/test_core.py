@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 import pytest
 
@@ -30,6 +32,13 @@ FIRST = 7 << 32
 
 
 # ---- rows of the state -----------------------------------------------------------------------------
+
+
+def test_an_entry_without_a_case_is_not_passed_over_in_silence() -> None:
+    state = State()
+    with pytest.raises(AssertionError):
+        state.apply(cast("Fact", CommittedOffset(1, 0, 3)), 1)
+    assert state.position == 0
 
 
 def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
