@@ -49,6 +49,8 @@ _MARGIN = 0.1
 class Report:
     """What a replica says of itself to its controller, several times in the time of a lease.
 
+    Stored as JSON by these names: none is renamed or changes its meaning, and a new one has a default.
+
     Attributes:
         cluster: the cluster of its replica set.
         broker_name: the name that all of its replicas share.
@@ -105,6 +107,8 @@ class Report:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSet:
     """What is decided about the replicas of one broker name. Never changed: every decision makes a new one.
+
+    Stored as JSON by these names: none is renamed or changes its meaning, and a new one has a default.
 
     Attributes:
         cluster: the cluster.
