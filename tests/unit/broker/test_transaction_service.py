@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from minimq_broker.core.facts import StagedPart, TransactionDecided
-from minimq_broker.core.state import QueueKey
+from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.state import QueueKey, State
 from minimq_broker.core.transactions import TransactionId
+from minimq_broker.services import transactions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.transactions import TransactionService
+from minimq_broker.store import group
 from minimq_broker.store.jobs import AppendJob
 from minimq_common import batch
 from minimq_common.errors import NotEnoughReplicas, StoreFull
@@ -24,8 +29,8 @@ from support.stores import PATIENCE_S, numbered_batch
 from support.waiting import wait_until
 
 
-async def stage(engine: Engine, number: int, sequence: int, name: str = "x") -> None:
-    data = numbered_batch(7, sequence)
+async def stage(engine: Engine, number: int, sequence: int, name: str = "x", body: bytes = b"x") -> None:
+    data = numbered_batch(7, sequence, body)
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
     transaction = TransactionId(name, number)
     await engine.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait, transaction))
@@ -223,6 +228,22 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
     with_engine(tmp_path, test)
 
 
+def test_the_answer_comes_when_all_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "MAX_PUBLISHED", 2)
+
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        queue = await make_topic(engine)
+        for sequence in range(5):
+            await stage(engine, 0, sequence)
+        service = TransactionService(engine, "broker-a", 60.0)
+        wanted = decision(0, {"broker-a": {7: range(5)}})
+        await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
+        assert engine.store.bounds(queue) == (0, 5)
+
+    with_engine(tmp_path, test)
+
+
 def test_a_stop_does_not_wait_for_replicas(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
@@ -232,6 +253,105 @@ def test_a_stop_does_not_wait_for_replicas(tmp_path: Path) -> None:
         service = TransactionService(engine, "broker-a", 60.0)
         service.start()
         await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, PATIENCE_S)
+        await service.stop()
+
+    with_engine(tmp_path, test)
+
+
+def test_no_segment_goes_while_a_commit_has_looked_for_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        await make_topic(engine)
+        for sequence in range(4):
+            await stage(engine, 0, sequence, body=bytes(20_000))
+
+    async def second(engine: Engine) -> None:
+        await engine.lead(2, waits_for_replicas=False)
+        store = engine.store
+        assert len(store.log.segments) > 1
+        service = TransactionService(engine, "broker-a", 60.0)
+        removal = threading.Thread(target=lambda: store.remove_first(NOTHING_NEEDED))
+        check = service._check_staged
+
+        def check_and_dawdle(wanted: TransactionDecided, state: State) -> None:
+            check(wanted, state)
+            removal.start()
+            removal.join(0.1)
+
+        monkeypatch.setattr(service, "_check_staged", check_and_dawdle)
+        wanted = decision(0, {"broker-a": {7: [0]}})
+        await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
+        removal.join()
+        assert store.figures.lost == 0
+        assert store.bounds(engine.state.queue("t", 0)) == (0, 1)
+
+    with_engine(tmp_path, first, segment_bytes=1 << 16)
+    with_engine(tmp_path, second, segment_bytes=1 << 16)
+
+
+# ---- what expires, by clocks of the test -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("expiry_s", "every_s"), [(60.0, 10.0), (4.0, 2.0)])
+def test_what_expires_is_looked_for_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expiry_s: float, every_s: float
+) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        now = 1000.0
+        looked = asyncio.Event()
+        expired: list[float] = []
+
+        def monotonic() -> float:
+            looked.set()
+            return now
+
+        def clock_ms() -> int:
+            expired.append(now)
+            return 0
+
+        monkeypatch.setattr(transactions, "time", SimpleNamespace(monotonic=monotonic))
+        service = TransactionService(engine, "broker-a", expiry_s, clock_ms)
+        service.start()
+        for later_s in (0.0, 0.9, 0.1, 0.9, 0.2, 0.9, 0.1):
+            now += later_s * every_s
+            looked.clear()
+            service.look()
+            await looked.wait()
+        await service.stop()
+        assert expired == [pytest.approx(1000.0 + every_s * many) for many in (0, 1, 2.1, 3.1)]
+
+    with_engine(tmp_path, test)
+
+
+def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_EXPIRE_S", 0.0)
+
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        await make_topic(engine)
+        await stage(engine, 0, 0)
+        found = engine.state.transactions.find(TransactionId("x", 0), 7, 0)
+        assert found is not None
+        now_ms = found.stored_ms + 60_000
+        looks: asyncio.Queue[None] = asyncio.Queue()
+
+        def clock_ms() -> int:
+            looks.put_nowait(None)
+            return now_ms
+
+        service = TransactionService(engine, "broker-a", 60.0, clock_ms)
+        service.start()
+        for _ in range(3):
+            await looks.get()
+            service.look()
+        assert engine.state.transactions.count == 1
+        now_ms += 1
+        while engine.state.transactions.count:
+            await looks.get()
+            service.look()
         await service.stop()
 
     with_engine(tmp_path, test)
