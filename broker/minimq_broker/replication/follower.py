@@ -15,7 +15,7 @@ import grpc.aio
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
 from minimq_broker.replication.own_replica import OwnReplica
-from minimq_broker.replication.pauses import Ending, Pauses
+from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.jobs import ReplicaJob
@@ -116,7 +116,7 @@ class Follower:
                 if not self.is_ended:  # it may have ended while what failed here was told
                     await asyncio.sleep(pause_s)
 
-    def _lost(self, error: BaseException) -> Ending:
+    def _lost(self, error: BaseException) -> Break:
         """Note that the stream has ended, and return why."""
         if self.connected:
             self._lost_at = self._loop.time()
@@ -130,8 +130,8 @@ class Follower:
             log.warning("replication: stream broken, trying again master=%s reason=%s", self.whom.address, cause)
         self._complaint = complaint
         if isinstance(cause, (Unavailable, DeadlineExceeded, TimeoutError, asyncio.InvalidStateError)):
-            return Ending.BROKE
-        return Ending.REFUSED if isinstance(error, grpc.RpcError) else Ending.OWN
+            return Break.UNREACHED
+        return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
 
     async def _follow(self, stream: ReplicaStream) -> None:
         """Follow over one stream until it breaks, which raises."""

@@ -12,7 +12,7 @@ _FIRST_S = 0.05
 _LASTING_S = 10.0
 
 
-class Ending(Enum):
+class Break(Enum):
     """Why a try to follow ended, with the longest pause after it.
 
     Attributes:
@@ -20,7 +20,7 @@ class Ending(Enum):
     """
 
     #: The master was not reached, or is not reached any more; once it is back it is found within this time.
-    BROKE = 1.0, "broke"
+    UNREACHED = 1.0, "unreached"
     #: The master answered with an error.
     REFUSED = 1.0, "refused"
     #: Something is wrong here: a disk that is full or damaged is seldom mended sooner, and a try costs the master, too.
@@ -36,15 +36,15 @@ class Pauses:
     def __init__(self) -> None:
         self._latest_s = _FIRST_S
 
-    def after(self, ending: Ending, followed_s: float) -> float:
+    def after(self, cause: Break, followed_s: float) -> float:
         """Return how long to wait after a try that has ended.
 
         Args:
-            ending: why it did.
+            cause: why it did.
             followed_s: for how long the slave followed; 0 when it did not come to that.
         """
-        if followed_s > _LASTING_S or (followed_s and ending is Ending.BROKE):
+        if followed_s > _LASTING_S or (followed_s and cause is Break.UNREACHED):
             self._latest_s = _FIRST_S
         else:
-            self._latest_s = min(2 * self._latest_s, ending.longest_s)
+            self._latest_s = min(2 * self._latest_s, cause.longest_s)
         return self._latest_s

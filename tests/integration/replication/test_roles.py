@@ -18,7 +18,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.replication import feed, follower, frames, roles
 from minimq_broker.replication.follower import Follower, Whom
 from minimq_broker.replication.own_replica import OwnReplica
-from minimq_broker.replication.pauses import Ending, Pauses
+from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.roles import new_run
 from minimq_broker.store.message_store import MessageStore, Snapshot
 from minimq_broker.store.segment import Row, Segment
@@ -218,7 +218,7 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
 ) -> None:
     full: list[Path] = []
     put, after = Segment.put, Pauses.after
-    tries: list[tuple[Ending, float]] = []
+    tries: list[tuple[Break, float]] = []
 
     def put_or_fail(
         segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
@@ -227,8 +227,8 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
             raise OSError(errno.ENOSPC, "no more")
         put(segment, txn, entries, rows)
 
-    def note(pauses: Pauses, ending: Ending, followed_s: float) -> float:
-        tries.append((ending, after(pauses, ending, followed_s)))
+    def note(pauses: Pauses, cause: Break, followed_s: float) -> float:
+        tries.append((cause, after(pauses, cause, followed_s)))
         return tries[-1][1]
 
     monkeypatch.setattr(Segment, "put", put_or_fail)
@@ -241,7 +241,7 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
             full.append(tmp_path / "1")
             await make_topic(master.engine, 1)
             await until(lambda: len(tries) >= 4)
-            assert {ending for ending, _ in tries} == {Ending.OWN}
+            assert {cause for cause, _ in tries} == {Break.OWN}
             assert all(later == 2 * earlier for (_, earlier), (_, later) in itertools.pairwise(tries))
             full.clear()
             await until(lambda: slave.engine.slot.extent.end == master.engine.slot.extent.end)

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.replication.pauses import Ending, Pauses
+from minimq_broker.replication.pauses import Break, Pauses
 
 
-@pytest.mark.parametrize("ending", Ending)
-def test_pauses_grow_up_to_a_limit(ending: Ending) -> None:
+@pytest.mark.parametrize("cause", Break)
+def test_pauses_grow_up_to_a_limit(cause: Break) -> None:
     pauses = Pauses()
-    waits = [pauses.after(ending, 0.0) for _ in range(20)]
+    waits = [pauses.after(cause, 0.0) for _ in range(20)]
     assert waits[:3] == [0.1, 0.2, 0.4]
-    assert waits[-1] == ending.longest_s
+    assert waits[-1] == cause.longest_s
 
 
 def test_a_stream_that_broke_is_opened_again_at_once() -> None:
     pauses = Pauses()
     for _ in range(5):
-        pauses.after(Ending.BROKE, 0.0)
-    assert [pauses.after(Ending.BROKE, 0.5) for _ in range(3)] == [0.05] * 3
+        pauses.after(Break.UNREACHED, 0.0)
+    assert [pauses.after(Break.UNREACHED, 0.5) for _ in range(3)] == [0.05] * 3
 
 
-@pytest.mark.parametrize("ending", [Ending.REFUSED, Ending.OWN])
-def test_whatever_else_ended_it_comes_after_a_pause_that_grows(ending: Ending) -> None:
+@pytest.mark.parametrize("cause", [Break.REFUSED, Break.OWN])
+def test_whatever_else_ended_it_comes_after_a_pause_that_grows(cause: Break) -> None:
     pauses = Pauses()
-    assert [pauses.after(ending, 0.5) for _ in range(3)] == [0.1, 0.2, 0.4]
+    assert [pauses.after(cause, 0.5) for _ in range(3)] == [0.1, 0.2, 0.4]
 
 
 def test_what_is_long_past_is_forgotten() -> None:
     pauses = Pauses()
     for _ in range(9):
-        pauses.after(Ending.OWN, 0.5)
-    assert pauses.after(Ending.OWN, 3600.0) == 0.05
+        pauses.after(Break.OWN, 0.5)
+    assert pauses.after(Break.OWN, 3600.0) == 0.05
