@@ -190,7 +190,7 @@ class TransactionTable:
         batches = (batch for stage in self._stages.copy().values() for batch in stage.batches.copy().values())
         return min((batch.position for batch in batches), default=NOTHING_NEEDED)
 
-    def next_to_publish(self, name: str, max_bytes: int, max_batches: int | None = None) -> list[StagedBatch]:
+    def next_to_publish(self, name: str, max_bytes: int, max_batches: int) -> list[StagedBatch]:
         """Return what is to be published next of a name, up to a size, and not more than so many batches."""
         found: list[StagedBatch] = []
         ending = self._endings.get(name)

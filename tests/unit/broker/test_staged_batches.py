@@ -306,7 +306,7 @@ def test_segments_stay_until_what_is_staged_there_is_published(stores: Stores) -
     staged_over_segments(store)
     store.close()
     again = stores.open(segment_bytes=SEGMENT_BYTES)  # all is saved
-    oldest = min(batch.position for batch in again.state.transactions.next_to_publish("x", 1 << 40))
+    oldest = min(batch.position for batch in again.state.transactions.next_to_publish("x", 1 << 40, 100))
     while again.store.remove_first(NOTHING_NEEDED):
         pass
     assert 0 < again.store.log.start <= oldest < again.store.log.segments[1].start
@@ -360,7 +360,7 @@ def test_a_staged_batch_that_is_damaged_is_skipped(
     for sequence, body in enumerate((b"first", b"spoilt body", b"last")):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, body))
     store.decide("x", 0, {7: [0, 1, 2]})
-    damaged = list(store.state.transactions.next_to_publish("x", 1 << 20))[1]
+    damaged = list(store.state.transactions.next_to_publish("x", 1 << 20, 100))[1]
     slave = stores.open("s", alone=False)
     slave.take_from(store)
     store.close()

@@ -67,8 +67,8 @@ def test_what_waits_to_be_published_is_in_no_bound() -> None:
     for position in range(6, 8):
         of.apply(staged(position, "y"), position)
     of.apply(decided("y", 0, (7, (7, 6))), 8)
-    assert [batch.position for batch in of.next_to_publish("x", 1 << 20)] == [1, 0]
-    assert [batch.position for batch in of.next_to_publish("y", SIZE)] == [7]
+    assert [batch.position for batch in of.next_to_publish("x", 1 << 20, 100)] == [1, 0]
+    assert [batch.position for batch in of.next_to_publish("y", SIZE, 100)] == [7]
     assert of.unpublished == {"x": 0, "y": 6}
 
 
@@ -300,7 +300,7 @@ class Brokers:
         of = self.states[0].transactions
         stages = [of.stage_row(*key) for key in of]
         open_batches = [batch for stage in stages if stage for batch in stage.batches.values()]
-        waiting = [batch for name in of.unpublished for batch in of.next_to_publish(name, 1 << 40)]
+        waiting = [batch for name in of.unpublished for batch in of.next_to_publish(name, 1 << 40, 100)]
         assert len(open_batches) <= 12
         assert of.count == len(open_batches) + len(waiting)
         assert sum(of.of_name(name)[0] for name in "xyz") == of.count
