@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from minimq_common.replica_set import ReplicaSet, Report, found, patience
+from minimq_common.replica_set import ReplicaSet, Report, found, takeover_after
 
 
 class Founding:
@@ -29,7 +29,7 @@ class Founding:
     def hear(self, report: Report, now: float) -> None:
         """Note a report."""
         if not self._recent(now):
-            self._decided_at = now + patience(self._lease_s)
+            self._decided_at = now + takeover_after(self._lease_s)
         self._heard[report.replica_id] = report, now
 
     def found(self, now: float) -> ReplicaSet | None:
@@ -53,7 +53,7 @@ class Founding:
         return self._decided_at if self._decided_at > now else math.inf
 
     def _recent(self, now: float) -> list[Report]:
-        return [report for report, at in self._heard.values() if now - at < patience(self._lease_s)]
+        return [report for report, at in self._heard.values() if now - at < takeover_after(self._lease_s)]
 
 
 def _rank(report: Report) -> tuple[int, int, int]:

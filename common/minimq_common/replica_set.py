@@ -13,9 +13,9 @@ started anew does not go on in the term of its forerunner, whose last writes it 
 
 * The master counts from the moment just before it *sends* a report that is answered with itself as the master. Once
   the lease is over it acknowledges nothing and serves nobody, until a later report is answered.
-* The authority counts from the moment at which it *received* the report: `elect` may be called only `patience(lease_s)`
-  later, a tenth more than the lease. (With etcd every replica counts for itself, from the moment at which it *saw* the
-  report; its election holds only if no other report has come since.)
+* The authority counts from the moment at which it *received* the report: `elect` may be called only
+  `takeover_after(lease_s)` later, a tenth more than the lease. (With etcd every replica counts for itself, from the
+  moment at which it *saw* the report; its election holds only if no other report has come since.)
 
 What is received or seen was sent before. So, whatever the network does to a report or to its answer, and however late
 either comes, the lease ends at the master first, as long as its clock runs at least ten elevenths as fast as the other.
@@ -192,7 +192,7 @@ def shown_id_of_slave(replica_id: int, master_id: int) -> int:
     return replica_id or master_id
 
 
-def patience(lease_s: float) -> float:
+def takeover_after(lease_s: float) -> float:
     """Return how long after the last report of a master another may be given a term, in seconds."""
     return lease_s * (1 + _MARGIN)
 

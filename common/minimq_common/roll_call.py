@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from minimq_common.errors import BrokerConflict
-from minimq_common.replica_set import ReplicaSet, Report, elect, leads_term, may_lead, patience, renews_lease
+from minimq_common.replica_set import ReplicaSet, Report, elect, leads_term, may_lead, renews_lease, takeover_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class RollCall:
         """Go by another record from now on; with a new master, or none, the time of a lease begins."""
         if replica_set.leadership != self._leadership:
             self._leadership = replica_set.leadership
-            self._patience_s = patience(replica_set.lease_s)
-            self._lease_over_at = now + self._patience_s
+            self._takeover_after_s = takeover_after(replica_set.lease_s)
+            self._lease_over_at = now + self._takeover_after_s
             self._common_end = replica_set.common_end
         elif replica_set.sync:  # what every member has is never less than it was
             self._common_end = max(self._common_end, replica_set.common_end)
@@ -94,7 +94,7 @@ class RollCall:
         if report.resigns and replica_set.is_master(report.replica_id, report.run):
             self._lease_over_at = now
         elif renews_lease(replica_set, report):
-            self._lease_over_at = now + self._patience_s
+            self._lease_over_at = now + self._takeover_after_s
 
     def measure(self, replica_set: ReplicaSet, report: Report) -> None:
         """Note up to where every member has the log, if it is the master who reports; it need not live any more."""
@@ -103,7 +103,7 @@ class RollCall:
 
     def lease_age(self, now: float) -> float:
         """Return the time since the lease of the master was renewed; one that was given up counts as over."""
-        return now - (self._lease_over_at - self._patience_s)
+        return now - (self._lease_over_at - self._takeover_after_s)
 
     def master_lives(self, now: float) -> bool:
         """Say whether the lease of the master may not be over yet."""
@@ -119,7 +119,7 @@ class RollCall:
 
     def next_look_at(self, replica_set: ReplicaSet, now: float) -> float:
         """Return when `elect` may find what it did not find now, were no report to come; infinity for never."""
-        waited = (heard.since + self._patience_s for heard in self._candidates(replica_set, now))
+        waited = (heard.since + self._takeover_after_s for heard in self._candidates(replica_set, now))
         return min((at for at in (self._lease_over_at, *waited) if at > now), default=math.inf)
 
     def elect(self, replica_set: ReplicaSet, now: float, lease_s: float | None = None) -> ReplicaSet | None:
@@ -141,7 +141,7 @@ class RollCall:
         if (
             replica_set.successor in alive
             or replica_set.in_sync <= alive.keys() | stopped
-            or any(heard.since + self._patience_s <= now for heard in self._candidates(replica_set, now))
+            or any(heard.since + self._takeover_after_s <= now for heard in self._candidates(replica_set, now))
         ):
             fit = [
                 report
@@ -160,7 +160,7 @@ class RollCall:
         ]
 
     def _is_recent(self, heard: _Heard, now: float) -> bool:
-        return now - heard.at < self._patience_s
+        return now - heard.at < self._takeover_after_s
 
 
 def check_same(known: Report, report: Report) -> None:

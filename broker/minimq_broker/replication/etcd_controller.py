@@ -61,7 +61,7 @@ class EtcdController:
         """Make a replica the master, and return the record that says so."""
         view = self._view((cluster, broker_name))
         await view.look()
-        deadline = time.monotonic() + rules.patience(view.existing().lease_s)
+        deadline = time.monotonic() + rules.takeover_after(view.existing().lease_s)
         while not view.is_alive(replica_id):
             if time.monotonic() >= deadline:
                 raise InvalidArgument(f"replica {replica_id} of {view.record} does not report: start it first")

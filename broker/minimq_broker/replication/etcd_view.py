@@ -28,7 +28,7 @@ import msgspec
 from minimq_broker.replication.etcd_link import EtcdLink, Outcome
 from minimq_common.errors import InvalidArgument
 from minimq_common.founding import Founding
-from minimq_common.replica_set import ReplicaSet, Report, mended, patience, what_was_mended
+from minimq_common.replica_set import ReplicaSet, Report, mended, takeover_after, what_was_mended
 from minimq_common.roll_call import RollCall, check_same
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class EtcdView:
     def _check_alone(self, own: Report, key: str) -> None:
         stored = self._seen.stored.get(key) if self._seen is not None else None
         lease_s = self.record.lease_s if self.record is not None else self._term_lease_s
-        if stored is not None and time.monotonic() - self._seen_at[key] < patience(lease_s):
+        if stored is not None and time.monotonic() - self._seen_at[key] < takeover_after(lease_s):
             check_same(msgspec.json.decode(stored.value, type=Report), own)
 
     async def replace(self, record: ReplicaSet, unless_heard: int | None = None) -> bool:

@@ -22,7 +22,7 @@ from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
-from minimq_common.replica_set import ReplicaSet, Report, patience, shown_id_of_slave
+from minimq_common.replica_set import ReplicaSet, Report, shown_id_of_slave, takeover_after
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class RoleKeeper:
                     continue
                 self._complaint = None
                 if record is not None:
-                    self._master_until = lease_clock() + patience(record.lease_s) if answer.master_lives else 0.0
+                    self._master_until = lease_clock() + takeover_after(record.lease_s) if answer.master_lives else 0.0
                     self._take(record, sent_at)
                 if record is None or report.resigns:  # such answers are not held back
                     await asyncio.sleep(_RETRY_S)

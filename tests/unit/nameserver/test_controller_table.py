@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, TermEnding
-from minimq_common.replica_set import ReplicaSet, Report, check_not_ending, patience
+from minimq_common.replica_set import ReplicaSet, Report, check_not_ending, takeover_after
 from minimq_nameserver.controller.table import ControllerTable
 from support.reports import report
 
@@ -297,7 +297,7 @@ def test_after_the_records_are_lost_the_longest_log_leads() -> None:
     table = ControllerTable([], LEASE_S, 0)
     assert table.found(report(1, last_term=3, log_end=10), 0) is None
     assert table.found(report(0, last_term=3, log_end=90), 5) is None
-    assert table.next_look_at(5) == patience(LEASE_S)
+    assert table.next_look_at(5) == takeover_after(LEASE_S)
     assert table.elections(10) == []
     [founded] = table.elections(11)
     assert founded.master_id == 0
