@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark import TaskContext
@@ -27,7 +27,7 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
-#: Seconds for which a write that has failed waits for brokers that are to let go of what they have staged.
+#: Seconds for which a write that has failed waits for brokers, to let go of what is staged or to tell how it ended.
 _ABORT_S: Final = 5.0
 
 
@@ -37,25 +37,39 @@ class Advice(NamedTuple):
     Attributes:
         behind: a later one of its name is decided.
         away: a broker that is needed gives no answer.
+        expired: a broker has lost what it had staged, before anything was decided.
     """
 
     behind: str
     away: str
+    expired: str
 
+
+#: What to do about a broker that never comes back. An empty one knows of nothing, and says so.
+_GONE: Final = "instead of a broker that is gone for good, start an empty one under its name"
 
 _STREAM: Final = Advice(
     "the checkpoint of this query is an older copy, or two queries use it; go on from the newest one, or begin anew "
     "with another folder",
-    "start the query again then, which goes on from its checkpoint",
+    f"start the query again then, which goes on from its checkpoint; {_GONE}",
+    "nothing of it is published; start the query again, which computes this micro-batch anew",
 )
 _NAMED: Final = Advice(
     "nothing is written; txnVersion has to grow from one write with this txnAppId to the next",
-    "start the job again then, with the same txnAppId and txnVersion, which brings this write to its end",
+    "start the job again then, with the same txnAppId and txnVersion, which brings this write to its end; " + _GONE,
+    "nothing of it is published; start the job again, with the same txnAppId and txnVersion",
 )
 _UNNAMED: Final = Advice(
     "nothing is written",
     "a part of this write may be seen, and nothing goes on with it; one with txnAppId and txnVersion can be started "
     "again",
+    "nothing of it is published; write the data frame again",
+)
+
+#: What to do when a broker has lost its part of what is decided.
+_LOST: Final = (
+    "what other brokers have is published, and this part cannot be any more, so starting again does not help; with "
+    "failOnDataLoss=false the query goes on without it"
 )
 
 
@@ -108,12 +122,31 @@ class MinimqWriter:
             decision = ends.commit(transaction, topics, parts, decided=decided)
         except errors.TransactionEnded as error:
             raise MinimqSourceError(f"{error.message}: {self.advice.behind}") from None
+        except errors.TransactionExpired as error:
+            self._look_at_loss(transaction, topics, error)
+            return
         except errors.Unavailable as error:
             raise MinimqSourceError(f"{error.message.splitlines()[0]}; {self.advice.away}") from None
         except MiniMQError as error:
             raise MinimqSourceError(error.message.splitlines()[0]) from None
         if decided or set(decision.parts) != set(parts):
             log.warning("transaction %s was decided before, and is published: nothing is added to it", transaction)
+
+    def _look_at_loss(
+        self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired
+    ) -> None:
+        """Raise `MinimqSourceError` for what a broker has lost, unless that is decided, and to be accepted."""
+        ends = transaction_ends(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
+        try:
+            ends.commit(transaction, topics, (), decided=True)  # which decides nothing, so it shows what is decided
+            return
+        except errors.TransactionExpired as lost:
+            text = lost.message.splitlines()[0]
+        except MiniMQError:
+            raise MinimqSourceError(f"{error.message.splitlines()[0]}; {self.advice.expired}") from None
+        if self._options.fail_on_data_loss:
+            raise MinimqSourceError(f"{text}; {_LOST}")
+        log.warning("%s; failOnDataLoss is false, so it is given up", text)
 
 
 class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):

@@ -22,6 +22,7 @@ WRITE_OPTIONS: Final = (
     Option("maxBodyBytes", "4m", "4m"),
     Option("sendTimeout", "60s", "60s"),
     Option("commitTimeout", "60s", "60s"),
+    Option("failOnDataLoss", "true", "true"),
 )
 
 _TABLE = OptionTable(WRITE_OPTIONS, "df.write", "df.writeStream")
@@ -44,6 +45,7 @@ class WriteOptions:
         transaction: of a batch that was given a name and a number, by which a repetition is known; None for others.
         producer: how they are sent.
         commit_timeout_s: seconds to wait for brokers that are away when a transaction ends.
+        fail_on_data_loss: whether a decided transaction of which a broker has lost its part is an error.
     """
 
     nameserver: str
@@ -52,6 +54,7 @@ class WriteOptions:
     transaction: Transaction | None
     producer: ProducerOptions
     commit_timeout_s: float
+    fail_on_data_loss: bool
 
 
 def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
@@ -82,6 +85,7 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
         transaction=transaction,
         producer=producer,
         commit_timeout_s=values.required("commitTimeout", _above_zero),
+        fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
     )
 
 

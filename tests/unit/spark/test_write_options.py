@@ -69,6 +69,7 @@ def test_defaults(mode: Mode) -> None:
         transaction=None,
         producer=ProducerOptions(send_timeout_s=60.0),
         commit_timeout_s=60.0,
+        fail_on_data_loss=True,
     )
 
 
@@ -82,6 +83,7 @@ def test_all_options_in_any_case() -> None:
             "maxbodybytes": "8m",
             "sendTimeout": "5s",
             "commitTimeout": "2m",
+            "failondataloss": "FALSE",
         },
         Mode.STREAM,
     )
@@ -92,6 +94,7 @@ def test_all_options_in_any_case() -> None:
         transaction=None,
         producer=ProducerOptions(send_timeout_s=5.0, max_body_bytes=8 << 20, compression="zstd"),
         commit_timeout_s=120.0,
+        fail_on_data_loss=False,
     )
 
 
