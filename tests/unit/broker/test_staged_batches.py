@@ -37,6 +37,7 @@ from minimq_common.errors import (
 )
 from support.states import rows, rows_from_scratch
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+from support.waiting import wait_until
 
 SEGMENT_BYTES = 1 << 16
 #: Two of these fill more than half of a small segment.
@@ -317,6 +318,36 @@ def test_segments_stay_until_what_is_staged_there_is_published(stores: Stores) -
     while last.store.remove_first(NOTHING_NEEDED):
         pass
     assert last.store.log.start > oldest
+
+
+def test_a_checkpoint_lets_go_of_what_was_published_before_it(stores: Stores) -> None:
+    store = stores.open("m", alone=False, checkpoint_interval_s=0.01)
+    writer = store.store._writer
+    store.store.lead(1, waits_for_replicas=True)
+
+    def end() -> int:
+        """Return where the log ends with all that was handed in; nothing of it may be confirmed."""
+        store.store.call(lambda: None)
+        return store.store.end
+
+    def publish(number: int) -> int:
+        store.submit("t", 0, numbered_batch(7, number), TransactionId("x", number))
+        store.submit_fact(TransactionDecided("x", number, b"", (StagedPart(7, (number,)),)))
+        store.submit_publication("x")
+        return end()
+
+    store.submit_fact(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
+    store.store.confirm(end())
+    first = publish(0)
+    wait_until(lambda: writer._to_save is not None and writer._to_save.position == first, PATIENCE_S)
+    second = publish(1)
+    both = store.state.transactions.needed_from
+    store.store.confirm(first)
+    wait_until(lambda: store.store.saved_position == first, PATIENCE_S)
+    assert end() == second
+    assert both < store.state.transactions.needed_from < NOTHING_NEEDED
+    store.store.confirm(second)
+    wait_until(lambda: store.state.transactions.needed_from == NOTHING_NEEDED, PATIENCE_S)
 
 
 def test_no_segment_goes_between_a_decision_and_its_effect(stores: Stores) -> None:
