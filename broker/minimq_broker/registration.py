@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
+from minimq_broker.core.complaint import Complaint
 from minimq_common import rpc
 from minimq_common.errors import DeadlineExceeded, InternalError, MiniMQError, Unavailable
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
@@ -114,7 +115,7 @@ class _Link:
         self._timeout_s = timeout_s
         self._leaving = asyncio.Event()
         self._wake = asyncio.Event()  # there is something to send, or the link is leaving
-        self._complaint: str | None = None
+        self._complaint = Complaint()
 
     def send(self) -> None:
         self._wake.set()
@@ -191,20 +192,19 @@ class _Link:
     def _found(self, master_address: str) -> None:
         if not self.connected:
             log.info("registered nameserver=%s", self.address)
-        self._complaint = None
+        self._complaint.over()
         self.master_address = master_address or None
         self.connected = True
 
     def _lost(self, error: Exception) -> None:
         cause = _cause(error, self.address)
         # Once for each cause, not for each try.
-        complaint = type(cause).__name__ if isinstance(cause, Unavailable) else cause.message
-        if not self._leaving.is_set() and complaint != self._complaint:
+        kind = type(cause).__name__ if isinstance(cause, Unavailable) else cause.message
+        if self._complaint.is_new(kind) and not self._leaving.is_set():
             fault = error if isinstance(cause, InternalError) else None  # its place in the source tells most
             log.warning(
                 "not registered, trying again nameserver=%s reason=%r", self.address, cause.message, exc_info=fault
             )
-        self._complaint = complaint
         self.master_address = None
         self.connected = False
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import grpc
 import grpc.aio
 
+from minimq_broker.core.complaint import Complaint
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
 from minimq_broker.replication.own_replica import OwnReplica
@@ -66,7 +67,7 @@ class Follower:
         self._loop = asyncio.get_running_loop()
         self._anew = False  # the log cannot be gone on with
         self.is_ended = False
-        self._complaint: str | None = None
+        self._complaint = Complaint()
         self._task: asyncio.Task[None] | None = None
         #: The end of the master's log as it was told last; None while it is not known.
         self.master_end: int | None = None
@@ -125,10 +126,9 @@ class Follower:
         cause = rpc.from_rpc_error(error, self.peer) if isinstance(error, grpc.RpcError) else error
         if isinstance(cause, BrokerConflict):  # there is a master, but it is not for this broker to follow
             self._lost_at = self._loop.time()
-        complaint = type(cause).__name__ if isinstance(cause, Unavailable) else str(cause)
-        if complaint != self._complaint:
+        kind = type(cause).__name__ if isinstance(cause, Unavailable) else str(cause)
+        if self._complaint.is_new(kind):
             log.warning("replication: stream broken, trying again master=%s reason=%s", self.whom.address, cause)
-        self._complaint = complaint
         if isinstance(cause, (Unavailable, DeadlineExceeded, TimeoutError, asyncio.InvalidStateError)):
             return Break.UNREACHED
         return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
@@ -200,7 +200,8 @@ class Follower:
 
     def _found(self, frame: replication_pb2.ReplicaFrame) -> None:
         log.info("replication: following master=%s term=%d", self.whom.address, self.whom.term)
-        self.connected, self._complaint, self._found_at = True, None, self._loop.time()
+        self.connected, self._found_at = True, self._loop.time()
+        self._complaint.over()
 
 
 class _Intake:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 
+from minimq_broker.core.complaint import Complaint
 from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.term_history import TermStart, common_point
@@ -57,7 +58,7 @@ class Leadership:
         #: Of whom it was said that another has their id, or that their log is that of another broker.
         self._refused: set[Introduced] = set()
         self._strangers: set[Introduced] = set()
-        self._complaint: str | None = None
+        self._complaint = Complaint()
         self._look = asyncio.Event()
         self.record = record
         self.in_sync = InSync(
@@ -271,14 +272,13 @@ class Leadership:
                 log.exception("replication: in-sync set not recorded wanted=%s", sorted(wanted))
                 await asyncio.sleep(_LOOK_S)
             else:
-                self._complaint = None
+                self._complaint.over()
                 self._take(record)
 
     def _complain(self, level: int, wanted: frozenset[int], error: Exception) -> None:
         """Say that the set is not recorded, once, until it is or something else is wrong."""
-        if type(error).__name__ != self._complaint:
+        if self._complaint.is_new(type(error).__name__):
             log.log(level, "replication: in-sync set not recorded yet wanted=%s reason=%s", sorted(wanted), error)
-        self._complaint = type(error).__name__
 
 
 def lease_clock() -> float:

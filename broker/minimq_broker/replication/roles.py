@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
+from minimq_broker.core.complaint import Complaint
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
@@ -75,7 +76,7 @@ class RoleKeeper:
         self._lease_until = 0.0
         #: Until when a master may have a lease, as the controller said last: it cannot renew it if nobody answers.
         self._master_until = 0.0
-        self._complaint: str | None = None
+        self._complaint = Complaint()
         self._news = asyncio.Event()
         self._began = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -179,7 +180,7 @@ class RoleKeeper:
                     self._complain("StaleRecord", logging.ERROR, _what_is_stale(record, report.known))
                     await asyncio.sleep(_RETRY_S)
                     continue
-                self._complaint = None
+                self._complaint.over()
                 if record is not None:
                     self._master_until = lease_clock() + takeover_after(record.lease_s) if answer.master_lives else 0.0
                     self._take(record, sent_at)
@@ -195,9 +196,8 @@ class RoleKeeper:
 
     def _complain(self, kind: str, level: int, reason: str) -> None:
         """Say what is wrong, once, until it is over or something else is wrong."""
-        if kind != self._complaint:
+        if self._complaint.is_new(kind):
             log.log(level, "roles: the controller gives no answer that counts reason=%s", reason)
-        self._complaint = kind
 
     def _take(self, record: ReplicaSet, sent_at: float) -> None:
         """Take an answer over; at once what must not wait."""
