@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -167,6 +168,27 @@ def test_the_images_are_stages_with_the_extras_that_they_need() -> None:
     assert "COPY --from=installed /opt/minimq /opt/minimq" in DOCKERFILE.partition(" AS server\n")[2]
     assert set(extras.values()) <= set(PYPROJECT["project"]["optional-dependencies"])
     assert f'"/opt/minimq/{JOB}"' in DOCKERFILE
+
+
+def stages() -> dict[str, list[str]]:
+    """Return the instructions of each stage of the Dockerfile that has a name, one line each."""
+    lines = re.sub(r"\\\n", " ", DOCKERFILE)
+    found = re.findall(r"^FROM \S+ AS (\S+)$(.*?)(?=^FROM |\Z)", lines, re.DOTALL | re.MULTILINE)
+    return {name: re.findall(r"^[A-Z]+ .*$", body, re.MULTILINE) for name, body in found}
+
+
+@pytest.mark.parametrize("target", sorted({service["build"]["target"] for service in SERVICES.values()}))
+def test_an_image_runs_as_a_user_that_is_not_root(target: str) -> None:
+    users = [line for line in stages()[target] if line.startswith("USER ")]
+    assert users[-1:] == ["USER minimq"]
+
+
+def test_the_image_of_the_servers_runs_the_health_check_that_it_has() -> None:
+    server = stages()["server"]
+    (check,) = (line for line in server if line.startswith("HEALTHCHECK "))
+    (python, script) = json.loads(check.partition(" CMD ")[2])
+    assert python == "python"
+    assert f"COPY docker/healthcheck.py {script}" in server
 
 
 def calls() -> list[list[str]]:
