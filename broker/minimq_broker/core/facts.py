@@ -103,14 +103,13 @@ class TransactionDecided(msgspec.Struct, frozen=True, tag="transaction-decided")
     """It is decided which of the batches that are staged here make up a transaction.
 
     `decision` is what the client has decided, for all brokers, as it came; `parts` are those of this one, in the order
-    in which they are published. `at_ms` is in ms since 1970.
+    in which they are published.
     """
 
     name: str
     number: int
     decision: bytes
     parts: tuple[StagedPart, ...]
-    at_ms: int = 0
 
 
 class PublicationBegun(msgspec.Struct, frozen=True, tag="publication-begun"):

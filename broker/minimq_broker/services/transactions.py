@@ -120,7 +120,7 @@ class TransactionService:
             if part.broker_name == self._broker_name
             for batches in part.batches
         )
-        return TransactionDecided(*transaction, decision.SerializeToString(), parts, self._clock_ms())
+        return TransactionDecided(*transaction, decision.SerializeToString(), parts)
 
     def _check_staged(self, wanted: TransactionDecided, state: State) -> None:
         missing = state.transactions.missing(wanted, self._engine.store.log.start)
