@@ -80,28 +80,7 @@ class Broker:
             CannotListen: the port is taken, or the host is not this machine's.
         """
         options = self._options
-        engine = self._engine = Engine(
-            options.data_dir,
-            StoreOptions(
-                options.segment_bytes,
-                options.flush == "sync",
-                options.checkpoint_interval_s,
-                RetentionRules(math.ceil(options.retention_s * 1000), options.retention_bytes),
-                Watermarks(options.disk_warn, options.disk_delete_early, options.disk_refuse),
-                options.replication_timeout_s,
-                Owner(options.cluster, options.name, options.broker_id),
-            ),
-            Limits(
-                options.max_body_bytes,
-                options.max_batch_bytes,
-                options.max_pending_bytes,
-                options.busy_after_s,
-                options.slave_read_lag,
-            ),
-            self._topics_changed,
-            recovery_s=options.session_grace_s,
-            alone=not options.controller,
-        )
+        engine = self._engine = self._open_engine(options)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
@@ -133,6 +112,37 @@ class Broker:
             self._metrics = MetricsServer(metrics.collect, PREFIX)
             self._metrics_address = await self._metrics.start(options.metrics)
         self._standard.serving()
+
+    def _open_engine(self, options: BrokerOptions) -> Engine:
+        """Open the store. Raises `StoreError`."""
+        store = StoreOptions(
+            segment_bytes=options.segment_bytes,
+            sync=options.flush == "sync",
+            checkpoint_interval_s=options.checkpoint_interval_s,
+            retention=RetentionRules(
+                max_age_ms=math.ceil(options.retention_s * 1000), max_bytes=options.retention_bytes
+            ),
+            watermarks=Watermarks(
+                warn=options.disk_warn, delete_early=options.disk_delete_early, refuse=options.disk_refuse
+            ),
+            replication_timeout_s=options.replication_timeout_s,
+            owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
+        )
+        limits = Limits(
+            max_body_bytes=options.max_body_bytes,
+            max_batch_bytes=options.max_batch_bytes,
+            max_pending_bytes=options.max_pending_bytes,
+            busy_after_s=options.busy_after_s,
+            slave_read_lag=options.slave_read_lag,
+        )
+        return Engine(
+            options.data_dir,
+            store,
+            limits,
+            self._topics_changed,
+            recovery_s=options.session_grace_s,
+            alone=not options.controller,
+        )
 
     async def stop(self) -> None:
         """Unregister, let calls under way end, write what was handed in, close the store. Idempotent."""
