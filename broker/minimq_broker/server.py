@@ -20,10 +20,10 @@ from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
-from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.retention import Retention
+from minimq_broker.services.route_lookup import RouteLookup
 from minimq_broker.services.service import BrokerService
 from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity

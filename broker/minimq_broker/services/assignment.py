@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.route_lookup import RouteLookup
 from minimq_common.allocation import known_to_brokers
 from minimq_common.errors import GroupConflict, InvalidArgument
 from minimq_common.model import TopicRoute

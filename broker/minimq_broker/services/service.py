@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
-from minimq_broker.route_lookup import RouteLookup
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.assignment import AssignmentService
 from minimq_broker.services.engine import Engine
@@ -15,6 +14,7 @@ from minimq_broker.services.groups import GroupService
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.replication import Replication
+from minimq_broker.services.route_lookup import RouteLookup
 from minimq_broker.services.session import SessionOptions, SessionService
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
