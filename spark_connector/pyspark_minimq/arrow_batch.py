@@ -54,7 +54,7 @@ def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression
         compression: of the batch; None for none.
 
     Raises:
-        MinimqSourceError: a row makes no message; the text names its column.
+        MinimqSparkError: a row makes no message; the text names its column.
     """
     sections = [b""] * len(Section)
     largest = _bodies(sections, rows.column("body"), max_body_bytes)

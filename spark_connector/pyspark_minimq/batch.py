@@ -35,7 +35,7 @@ class MinimqBatchReader(DataSourceReader):
         """Return what the tasks read. Where the topics end is looked up now, and holds for this data frame for good.
 
         Raises:
-            MinimqSourceError: an offset is not stored, or a topic is not readable.
+            MinimqSparkError: an offset is not stored, or a topic is not readable.
             MiniMQError: a topic does not exist, or a server does not answer.
         """
         options = self._options

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from minimq import MessageQueue, errors
 from pyspark_minimq.arrow_hash import key_hashes
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.text_columns import checked_text, refused
 
 #: Returns the queues of a topic over which rows are spread, sorted.
@@ -47,7 +47,7 @@ class Destinations:
         """Yield the rows of a batch, which has at least one, by destination, without the columns that say it.
 
         Raises:
-            MinimqSourceError: a row says no topic, or a queue that there cannot be.
+            MinimqSparkError: a row says no topic, or a queue that there cannot be.
             MiniMQError: the queues of a topic cannot be looked up.
         """
         named = {name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
@@ -59,7 +59,7 @@ class Destinations:
             yield from self._by_queue(self._topic, content, where)
             return
         if named["topic"].null_count:
-            raise MinimqSourceError('column \'topic\' is null in a row: fill it, or add .option("topic", "NAME")')
+            raise MinimqSparkError('column \'topic\' is null in a row: fill it, or add .option("topic", "NAME")')
         topics = checked_text("topic", named["topic"]).dictionary_encode()
         names = topics.dictionary.to_pylist()
         for code, rows in _grouped(topics.indices):
@@ -76,7 +76,7 @@ class Destinations:
             return
         queues = list(self._queues(topic))
         if not queues:
-            raise MinimqSourceError(
+            raise MinimqSparkError(
                 f"topic {topic} has no queue that takes messages: see `minimq topic describe {topic}`"
             )
         chosen = [pa.nulls(content.num_rows, pa.int32())]
@@ -99,7 +99,7 @@ class Destinations:
             reason = error.message.splitlines()[0]
             if self._topic is None:
                 raise refused("topic", f"names no topic in a row: {reason}") from None
-            raise MinimqSourceError(f"option 'topic' names no topic: {reason}") from None
+            raise MinimqSparkError(f"option 'topic' names no topic: {reason}") from None
         self._looked_up.add(topic)
 
 
@@ -110,7 +110,7 @@ def _numbered(ids: pa.Array, count: int) -> pa.Array:
         lowest, highest = pc.min_max(ids).as_py().values()
         if not 0 <= lowest <= highest <= _MOST_QUEUES:
             wrong = lowest if lowest < 0 else highest
-            raise MinimqSourceError(f"column 'queue_id' is {wrong} in a row: it must be from 0 to {_MOST_QUEUES}")
+            raise MinimqSparkError(f"column 'queue_id' is {wrong} in a row: it must be from 0 to {_MOST_QUEUES}")
     return _modulo(ids, count)
 
 

@@ -1,5 +1,5 @@
-"""The error of the data source."""
+"""The error of the source and the sink."""
 
 
-class MinimqSourceError(Exception):
+class MinimqSparkError(Exception):
     """A query cannot be run. The text says why in one line: it is all that Spark hands on to the user."""

@@ -11,7 +11,7 @@ from typing import Any
 from minimq import MessageQueue, MiniMQError, errors
 from minimq.connectors import QueueFinder
 from pyspark_minimq.connections import range_reader
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import StreamOptions
 from pyspark_minimq.planning import QueueName, Sight
@@ -89,7 +89,7 @@ class Follower:
             limits: how much the next one may hold.
 
         Raises:
-            MinimqSourceError: messages were deleted unread, and that is to be an error.
+            MinimqSparkError: messages were deleted unread, and that is to be an error.
             MiniMQError: no server has answered for a while.
         """
         self._commit(done.end)
@@ -168,7 +168,7 @@ class Follower:
             return
         what = describe_losses(outlook.losses)
         if self._options.read.fail_on_data_loss:
-            raise MinimqSourceError(f"{what}; failOnDataLoss=false goes on with what is left")
+            raise MinimqSparkError(f"{what}; failOnDataLoss=false goes on with what is left")
         log.warning("going on with what is left: %s", what)
 
     def _report(self, outlook: Outlook, ends: Mapping[QueueName, int]) -> None:

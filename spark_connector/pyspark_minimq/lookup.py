@@ -7,7 +7,7 @@ from datetime import datetime
 
 from minimq import MessageQueue, MiniMQError, errors
 from minimq.connectors import QueueFinder
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
 from pyspark_minimq.planning import Bounds, Carrier, Offsets, QueueName, Sight, Subscription
 
@@ -32,13 +32,13 @@ class Lookup:
         """Return what brokers tell of topics, as far as they answer.
 
         Raises:
-            MinimqSourceError: a topic may not be read.
+            MinimqSparkError: a topic may not be read.
             MiniMQError: no name server answers.
         """
         found = self._finder.find(topics)
         for queue, about in found.queues.items():
             if not about.is_readable:
-                raise MinimqSourceError(
+                raise MinimqSparkError(
                     f"topic {queue.topic} is not readable on {queue.broker_name}: allow it with "
                     f"`minimq topic update {queue.topic} --permission read-write`"
                 )
@@ -57,7 +57,7 @@ class Lookup:
         """Return the bounds of all queues that are to be read; nothing may be missing.
 
         Raises:
-            MinimqSourceError: a topic may not be read, or a queue that was chosen does not exist.
+            MinimqSparkError: a topic may not be read, or a queue that was chosen does not exist.
             TopicNotFound: a topic does not exist.
             MiniMQError: a server does not answer.
         """
@@ -82,9 +82,9 @@ class Lookup:
         """Record how far a group is. Returns what could not be recorded, with the reason.
 
         Raises:
-            MinimqSourceError: no group can have that name.
+            MinimqSparkError: no group can have that name.
         """
         try:
             return self._finder.commit(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})
         except errors.InvalidArgument as error:
-            raise MinimqSourceError(f"consumerGroup: {error.message}") from None
+            raise MinimqSparkError(f"consumerGroup: {error.message}") from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 
 T = TypeVar("T")
 
@@ -58,13 +58,13 @@ class OptionTable:
         """Return the values of one way.
 
         Raises:
-            MinimqSourceError: one that is given is unknown, or is for the other way.
+            MinimqSparkError: one that is given is unknown, or is for the other way.
         """
         known = {key: option for key, option in self._by_key.items() if option.default(mode) is not None}
         elsewhere = [option.name for key, option in self._by_key.items() if key not in known and _has(given, key)]
         if elsewhere:
             other = Mode.STREAM if mode is Mode.BATCH else Mode.BATCH
-            raise MinimqSourceError(
+            raise MinimqSparkError(
                 f"option {_listed(elsewhere)} is for {self._ways[other]}: {self._ways[mode]} has "
                 f"{_names_of(known.values())}"
             )
@@ -72,7 +72,7 @@ class OptionTable:
         return Values(given, {key: option.default(mode) or "" for key, option in known.items()})
 
     def refuse_unknown(self, given: Mapping[str, str], what: str) -> None:
-        """Raise `MinimqSourceError` when one that is given is not there in either way."""
+        """Raise `MinimqSparkError` when one that is given is not there in either way."""
         self._refuse_unknown(given, self._options, what)
 
     def mode_of(self, given: Mapping[str, str]) -> Mode | None:
@@ -91,7 +91,7 @@ class OptionTable:
                 names[key] for name in unknown for key in difflib.get_close_matches(name.lower(), names, 1)
             )
             hint = f"did you mean {_listed(nearest)}? " if nearest else ""
-            raise MinimqSourceError(f"unknown option {_listed(unknown)}: {hint}{what} has {', '.join(names.values())}")
+            raise MinimqSparkError(f"unknown option {_listed(unknown)}: {hint}{what} has {', '.join(names.values())}")
 
 
 class Values:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from minimq import MiniMQError
 from minimq.connectors import TagFilter
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
@@ -32,7 +32,7 @@ def pattern(option: str, text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise MinimqSourceError(f"{option} is {text!r}, which is no regular expression: {error}") from None
+        raise MinimqSparkError(f"{option} is {text!r}, which is no regular expression: {error}") from None
     return text
 
 
@@ -41,27 +41,27 @@ def tags(option: str, text: str) -> frozenset[str] | None:
     try:
         return TagFilter(text).tags
     except MiniMQError as error:
-        raise MinimqSourceError(f"{option}: {error.message}") from None
+        raise MinimqSparkError(f"{option}: {error.message}") from None
 
 
 def count(option: str, text: str) -> int:
     """Return a whole number above 0."""
     if not text.isdecimal() or int(text) == 0:
-        raise MinimqSourceError(f"{option} is {text!r}: write a whole number above 0")
+        raise MinimqSparkError(f"{option} is {text!r}: write a whole number above 0")
     return int(text)
 
 
 def number(option: str, text: str) -> int:
     """Return a whole number, which may be 0."""
     if not text.isdecimal():
-        raise MinimqSourceError(f"{option} is {text!r}: write a whole number, 0 or above")
+        raise MinimqSparkError(f"{option} is {text!r}: write a whole number, 0 or above")
     return int(text)
 
 
 def flag(option: str, text: str) -> bool:
     """Return true or false."""
     if text.lower() not in ("true", "false"):
-        raise MinimqSourceError(f"{option} is {text!r}: write true or false")
+        raise MinimqSparkError(f"{option} is {text!r}: write true or false")
     return text.lower() == "true"
 
 
@@ -69,7 +69,7 @@ def size(option: str, text: str) -> int:
     """Return a number of bytes, which may have a unit: 1000000, 64m, 1g."""
     match = _AMOUNT.fullmatch(text.lower())
     if match is None or match[2] not in _BYTES or int(match[1]) == 0:
-        raise MinimqSourceError(f"{option} is {text!r}: write a number of bytes, or for example 64m or 1g")
+        raise MinimqSparkError(f"{option} is {text!r}: write a number of bytes, or for example 64m or 1g")
     return int(match[1]) * _BYTES[match[2]]
 
 
@@ -77,7 +77,7 @@ def duration(option: str, text: str) -> float:
     """Return seconds; without a unit a number stands for milliseconds, as elsewhere in Spark."""
     match = _AMOUNT.fullmatch(text.lower())
     if match is None or match[2] not in _SECONDS:
-        raise MinimqSourceError(f"{option} is {text!r}: write a time such as 30s, 15m or 1h")
+        raise MinimqSparkError(f"{option} is {text!r}: write a time such as 30s, 15m or 1h")
     return int(match[1]) * _SECONDS[match[2]]
 
 
@@ -88,11 +88,11 @@ def moment(option: str, text: str) -> datetime:
             return datetime.fromtimestamp(int(text) / 1000, UTC)
         when = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError):
-        raise MinimqSourceError(
+        raise MinimqSparkError(
             f"{option} is {text!r}: write milliseconds since 1970, or a time such as 2026-01-31T08:00:00Z"
         ) from None
     if when.tzinfo is None:
-        raise MinimqSourceError(f"{option} is {text!r}, which has no time zone: add Z or an offset such as +02:00")
+        raise MinimqSparkError(f"{option} is {text!r}, which has no time zone: add Z or an offset such as +02:00")
     return when
 
 
@@ -133,7 +133,7 @@ def _parsed(option: str, text: str, what: str, shape: str) -> list[tuple[str, ob
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise MinimqSourceError(
+        raise MinimqSparkError(
             f"{option} is {what} such as {shape}: {error.msg} at character {error.pos + 1} of {text!r}"
         ) from None
     return _members(option, text, value, shape)
@@ -146,4 +146,4 @@ def _members(option: str, what: str, value: object, shape: str) -> list[tuple[st
 
 
 def _malformed(option: str, shape: str, reason: str) -> NoReturn:
-    raise MinimqSourceError(f"{option} must look like {shape}: {reason}")
+    raise MinimqSparkError(f"{option} must look like {shape}: {reason}")

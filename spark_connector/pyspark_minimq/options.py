@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pyspark_minimq import option_values
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription
 from pyspark_minimq.stream_planning import Limits
@@ -81,7 +81,7 @@ class StreamOptions:
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Raise `MinimqSourceError` unless the options are right for one of the ways to read.
+    """Raise `MinimqSparkError` unless the options are right for one of the ways to read.
 
     Spark asks for the columns before it tells which way it is going to be.
     """
@@ -102,7 +102,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         options: as Spark hands them on: all values are text, and upper and lower case of the names make no difference.
 
     Raises:
-        MinimqSourceError: an option is unknown, missing or malformed.
+        MinimqSparkError: an option is unknown, missing or malformed.
     """
     read = _common(_TABLE.values(options, Mode.BATCH))
     _refuse(
@@ -122,7 +122,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         max_delay_s=values.required("maxTriggerDelay", option_values.duration),
     )
     if limits.max_offsets is not None and (limits.min_offsets or 0) > limits.max_offsets:
-        raise MinimqSourceError(
+        raise MinimqSparkError(
             f"minOffsetsPerTrigger is {limits.min_offsets}, more than maxOffsetsPerTrigger, which is "
             f"{limits.max_offsets}: no micro-batch could be both"
         )
@@ -153,15 +153,15 @@ def _subscription(values: Values) -> Subscription:
     found = {"topic": topic, "subscribe": subscribe, "subscribePattern": pattern, "assign": queues}
     given = [name for name, value in found.items() if value]
     if not given:
-        raise MinimqSourceError(
+        raise MinimqSparkError(
             'no topic is given: add .option("topic", "NAME"), or several, separated by commas; or one of '
             "subscribePattern and assign"
         )
     if len(given) > 1:
-        raise MinimqSourceError(f"{' and '.join(given)} are given, of which one would do: leave out the others")
+        raise MinimqSparkError(f"{' and '.join(given)} are given, of which one would do: leave out the others")
     return Subscription(topic or subscribe or (), pattern, queues or frozenset())
 
 
 def _refuse(option: str, position: Position, word: int, what: str, remedy: str) -> None:
     if position == word or (isinstance(position, Mapping) and word in position.values()):
-        raise MinimqSourceError(f"{option} is {what}: a batch query would never read anything; write {remedy}")
+        raise MinimqSparkError(f"{option} is {what}: a batch query would never read anything; write {remedy}")

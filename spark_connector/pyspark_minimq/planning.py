@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 
 #: What stands for an offset in the JSON of the options, as in Spark's Kafka source.
 EARLIEST = -2
@@ -101,10 +101,10 @@ class Subscription:
         return {queue: at for queue, at in bounds.items() if at.is_shown}
 
     def check(self, bounds: Mapping[QueueName, Bounds]) -> None:
-        """Raise `MinimqSourceError` when a queue was chosen that is not there."""
+        """Raise `MinimqSparkError` when a queue was chosen that is not there."""
         unknown = sorted(self.queues - bounds.keys())
         if unknown:
-            raise MinimqSourceError(f"assign names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
+            raise MinimqSparkError(f"assign names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
 
 
 class OffsetRange(NamedTuple):
@@ -139,13 +139,13 @@ def plan_ranges(
         fail_on_data_loss: refuse offsets that are not stored, instead of reading those of them that are.
 
     Raises:
-        MinimqSourceError: an offset is missing, belongs to no queue, or is not stored.
+        MinimqSparkError: an offset is missing, belongs to no queue, or is not stored.
     """
     starts = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
     ends = resolve("endingOffsets", ending, bounds, fail_on_data_loss=fail_on_data_loss)
     for queue, start in starts.items():
         if start > ends[queue] and not isinstance(starting, int) and not isinstance(ending, int):
-            raise MinimqSourceError(f"queue {queue} would be read from offset {start} to {ends[queue]}, backwards")
+            raise MinimqSparkError(f"queue {queue} would be read from offset {start} to {ends[queue]}, backwards")
     ranges = [OffsetRange(queue, starts[queue], ends[queue], bounds[queue].term) for queue in sorted(bounds)]
     return [part for part in ranges if part.start < part.end]
 
@@ -162,19 +162,19 @@ def resolve(
         fail_on_data_loss: refuse offsets that are not stored, instead of taking the next one that is.
 
     Raises:
-        MinimqSourceError: an offset is missing, belongs to no queue, or is not stored.
+        MinimqSparkError: an offset is missing, belongs to no queue, or is not stored.
     """
     if isinstance(offsets, int):
         offsets = dict.fromkeys(bounds, offsets)
     missing = sorted(bounds.keys() - offsets.keys())
     if missing:
-        raise MinimqSourceError(
+        raise MinimqSparkError(
             f"{option} has no offset for {_some(missing)}: name every queue that is read, with -2 for the earliest "
             "offset and -1 for the latest"
         )
     unknown = sorted(offsets.keys() - bounds.keys())
     if unknown:
-        raise MinimqSourceError(f"{option} names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
+        raise MinimqSparkError(f"{option} names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
     resolved = {}
     for queue, offset in offsets.items():
         first, end, *_ = bounds[queue]
@@ -183,7 +183,7 @@ def resolve(
         elif first <= offset <= end or not fail_on_data_loss:
             resolved[queue] = min(max(offset, first), end)
         else:
-            raise MinimqSourceError(
+            raise MinimqSparkError(
                 f"{option} has offset {offset} for queue {queue}, which has {first} to {end}: correct it, or read "
                 "what is there with failOnDataLoss=false"
             )

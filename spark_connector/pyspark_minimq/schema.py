@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 
 #: Every message has all of these but the tag. A message without keys or properties has an empty list or map, not null,
 #: so that `size(keys)` and `explode(keys)` need no special case.
@@ -42,21 +42,21 @@ def checked_projection(schema: StructType) -> StructType:
     """Return the columns that a user has chosen, which may be any of `MESSAGE_SCHEMA` in any order.
 
     Raises:
-        MinimqSourceError: there is no such column, or it has another type.
+        MinimqSparkError: there is no such column, or it has another type.
     """
     if not schema.fields:
-        raise MinimqSourceError(f"the schema has no column: choose some of {', '.join(_TYPES)}")
+        raise MinimqSparkError(f"the schema has no column: choose some of {', '.join(_TYPES)}")
     seen = set()
     for field in schema.fields:
         name = field.name.lower()  # as in SQL
         if name not in _TYPES:
-            raise MinimqSourceError(f"there is no column {field.name!r}: choose some of {', '.join(_TYPES)}")
+            raise MinimqSparkError(f"there is no column {field.name!r}: choose some of {', '.join(_TYPES)}")
         if name in seen:
-            raise MinimqSourceError(f"column {field.name!r} stands twice in the schema")
+            raise MinimqSparkError(f"column {field.name!r} stands twice in the schema")
         seen.add(name)
         wanted, actual = field.dataType.simpleString(), _TYPES[name].simpleString()
         if wanted != actual:
-            raise MinimqSourceError(f"column {name!r} is of type {actual}, not {wanted}: cast it after the load")
+            raise MinimqSparkError(f"column {name!r} is of type {actual}, not {wanted}: cast it after the load")
         if not field.nullable and name in _NULLABLE:
-            raise MinimqSourceError(f"column {name!r} may be null: leave out NOT NULL")
+            raise MinimqSparkError(f"column {name!r} may be null: leave out NOT NULL")
     return schema

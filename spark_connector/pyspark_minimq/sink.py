@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from minimq import MiniMQError, errors
 from minimq.connectors import Transaction
 from pyspark_minimq.connections import transaction_ends
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.write_options import WriteOptions
 from pyspark_minimq.writing import Written, write
 
@@ -86,11 +86,11 @@ class MinimqWriter:
         self._options = options
 
     def transaction(self) -> Transaction:
-        """Return that of a transactional write, in a task; raises `MinimqSourceError`."""
+        """Return that of a transactional write, in a task; raises `MinimqSparkError`."""
         raise NotImplementedError
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a partition, in a task; raises `MinimqSourceError`."""
+        """Write the rows of a partition, in a task; raises `MinimqSparkError`."""
         return write(self._options, iterator, self.transaction() if self._options.transactional else None)
 
     def end(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
@@ -101,13 +101,13 @@ class MinimqWriter:
             number: of the transaction.
 
         Raises:
-            MinimqSourceError: it does not end, or the tasks have written for another one.
+            MinimqSparkError: it does not end, or the tasks have written for another one.
         """
         staged = [message for message in messages if isinstance(message, Written) and message.transaction is not None]
         transactions = {message.transaction for message in staged if message.transaction is not None}
         if len(transactions) > 1 or any(transaction.number != number for transaction in transactions):
             found = ", ".join(sorted(map(str, transactions)))
-            raise MinimqSourceError(
+            raise MinimqSparkError(
                 f"Spark commits number {number}, and its tasks have written for transaction {found}: nothing is "
                 "published; start the query again"
             )
@@ -121,21 +121,21 @@ class MinimqWriter:
             ends = transaction_ends(self._options.nameserver, self._options.commit_timeout_s)
             decision = ends.commit(transaction, topics, parts, decided=decided)
         except errors.TransactionEnded as error:
-            raise MinimqSourceError(f"{error.message}: {self.advice.behind}") from None
+            raise MinimqSparkError(f"{error.message}: {self.advice.behind}") from None
         except errors.TransactionExpired as error:
             self._look_at_loss(transaction, topics, error)
             return
         except errors.Unavailable as error:
-            raise MinimqSourceError(f"{error.message.splitlines()[0]}; {self.advice.away}") from None
+            raise MinimqSparkError(f"{error.message.splitlines()[0]}; {self.advice.away}") from None
         except MiniMQError as error:
-            raise MinimqSourceError(error.message.splitlines()[0]) from None
+            raise MinimqSparkError(error.message.splitlines()[0]) from None
         if decided or set(decision.parts) != set(parts):
             log.warning("transaction %s was decided before, and is published: nothing is added to it", transaction)
 
     def _look_at_loss(
         self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired
     ) -> None:
-        """Raise `MinimqSourceError` for what a broker has lost, unless that is decided, and to be accepted."""
+        """Raise `MinimqSparkError` for what a broker has lost, unless that is decided, and to be accepted."""
         ends = transaction_ends(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
         try:
             ends.commit(transaction, topics, (), decided=True)  # which decides nothing, so it shows what is decided
@@ -143,9 +143,9 @@ class MinimqWriter:
         except errors.TransactionExpired as lost:
             text = lost.message.splitlines()[0]
         except MiniMQError:
-            raise MinimqSourceError(f"{error.message.splitlines()[0]}; {self.advice.expired}") from None
+            raise MinimqSparkError(f"{error.message.splitlines()[0]}; {self.advice.expired}") from None
         if self._options.fail_on_data_loss:
-            raise MinimqSourceError(f"{text}; {_LOST}")
+            raise MinimqSparkError(f"{text}; {_LOST}")
         log.warning("%s; failOnDataLoss is false, so it is given up", text)
 
 
@@ -167,7 +167,7 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
         return self._transaction
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks have staged, if they have; raises `MinimqSourceError`."""
+        """Publish what the tasks have staged, if they have; raises `MinimqSparkError`."""
         self.end(messages, self._transaction.number)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -197,19 +197,19 @@ class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
     advice = _STREAM
 
     def transaction(self) -> Transaction:
-        """Return that of the micro-batch to which the task of this process belongs; raises `MinimqSourceError`."""
+        """Return that of the micro-batch to which the task of this process belongs; raises `MinimqSparkError`."""
         context = TaskContext.get()
         query = context.getLocalProperty(_QUERY_ID) if context is not None else None
         batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
         if query is None or batch is None:
-            raise MinimqSourceError(
+            raise MinimqSparkError(
                 "Spark does not tell this task its query and micro-batch, by which repetitions are recognized: "
                 "set transactional=false, which stores each row at least once"
             )
         return Transaction(f"spark-{query}", int(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish what the tasks have staged, if they have; raises `MinimqSourceError`."""
+        """Publish what the tasks have staged, if they have; raises `MinimqSparkError`."""
         self.end(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

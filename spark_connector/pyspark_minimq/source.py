@@ -36,7 +36,7 @@ class MinimqDataSource(DataSource):
         """Return the columns of a data frame for which `.schema(...)` chose none.
 
         Raises:
-            MinimqSourceError: an option is wrong; told here because it is the first thing that Spark asks for.
+            MinimqSparkError: an option is wrong; told here because it is the first thing that Spark asks for.
         """
         from pyspark_minimq.options import check_options
         from pyspark_minimq.schema import MESSAGE_SCHEMA
@@ -51,7 +51,7 @@ class MinimqDataSource(DataSource):
             schema: the columns to read, as `schema` returned them or as the user chose them.
 
         Raises:
-            MinimqSourceError: an option or a column is wrong.
+            MinimqSparkError: an option or a column is wrong.
         """
         from pyspark_minimq.batch import MinimqBatchReader
         from pyspark_minimq.options import parse_read_options
@@ -75,7 +75,7 @@ class MinimqDataSource(DataSource):
             overwrite: whether what is there should be replaced, which it cannot be.
 
         Raises:
-            MinimqSourceError: an option, a column or the mode is wrong.
+            MinimqSparkError: an option, a column or the mode is wrong.
         """
         from pyspark_minimq.option_table import Mode
         from pyspark_minimq.sink import MinimqBatchWriter
@@ -90,12 +90,12 @@ class MinimqDataSource(DataSource):
         return MinimqStreamWriter(self._write_options(schema, Mode.STREAM, overwrite=overwrite))
 
     def _write_options(self, schema: StructType, mode: Mode, *, overwrite: bool) -> WriteOptions:
-        from pyspark_minimq.errors import MinimqSourceError
+        from pyspark_minimq.errors import MinimqSparkError
         from pyspark_minimq.write_columns import check_columns
         from pyspark_minimq.write_options import parse_write_options
 
         if overwrite:
-            raise MinimqSourceError(
+            raise MinimqSparkError(
                 "messages are added to a topic and never replace others: write with mode 'append', a stream with "
                 "outputMode 'append', or in foreachBatch"
             )

@@ -52,7 +52,7 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query begins; Spark asks more than once.
 
         Raises:
-            MinimqSourceError: an offset is not stored, or a topic is not readable.
+            MinimqSparkError: an offset is not stored, or a topic is not readable.
             MiniMQError: a topic does not exist, or a server does not answer.
         """
         return self._follower.initial().to_json()
@@ -72,7 +72,7 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the next micro-batch goes, or `start` itself when there is none.
 
         Raises:
-            MinimqSourceError: messages were deleted unread, and `failOnDataLoss` is set.
+            MinimqSparkError: messages were deleted unread, and `failOnDataLoss` is set.
             MiniMQError: no server has answered for a while.
         """
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits

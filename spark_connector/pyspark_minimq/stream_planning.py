@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
     Bounds,
     Carrier,
@@ -43,9 +43,9 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the offset that `to_json` wrote. Raises `MinimqSourceError` when another version has written it."""
+        """Return the offset that `to_json` wrote. Raises `MinimqSparkError` when another version has written it."""
         if value.get("v") != _VERSION:
-            raise MinimqSourceError(
+            raise MinimqSparkError(
                 f"the checkpoint holds offsets of version {value.get('v')!r}, this is version {_VERSION}: go on with "
                 "the release of minimq that wrote it, or begin with another checkpointLocation"
             )
@@ -126,7 +126,7 @@ def first_offset(bounds: Mapping[QueueName, Bounds], starting: Offsets, *, fail_
         fail_on_data_loss: refuse offsets that are not stored, instead of taking the next one that is.
 
     Raises:
-        MinimqSourceError: an offset is missing, belongs to no queue, or is not stored.
+        MinimqSparkError: an offset is missing, belongs to no queue, or is not stored.
     """
     at = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
     return StreamOffset(dict(sorted(at.items())), None, _ids(bounds))

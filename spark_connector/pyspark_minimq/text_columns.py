@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 
 #: Characters of a value that are shown of it.
 _SHOWN: Final = 40
@@ -16,7 +16,7 @@ def checked_text(name: str, column: pa.Array) -> pa.Array:
     """Return a column of text with offsets of 32 bits. Spark does not see to it that text is UTF-8.
 
     Raises:
-        MinimqSourceError: it is not; the text names the column.
+        MinimqSparkError: it is not; the text names the column.
     """
     try:
         column.validate(full=True)
@@ -49,6 +49,6 @@ def _first_wrong(column: pa.Array) -> bytes:
     return b""
 
 
-def refused(column: str, reason: str) -> MinimqSourceError:
+def refused(column: str, reason: str) -> MinimqSparkError:
     """Return the error for a row that makes no message."""
-    return MinimqSourceError(f"column {column!r} {reason}")
+    return MinimqSparkError(f"column {column!r} {reason}")

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql.types import StructType
 
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 
 _WHOLE_NUMBERS: Final = ("int", "bigint", "smallint", "tinyint")
 
@@ -39,28 +39,28 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         topic: the one in the options, None when rows say it.
 
     Raises:
-        MinimqSourceError: a column is missing, is not one of `WRITE_COLUMNS` or has another type.
+        MinimqSparkError: a column is missing, is not one of `WRITE_COLUMNS` or has another type.
     """
     names = [field.name.lower() for field in schema.fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise MinimqSourceError(f"column {_listed(twice)} stands twice in the data frame: drop one of them")
+        raise MinimqSparkError(f"column {_listed(twice)} stands twice in the data frame: drop one of them")
     _refuse_strangers([field.name for field in schema.fields])
     for field in schema.fields:
         name, actual = field.name.lower(), field.dataType.simpleString()
         if actual not in WRITE_COLUMNS[name]:
             wanted = " or ".join(WRITE_COLUMNS[name][:2]) if name != "sharding_key" else "string, binary or int"
-            raise MinimqSourceError(f"column {name!r} is of type {actual}: cast it to {wanted}")
+            raise MinimqSparkError(f"column {name!r} is of type {actual}: cast it to {wanted}")
     if "body" in names and "value" in names:
-        raise MinimqSourceError("there is a column 'body' and a column 'value', which both mean the body: drop one")
+        raise MinimqSparkError("there is a column 'body' and a column 'value', which both mean the body: drop one")
     if "body" not in names and "value" not in names:
-        raise MinimqSourceError(
+        raise MinimqSparkError(
             "there is no column 'body': make one, for example with selectExpr('to_json(struct(*)) AS body')"
         )
     if "topic" not in names and topic is None:
-        raise MinimqSourceError('no topic is given: add .option("topic", "NAME"), or a column \'topic\'')
+        raise MinimqSparkError('no topic is given: add .option("topic", "NAME"), or a column \'topic\'')
     if "broker_name" in names and "queue_id" not in names:
-        raise MinimqSourceError("there is a column 'broker_name' without 'queue_id': add that, or drop it")
+        raise MinimqSparkError("there is a column 'broker_name' without 'queue_id': add that, or drop it")
 
 
 def _refuse_strangers(names: Iterable[str]) -> None:
@@ -68,7 +68,7 @@ def _refuse_strangers(names: Iterable[str]) -> None:
     read_only = [name for name in strange if name.lower() in _READ_ONLY]
     if read_only:
         dropped = ", ".join(f'"{name}"' for name in read_only)
-        raise MinimqSourceError(
+        raise MinimqSparkError(
             f"column {_listed(read_only)} is given by brokers and cannot be written: leave it out with .drop({dropped})"
         )
     if strange:
@@ -78,7 +78,7 @@ def _refuse_strangers(names: Iterable[str]) -> None:
             for name in strange
         } - {""}
         hint = f"did you mean {_listed(sorted(nearest))}? " if nearest else ""
-        raise MinimqSourceError(
+        raise MinimqSparkError(
             f"column {_listed(strange)} cannot be written: {hint}a message has {known}; "
             "put everything else into 'body' or 'properties'"
         )

@@ -9,7 +9,7 @@ from typing import Final, cast, get_args
 from minimq import MiniMQError, ProducerOptions
 from minimq.connectors import CompressionName, Transaction
 from pyspark_minimq import option_values
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 
 WRITE_OPTIONS: Final = (
@@ -65,7 +65,7 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
         mode: which of the two ways to write it is.
 
     Raises:
-        MinimqSourceError: an option is unknown or malformed.
+        MinimqSparkError: an option is unknown or malformed.
     """
     values = _TABLE.values({name: text for name, text in options.items() if name.lower() not in _OF_SPARK}, mode)
     max_body_bytes = values.required("maxBodyBytes", option_values.size)
@@ -76,7 +76,7 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
             compression=values.required("compression", _compression),
         )
     except MiniMQError as error:  # a body that no broker takes
-        raise MinimqSourceError(f"maxBodyBytes is {max_body_bytes}: {error.message}") from None
+        raise MinimqSparkError(f"maxBodyBytes is {max_body_bytes}: {error.message}") from None
     transaction = _transaction(values)
     return WriteOptions(
         nameserver=values.required("nameserver", lambda _, text: text),
@@ -96,31 +96,31 @@ def _transaction(values: Values) -> Transaction | None:
         return None
     if app_id is None or version is None:
         given, lacking = ("txnVersion", "txnAppId") if app_id is None else ("txnAppId", "txnVersion")
-        raise MinimqSourceError(
+        raise MinimqSparkError(
             f"{given} is given without {lacking}: a write is recognized by both, the name of the application and a "
             "number that grows from one write to the next"
         )
     if values.is_given("transactional") and not values.required("transactional", option_values.flag):
-        raise MinimqSourceError("transactional is false: with txnAppId and txnVersion a write is a transaction")
+        raise MinimqSparkError("transactional is false: with txnAppId and txnVersion a write is a transaction")
     if _TOPIC_MARK in app_id:
-        raise MinimqSourceError(f"txnAppId is {app_id!r}: write letters, digits, _ and -")
+        raise MinimqSparkError(f"txnAppId is {app_id!r}: write letters, digits, _ and -")
     # An application that writes two topics gives the same number to both, as it does with two tables of Delta Lake.
     topic = values.get("topic", lambda _, text: _TOPIC_MARK + text) or ""
     try:
         return Transaction(f"spark-app-{app_id}{topic}", version)
     except MiniMQError as error:
-        raise MinimqSourceError(f"txnAppId is {app_id!r} and txnVersion {version}: {error.message}") from None
+        raise MinimqSparkError(f"txnAppId is {app_id!r} and txnVersion {version}: {error.message}") from None
 
 
 def _compression(option: str, text: str) -> CompressionName:
     choices = get_args(CompressionName)
     if text.lower() not in choices:
-        raise MinimqSourceError(f"{option} is {text!r}: write {' or '.join(choices)}")
+        raise MinimqSparkError(f"{option} is {text!r}: write {' or '.join(choices)}")
     return cast("CompressionName", text.lower())
 
 
 def _above_zero(option: str, text: str) -> float:
     seconds = option_values.duration(option, text)
     if not seconds:
-        raise MinimqSourceError(f"{option} is {text!r}: write a time above 0")
+        raise MinimqSparkError(f"{option} is {text!r}: write a time above 0")
     return seconds

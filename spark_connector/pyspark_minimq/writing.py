@@ -16,7 +16,7 @@ from minimq.connectors import BatchReceipt, RecordsSender, StagedPart, Transacti
 from pyspark_minimq.arrow_batch import MOST_ROWS, cut, to_batch
 from pyspark_minimq.connections import records_sender
 from pyspark_minimq.destinations import Destination, Destinations
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.text_columns import refused
 from pyspark_minimq.write_options import WriteOptions
 
@@ -50,7 +50,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
         transaction: under which they are staged; None to publish them at once.
 
     Raises:
-        MinimqSourceError: a row makes no message, or a batch is not acknowledged.
+        MinimqSparkError: a row makes no message, or a batch is not acknowledged.
     """
     topics: set[str] = set()
     try:
@@ -68,7 +68,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
                 pass
             return Written(transaction, frozenset(topics), (), decided=True)
     except MiniMQError as error:
-        raise MinimqSourceError(_in_one_line(error)) from None
+        raise MinimqSparkError(_in_one_line(error)) from None
     return Written(transaction, frozenset(topics), staged_parts(receipts) if transaction is not None else ())
 
 
@@ -98,7 +98,7 @@ class Outbox:
         """Take rows, at least one, and send what is enough for a batch.
 
         Raises:
-            MinimqSourceError: a row makes no message, or one that a broker does not take.
+            MinimqSparkError: a row makes no message, or one that a broker does not take.
             MiniMQError: a batch that was sent before is not acknowledged, or this one cannot be sent.
         """
         for part in cut(rows, self._options.batch_bytes):

@@ -47,7 +47,7 @@ def refusal(do: Callable[[], object]) -> str:
     with pytest.raises(PySparkException) as caught:
         do()
     text = str(caught.value)
-    lines = [line.partition("MinimqSourceError: ")[2] for line in text.splitlines() if "MinimqSourceError: " in line]
+    lines = [line.partition("MinimqSparkError: ")[2] for line in text.splitlines() if "MinimqSparkError: " in line]
     assert lines, text
     assert "During handling of the above exception" not in text
     return lines[-1]

@@ -262,7 +262,7 @@ def test_what_cannot_be_followed_is_said_in_one_line(
     streams: Streams, spark: SparkSession, cluster: LocalCluster, topic: str, options: dict[str, str], reason: str
 ) -> None:
     source = spark.readStream.format("minimq").options(**{"nameserver": cluster.nameserver, "topic": topic, **options})
-    with pytest.raises(Exception, match=r"MinimqSourceError|NotFound|Unavailable") as caught:  # noqa: PT012
+    with pytest.raises(Exception, match=r"MinimqSparkError|NotFound|Unavailable") as caught:  # noqa: PT012
         query = source.schema(COLUMNS).load().writeStream.foreachBatch(Sink().take).start()
         streams.started.append(query)
         query.awaitTermination(100)

@@ -179,7 +179,7 @@ def test_an_older_copy_of_the_checkpoint_is_refused(copying: Copying) -> None:
     copying.forget(f"commits/{last}", f"offsets/{last}", f"commits/{last - 1}")
     with pytest.raises(PySparkException) as caught:
         copying.run()
-    [line] = {line for line in str(caught.value).splitlines() if re.search("MinimqSourceError: ", line)}
+    [line] = {line for line in str(caught.value).splitlines() if re.search("MinimqSparkError: ", line)}
     assert "checkpoint" in line
     assert copying.written() == list(range(3 * SIZE))
 

@@ -13,7 +13,7 @@ import pytest
 
 from minimq import Admin, LocalCluster
 from minimq.connectors import Transaction
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter
 from pyspark_minimq.write_options import parse_write_options
@@ -75,7 +75,7 @@ def stage(writer: MinimqWriter, numbers: Iterable[int]) -> Written:
     return message
 
 
-def refusal(error: pytest.ExceptionInfo[MinimqSourceError]) -> str:
+def refusal(error: pytest.ExceptionInfo[MinimqSparkError]) -> str:
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -88,7 +88,7 @@ def test_messages_of_another_micro_batch_are_refused(there: Cluster) -> None:
     four, five = (there.stream(Transaction(name, number)) for number in (4, 5))
     messages = [stage(four, range(10)), None, stage(five, range(10, 20))]
     for given, number in ((messages[:2], 5), (messages, 4), (messages, 5)):
-        with pytest.raises(MinimqSourceError) as caught:
+        with pytest.raises(MinimqSparkError) as caught:
             five.commit(given, number)
         assert f"Spark commits number {number}, and its tasks have written for transaction {name!r}" in refusal(caught)
     assert there.stored() == []
@@ -99,7 +99,7 @@ def test_messages_of_another_micro_batch_are_refused(there: Cluster) -> None:
 def test_messages_of_two_queries_are_refused(there: Cluster) -> None:
     names = [f"spark-{uuid.uuid4()}" for _ in range(2)]
     writers = [there.stream(Transaction(name, 3)) for name in names]
-    with pytest.raises(MinimqSourceError, match="and its tasks have written for transaction"):
+    with pytest.raises(MinimqSparkError, match="and its tasks have written for transaction"):
         writers[0].commit([stage(writer, range(10)) for writer in writers], 3)
     assert there.stored() == []
 
@@ -181,7 +181,7 @@ def test_a_version_that_goes_back_is_refused(there: Cluster, app: str) -> None:
     first = there.batch(txnAppId=app, txnVersion="5")
     first.commit([stage(first, range(10))])
     older = there.batch(txnAppId=app, txnVersion="4")
-    with pytest.raises(MinimqSourceError) as caught:
+    with pytest.raises(MinimqSparkError) as caught:
         older.commit([stage(older, range(10))])
     assert "has decided number 5" in refusal(caught)
     assert "txnVersion has to grow" in refusal(caught)
@@ -202,7 +202,7 @@ def test_a_broker_that_is_away_at_the_commit(tmp_path: Path, app: str) -> None:
             ("start the job again then, with the same txnAppId", "one with txnAppId and txnVersion"),
             strict=True,
         ):
-            with pytest.raises(MinimqSourceError) as caught:
+            with pytest.raises(MinimqSparkError) as caught:
                 writer.commit([message])
             assert "broker broker-b" in refusal(caught)
             assert advice in refusal(caught)

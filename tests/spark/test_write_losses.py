@@ -12,7 +12,7 @@ import pytest
 from minimq import Admin, LocalCluster, Permission
 from minimq.connectors import Transaction
 from minimq.local.broker_process import BrokerProcess
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter
 from pyspark_minimq.write_options import parse_write_options
@@ -24,7 +24,7 @@ def test_a_body_over_the_limit_of_the_broker(cluster: LocalCluster, topic: str) 
     options = {"nameserver": cluster.nameserver, "topic": topic, "maxBodyBytes": "8m"}
     writer = MinimqBatchWriter(parse_write_options(options, Mode.BATCH))
     rows = pa.RecordBatch.from_pydict({"body": pa.array([b"x", bytes(5 << 20)])})
-    with pytest.raises(MinimqSourceError) as caught:
+    with pytest.raises(MinimqSparkError) as caught:
         writer.write(iter([rows]))
     assert str(caught.value) == (
         f"column 'body' is too large in a row for topic {topic}: a message body has 5242880 bytes, the limit of this "
@@ -62,7 +62,7 @@ class Query:
         """Return why the commit of a micro-batch fails."""
         writer = self.writer(number, **options)
         message = rows if isinstance(rows, Written) else stage(writer, rows)
-        with pytest.raises(MinimqSourceError) as caught:
+        with pytest.raises(MinimqSparkError) as caught:
             writer.commit([message], number)
         assert "\n" not in str(caught.value)
         return str(caught.value)

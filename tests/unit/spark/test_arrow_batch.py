@@ -15,7 +15,7 @@ from minimq_common.batch import RecordBatch
 from minimq_common.batch_columns import MAX_METADATA
 from minimq_common.compression import Compression
 from pyspark_minimq.arrow_batch import MOST_ROWS, cut, to_batch
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 
 BORN_MS, PRODUCER, SEQUENCE, UNSETTLED = 1_700_000_000_123, 0xFEDCBA9876543210, 7, 3
 MOST_BYTES = 1 << 20
@@ -69,7 +69,7 @@ def expected(sent: Sequence[Message], compression: Compression | None = None) ->
 
 def refusal(column: pa.Array, name: str = "body") -> str:
     columns = {"body": pa.array([b"x"] * len(column)), name: column}
-    with pytest.raises(MinimqSourceError) as caught:
+    with pytest.raises(MinimqSparkError) as caught:
         to_batch(pa.RecordBatch.from_pydict(columns), MOST_BYTES)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(f"column '{name}' ")

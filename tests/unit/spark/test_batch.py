@@ -13,7 +13,7 @@ from minimq.receiving.queue_finder import Findings, FoundQueue
 from pyspark_minimq import batch
 from pyspark_minimq.batch import MinimqBatchReader
 from pyspark_minimq.connections import range_reader
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
 from pyspark_minimq.schema import MESSAGE_SCHEMA
@@ -71,9 +71,7 @@ def test_a_pattern_takes_whole_names_and_not_those_of_groups() -> None:
 
 def test_chosen_queues_are_read_also_when_they_are_hidden() -> None:
     assert planned(assign='{"t": {"a": [2]}}') == [OffsetRange(QueueName("t", "a", 2), 5, 10)]
-    with pytest.raises(
-        MinimqSourceError, match="assign names queue t/a/3, which does not exist: there are queue t/a/0"
-    ):
+    with pytest.raises(MinimqSparkError, match="assign names queue t/a/3, which does not exist: there are queue t/a/0"):
         planned(assign='{"t": {"a": [1, 3]}}')
 
 
@@ -90,7 +88,7 @@ def test_messages_that_arrive_during_planning_are_not_part_of_the_query() -> Non
 
 def test_a_topic_that_may_not_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptedFinder, "is_readable", False)
-    with pytest.raises(MinimqSourceError, match="topic t is not readable on a"):
+    with pytest.raises(MinimqSparkError, match="topic t is not readable on a"):
         planned()
 
 

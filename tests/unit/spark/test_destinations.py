@@ -14,7 +14,7 @@ from minimq import MessageQueue
 from minimq.sending.key_hash import java_hash
 from pyspark_minimq.arrow_hash import key_hashes
 from pyspark_minimq.destinations import Destination, Destinations
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 
 COUNTS = {"broker-a": 3, "broker-b": 2}
 
@@ -36,7 +36,7 @@ def split(option: str | None = "orders", **columns: Sequence[object] | pa.Array)
 
 
 def refusal(option: str | None = "orders", **columns: Sequence[object] | pa.Array) -> str:
-    with pytest.raises(MinimqSourceError) as caught:
+    with pytest.raises(MinimqSparkError) as caught:
         split(option, **columns)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -111,7 +111,7 @@ def test_numbers_that_no_queue_has_are_refused(wrong: int) -> None:
 
 def test_a_topic_without_queues_is_refused() -> None:
     batch = pa.RecordBatch.from_pydict({"body": ["x"], "sharding_key": ["k"]})
-    with pytest.raises(MinimqSourceError, match="topic orders has no queue that takes messages"):
+    with pytest.raises(MinimqSparkError, match="topic orders has no queue that takes messages"):
         list(Destinations("orders", lambda _: []).split(batch))
 
 

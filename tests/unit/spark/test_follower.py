@@ -10,7 +10,7 @@ import pytest
 from minimq import MessageQueue, MiniMQError, errors
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
 from pyspark_minimq import follower
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.follower import IDLE_S, PATIENCE_S, Follower
 from pyspark_minimq.options import parse_stream_options
 from pyspark_minimq.planning import QueueName
@@ -176,7 +176,7 @@ def test_what_was_deleted_unread_ends_the_query_unless_told_otherwise(world: Wor
     lenient = Query(startingOffsets="earliest", failOnDataLoss="false")
     assert strict.advance() == lenient.advance() == {0: (0, 10)}
     world.first, world.ends[T0] = 15, 20
-    with pytest.raises(MinimqSourceError, match="offsets 10 to 14 of queue t/a/0 were deleted unread: it has 15 to 20"):
+    with pytest.raises(MinimqSparkError, match="offsets 10 to 14 of queue t/a/0 were deleted unread: it has 15 to 20"):
         strict.advance()
     assert lenient.advance() == {0: (15, 20)}
 
@@ -212,5 +212,5 @@ def test_a_commit_that_failed_is_made_again_and_harms_nobody(world: World, caplo
 
 
 def test_a_group_that_cannot_be_is_told_by_the_name_of_the_option(world: World) -> None:
-    with pytest.raises(MinimqSourceError, match="consumerGroup: group 'a b' is no name"):
+    with pytest.raises(MinimqSparkError, match="consumerGroup: group 'a b' is no name"):
         Query(consumerGroup="a b").advance()

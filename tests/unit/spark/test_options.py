@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import (
     OPTIONS,
@@ -37,14 +37,14 @@ DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 
 
 def refusal(**options: str) -> str:
-    with pytest.raises(MinimqSourceError) as caught:
+    with pytest.raises(MinimqSparkError) as caught:
         parse_read_options({"topic": "t", **options})
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def stream_refusal(**options: str) -> str:
-    with pytest.raises(MinimqSourceError) as caught:
+    with pytest.raises(MinimqSparkError) as caught:
         parse_stream_options({"topic": "t", **options})
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -149,11 +149,11 @@ def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None
     for good in ({}, {"endingTimestamp": "1"}, {"maxTriggerDelay": "1h"}, {"startingOffsets": "latest"}):
         check_options({"topic": "t", **good})
     for bad in ({"x": "1"}, {"endingTimestamp": "x"}, {"maxTriggerDelay": "x"}, {"minPartitions": "x"}):
-        with pytest.raises(MinimqSourceError):
+        with pytest.raises(MinimqSparkError):
             check_options({"topic": "t", **bad})
-    with pytest.raises(MinimqSourceError, match="is for"):
+    with pytest.raises(MinimqSparkError, match="is for"):
         check_options({"topic": "t", "endingOffsets": "latest", "maxTriggerDelay": "1h"})
-    with pytest.raises(MinimqSourceError) as raised:
+    with pytest.raises(MinimqSparkError) as raised:
         check_options({"topic": "t", "startingOffset": "latest"})
     assert "unknown option 'startingOffset': did you mean 'startingOffsets'? a read has" in str(raised.value)
     assert "spark.read" not in str(raised.value)
@@ -231,7 +231,7 @@ def test_any_columns_in_any_order_can_be_chosen() -> None:
     ],
 )
 def test_columns_that_are_not_there_are_refused(schema: StructType, reason: str) -> None:
-    with pytest.raises(MinimqSourceError, match=re.escape(reason)):
+    with pytest.raises(MinimqSparkError, match=re.escape(reason)):
         checked_projection(schema)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
     EARLIEST,
     LATEST,
@@ -29,7 +29,7 @@ def plan(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool
 
 
 def refusal(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool = True) -> str:
-    with pytest.raises(MinimqSourceError) as caught:
+    with pytest.raises(MinimqSparkError) as caught:
         plan(starting, ending, strict=strict)
     return str(caught.value)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import EARLIEST, LATEST, Bounds, Carrier, OffsetRange, QueueName, Sight, Subscription
 from pyspark_minimq.stream_planning import (
     Limits,
@@ -50,7 +50,7 @@ def test_a_beginning_differs_from_a_micro_batch_that_is_empty() -> None:
 
 
 def test_a_checkpoint_of_another_version_is_refused() -> None:
-    with pytest.raises(MinimqSourceError, match="offsets of version 2, this is version 1: go on with the release"):
+    with pytest.raises(MinimqSparkError, match="offsets of version 2, this is version 1: go on with the release"):
         StreamOffset.from_json({"v": 2})
 
 
@@ -64,7 +64,7 @@ def test_where_a_stream_begins() -> None:
     bounds = {A0: Bounds(5, 9, 7), B0: Bounds(0, 4, 8)}
     assert first_offset(bounds, EARLIEST, fail_on_data_loss=True).end == {A0: 5, B0: 0}
     assert first_offset(bounds, {A0: 6, B0: LATEST}, fail_on_data_loss=True).end == {A0: 6, B0: 4}
-    with pytest.raises(MinimqSourceError, match="startingOffsets has offset 3 for queue t/a/0, which has 5 to 9"):
+    with pytest.raises(MinimqSparkError, match="startingOffsets has offset 3 for queue t/a/0, which has 5 to 9"):
         first_offset(bounds, {A0: 3, B0: 0}, fail_on_data_loss=True)
 
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from minimq import ProducerOptions
 from minimq.connectors import Transaction
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.write_columns import WRITE_COLUMNS, check_columns
 from pyspark_minimq.write_options import WRITE_OPTIONS, WriteOptions, parse_write_options
@@ -47,14 +47,14 @@ def columns(ddl: str) -> StructType:
 
 
 def refusal(options: dict[str, str], mode: Mode = Mode.BATCH) -> str:
-    with pytest.raises(MinimqSourceError) as caught:
+    with pytest.raises(MinimqSparkError) as caught:
         parse_write_options(options, mode)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def column_refusal(ddl: str, topic: str | None = "t") -> str:
-    with pytest.raises(MinimqSourceError) as caught:
+    with pytest.raises(MinimqSparkError) as caught:
         check_columns(columns(ddl), topic)
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -15,7 +15,7 @@ from minimq_common.batch_columns import MAX_METADATA
 from minimq_common.names import check_topic
 from pyspark_minimq.arrow_batch import to_batch
 from pyspark_minimq.destinations import Destinations
-from pyspark_minimq.errors import MinimqSourceError
+from pyspark_minimq.errors import MinimqSparkError
 
 MOST_BYTES = 1000
 LONG = "x" * (MAX_METADATA + 1)
@@ -189,7 +189,7 @@ def test_what_a_producer_refuses_is_refused(row: Row, text: str) -> None:
     for rows in ([row], [plain, row, plain]):
         with pytest.raises((errors.InvalidArgument, errors.MessageTooLarge)):
             as_message(rows)
-        with pytest.raises(MinimqSourceError) as caught:
+        with pytest.raises(MinimqSparkError) as caught:
             as_row(rows)
         assert str(caught.value).startswith(text)
         assert "\n" not in str(caught.value)
@@ -198,7 +198,7 @@ def test_what_a_producer_refuses_is_refused(row: Row, text: str) -> None:
 
 def test_a_topic_in_the_options_that_can_be_none() -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"x"]})
-    with pytest.raises(MinimqSourceError, match=r"^option 'topic' names no topic: illegal topic name 'orders\.eu': "):
+    with pytest.raises(MinimqSparkError, match=r"^option 'topic' names no topic: illegal topic name 'orders\.eu': "):
         list(Destinations("orders.eu", queues).split(batch))
 
 
