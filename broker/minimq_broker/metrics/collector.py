@@ -84,10 +84,10 @@ class BrokerMetrics:
 
     def _commits(self, store: MessageStore) -> Iterator[Metric]:
         yield gauge(f"{PREFIX}_term", "Number of the latest run, or leadership, in the log.", store.state.term)
-        yield counter(f"{PREFIX}_commits_total", "Transactions that were written and synced.", store.commits)
-        yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a transaction.", store.figures.seconds)
-        yield histogram(f"{PREFIX}_commit_messages", "Messages in one transaction.", store.figures.messages)
-        yield histogram(f"{PREFIX}_commit_bytes", "Bytes in one transaction.", store.figures.sizes)
+        yield counter(f"{PREFIX}_commits_total", "Commits that were written and synced.", store.commits)
+        yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a commit.", store.figures.seconds)
+        yield histogram(f"{PREFIX}_commit_messages", "Messages in one commit.", store.figures.messages)
+        yield histogram(f"{PREFIX}_commit_bytes", "Bytes in one commit.", store.figures.sizes)
         yield gauge(f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.pending_bytes)
         staged = store.state.transactions
         yield gauge(f"{PREFIX}_staged_batches", "Batches of transactions that readers do not see yet.", staged.count)

@@ -11,9 +11,9 @@ class CommitFigures:
     """Counted once for each commit, by the writer's thread; any thread looks.
 
     Attributes:
-        seconds: from the first write of a transaction to the end of its sync.
-        messages: in one transaction.
-        sizes: bytes of entries in one transaction.
+        seconds: from the first write of a commit to the end of its sync.
+        messages: in one commit.
+        sizes: bytes of entries in one commit.
         lost: batches of transactions that could not be published.
         saved_at: when the state was saved last, on the monotonic clock.
     """
@@ -26,7 +26,7 @@ class CommitFigures:
         self.saved_at = now
 
     def committed(self, group: Group, seconds: float) -> None:
-        """Count a transaction."""
+        """Count a commit."""
         self.seconds.add(seconds)
         self.messages.add(sum(row.count for _, row in group.rows))
         self.sizes.add(sum(len(entry) for _, entry in group.entries))
