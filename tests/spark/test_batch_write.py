@@ -228,7 +228,7 @@ def test_before_anything_is_sent(spark: SparkSession, save: Save) -> None:
         ("IF(id = 7, '', 'x') AS body", "column 'body' is empty in a row"),
         ("IF(id = 7, repeat('x', 4194305), 'x') AS body", "'body' has 4194305 bytes in a row, the limit is 4194304"),
         ("'x' AS body, array('a', nullif(string(id), '7')) AS keys", "column 'keys' has a key that is null"),
-        ("'x' AS body, concat('a', char(IF(id = 7, 0, 65))) AS tag", "column 'tag' cannot be written: a tag has a NUL"),
+        ("'x' AS body, concat('a', char(IF(id = 7, 0, 65))) AS tag", "column 'tag' has a NUL character in a row"),
         ("'x' AS body, int(-id) AS queue_id", "column 'queue_id' is -"),
         ("'x' AS body, 17 AS queue_id, 'broker-a' AS broker_name", "/broker-a/17 to write to: its broker has 4"),
     ],
