@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import lmdb
 import pytest
 
@@ -22,9 +23,10 @@ from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.roles import new_run
 from minimq_broker.store.message_store import MessageStore, Snapshot
 from minimq_broker.store.segment import Row, Segment
-from minimq_common.errors import InternalError
+from minimq_common import rpc
+from minimq_common.errors import InternalError, InvalidArgument
 from minimq_common.replica_set import Report
-from minimq_proto.v1 import replication_pb2
+from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 from support.controller_process import ControllerProcess
 from support.relay import Relay
 from support.replica import CLUSTER, NAME, replica, until
@@ -86,6 +88,31 @@ def test_of_two_processes_with_one_id_the_controller_hears_the_first(
                 assert master.in_sync == {0, 1}
             assert slave.roles.follower is not None
             assert slave.roles.follower.connected
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(("cluster", "name"), [("another", NAME), (CLUSTER, "broker-x")])
+def test_who_is_of_another_replica_set_does_not_follow(
+    tmp_path: Path, controller: str, cluster: str, name: str
+) -> None:
+    async def test() -> None:
+        async with replica(tmp_path / "0", controller, 0) as master:
+            await until(lambda: master.in_sync)
+            leadership = master.roles.leadership
+            assert leadership is not None
+            follow = replication_pb2.Follow(
+                cluster=cluster, broker_name=name, replica_id=1, term=leadership.term, run=5, address="127.0.0.1:1"
+            )
+            async with rpc.open_aio_channel(master.roles.own.address) as channel:
+                stream: Any = replication_pb2_grpc.ReplicationStub(channel).Replicate()
+                await stream.write(replication_pb2.ReplicaRequest(follow=follow))
+                with pytest.raises(grpc.RpcError) as refused:
+                    await stream.read()
+            error = rpc.from_rpc_error(refused.value, "the master")
+            assert isinstance(error, InvalidArgument)
+            assert error.message == f"{name} of cluster {cluster} does not follow {NAME} of cluster {CLUSTER}"
+            assert leadership.progress() == {}
 
     asyncio.run(test())
 

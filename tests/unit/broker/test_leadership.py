@@ -14,6 +14,9 @@ import pytest
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership, lease_clock
+from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.roles import RoleKeeper
+from minimq_broker.replication.standing import Standing
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import NotEnoughReplicas, Unavailable
 from minimq_common.replica_set import ReplicaSet, change_in_sync
@@ -157,6 +160,34 @@ def test_a_slave_with_the_log_of_another_broker_is_told_of_once(
     with_engine(tmp_path, test)
     assert caplog.text.count("a slave has the log of another broker id=1 address=host:1 log=theirs") == 1
     assert caplog.text.count("slave follows") == caplog.text.count("slave is gone") == 2
+
+
+def test_readers_are_sent_to_a_slave_only_while_it_is_in_sync(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        engine.begin(1)
+        silent = cast("Any", SilentController())
+        own = OwnReplica("c", "broker-a", 0, 1, "host:0", founds=True, sync=False, min_in_sync=1)
+        roles = RoleKeeper(engine, own, silent, Patience(), lambda: None)
+        leadership = Leadership(engine, RECORD, 0, silent, Patience(), lease_clock() + LEASE_S)
+        roles.leadership = leadership
+        standing, leaves = Standing(engine, roles), asyncio.Event()
+
+        async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
+            yield replication_pb2.ReplicaRequest(synced=0)
+            await leaves.wait()
+
+        serving = asyncio.create_task(leadership.serve(FOLLOW, requests(), cast("Any", Frames())))
+        await until(lambda: (progress := leadership.progress().get(1)) and progress.connected)
+        assert standing.slave_for_readers() == 0
+        leadership.renew(replace(RECORD, version=2, in_sync=frozenset({0, 1})), lease_clock() + LEASE_S)
+        assert standing.slave_for_readers() == 1
+        leaves.set()
+        await serving
+        assert standing.slave_for_readers() == 0
+        await leadership.stop()
+
+    with_engine(tmp_path, test)
 
 
 def test_a_lease_does_not_go_back(tmp_path: Path) -> None:
