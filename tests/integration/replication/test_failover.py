@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.local.broker_process import BrokerProcess
 from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster
 from minimq_common.rpc import from_failure
+from support.fake_broker import registered
 from support.raw_sender import RawSender
 from support.reading import read_all
 from support.replicas import (
@@ -110,6 +112,36 @@ def test_a_master_that_stops_hands_over_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault
+def test_a_master_that_stops_waits_for_its_slave_and_acknowledges_what_it_has_taken(tmp_path: Path) -> None:
+    batches = [(0, make_batch([b"%d" % number])) for number in range(20)]
+    with (
+        replicas(tmp_path, role="sync-master", lease_s=60.0) as cluster,
+        RawSender(cluster.brokers[0].address) as sender,
+    ):
+        master, slave = cluster.brokers
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        slave.pause()
+        with ThreadPoolExecutor(1) as beside:
+            answers = beside.submit(sender.send, "t", batches)
+            size = sum(len(data) for _, data in batches)
+            wait_until(lambda: (report := master.replication()) and report.replicas[0].behind_bytes > size, PATIENCE_S)
+            master.ask_to_stop()
+            wait_until(lambda: all(data.master is None for data in registered(cluster.nameserver)), PATIENCE_S)
+            for _ in range(5):  # it has left the routes, and leads on all the same
+                assert master.current_role == "master"
+            assert not answers.done()
+            slave.resume()
+            assert [answer.failure.code for answer in answers.result(PATIENCE_S)] == [""] * len(batches)
+        master.wait_stopped()
+        assert wait_for_master(cluster, master) is slave
+        master.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        assert len(read_all(cluster.nameserver, "t")) == len(batches)
+
+
+@pytest.mark.fault
 def test_a_master_that_hangs_is_replaced_and_acknowledges_nothing_when_it_goes_on(tmp_path: Path) -> None:
     with replicas(tmp_path, role="sync-master", slaves=2) as cluster:
         with sending(cluster) as sender:
@@ -175,6 +207,23 @@ def test_a_synchronous_master_with_too_few_replicas_in_sync_writes_nothing(tmp_p
         send_to(master, b"accepted")
         wait_caught_up(cluster)
         assert b"refused" not in [message.body for message in read_all(cluster.nameserver, "t")]
+
+
+def test_as_many_have_to_be_in_sync_as_the_master_was_told(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master", slaves=2, min_in_sync=3) as cluster:
+        master, slave, other = cluster.brokers
+        wait_in_sync(cluster, master, slave, other)
+        send_to(master, b"before")
+        other.kill()
+        wait_in_sync(cluster, master, slave)
+        with pytest.raises(NotEnoughReplicas, match="2 replicas of broker-a are in sync, and it takes 3") as refused:
+            send_to(master, b"refused")
+        assert refused.value.retriable
+        other.start()
+        wait_in_sync(cluster, master, slave, other)
+        send_to(master, b"after")
+        wait_caught_up(cluster)
+        assert [message.body for message in read_all(cluster.nameserver, "t")] == [b"before", b"after"]
 
 
 def test_with_a_slave_less_than_it_takes_groups_go_on_all_the_same(tmp_path: Path) -> None:

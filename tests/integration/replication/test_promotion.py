@@ -51,6 +51,10 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         slave.start()
         with pytest.raises(NotInSync, match="--unclean"):
             admin.promote("broker-a", 1)
+        promote = ("cluster", "promote", "broker-a", "--to", "1", "--unclean")
+        asked = Minimq(cluster.nameserver)(*promote, stdin=b"n\n", status=1)
+        assert asked.strip().endswith("Aborted!")
+        assert find_master(cluster) is None
         assert admin.promote("broker-a", 1, unclean=True) > 1
         assert wait_for_master(cluster) is slave
         master.start()
