@@ -105,7 +105,8 @@ def test_who_is_of_another_replica_set_does_not_follow(
                 cluster=cluster, broker_name=name, replica_id=1, term=leadership.term, run=5, address="127.0.0.1:1"
             )
             async with rpc.open_aio_channel(master.roles.own.address) as channel:
-                stream: Any = replication_pb2_grpc.ReplicationStub(channel).Replicate()
+                stub: Any = replication_pb2_grpc.ReplicationStub(channel)
+                stream = stub.Replicate()
                 await stream.write(replication_pb2.ReplicaRequest(follow=follow))
                 with pytest.raises(grpc.RpcError) as refused:
                     await stream.read()
