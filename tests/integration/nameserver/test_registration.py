@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -10,20 +11,28 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 
 from minimq.administration.admin import Admin
 from minimq.local.local_cluster import LocalCluster
+from minimq.transport.broker_link import BrokerLink
+from minimq_broker.options import BrokerOptions
+from minimq_broker.registration import Registration
+from minimq_broker.server import Broker
 from minimq_common import rpc
-from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from minimq_common.model import BrokerData
+from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import FakeBroker, brokers_of, registered
 from support.line import Line
 from support.loop_thread import LoopThread
 from support.process import process
 from support.starting import StartBroker, StartNameServer
 from support.waiting import wait_until
+
+PATIENCE_S = 10.0
 
 
 def test_a_broker_that_stops_is_gone_when_stop_returns(
@@ -35,6 +44,31 @@ def test_a_broker_that_stops_is_gone_when_stop_returns(
     broker.stop()
     assert time.monotonic() - started < 0.9, "it had to be cut off"
     assert registered(nameserver.address) == []
+
+
+def test_a_broker_leaves_the_routes_before_it_serves_no_more(
+    loop: LoopThread, start_nameserver: StartNameServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nameserver = start_nameserver()
+    broker = Broker(BrokerOptions(listen="127.0.0.1:0", data_dir=tmp_path, nameservers=(nameserver.address,)))
+    leave, seen = Registration.stop, list[tuple[list[BrokerData], str]]()
+
+    def look() -> None:
+        link = BrokerLink(broker.address)
+        try:
+            status = link.call(link.stub.GetStatus, broker_pb2.GetStatusRequest(), PATIENCE_S)
+        finally:
+            link.close()
+        seen.append((registered(nameserver.address), status.broker_name))
+
+    async def leave_and_look(registration: Registration) -> None:
+        await leave(registration)
+        await asyncio.to_thread(look)
+
+    monkeypatch.setattr(Registration, "stop", leave_and_look)
+    with loop.serving(broker):
+        wait_until(lambda: [data.master for data in registered(nameserver.address)] == [broker.address])
+    assert seen == [([], "broker-a")]
 
 
 def test_a_fault_in_the_broker_is_not_the_end_of_its_registration(
