@@ -21,7 +21,9 @@ from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted
 from minimq_broker.core.state import State
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import Checkpoint, take_changes
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, Owner
+from minimq_broker.store.entry import fact_entry
 from minimq_broker.store.inspect import inspect_directory
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import (
@@ -123,8 +125,9 @@ class OfTomorrow(msgspec.Struct, frozen=True, tag="of-tomorrow"):
 def test_a_fact_of_a_newer_release_is_a_named_error(stores: Stores) -> None:
     store = stores.open()
     store.create_topic("t", 1)
-    store.record(cast("Fact", OfTomorrow(7)))
     store.close()
+    with closing(CommitLog(store.path / "commitlog", 1 << 20)) as log:
+        log.append(log.end, [(log.end, fact_entry(cast("Fact", OfTomorrow(7)), 0))], [])
     stores.damaged.add(store.path)
     (store.path / "state.mdb").unlink()
     text = r"entry at position \d+ cannot be read: .*of-tomorrow.*newer release"
