@@ -54,7 +54,7 @@ class Feed:
     Args:
         store: whose log is streamed.
         in_sync: is told what the slave does.
-        follower: who the slave is.
+        slave: who it is.
         position: up to where its log is the same; None when it has to copy everything.
         moved: called when the slave has synced more, has come or has gone.
         record: records offsets that were kept at the slave.
@@ -64,15 +64,15 @@ class Feed:
         self,
         store: MessageStore,
         in_sync: InSync,
-        follower: Introduced,
+        slave: Introduced,
         position: int | None,
         moved: Callable[[], None],
         record: Callable[[Sequence[Kept]], Awaitable[None]],
     ) -> None:
         self._store = store
         self._in_sync = in_sync
-        self.follower = follower
-        self._replica_id = follower.replica_id
+        self.slave = slave
+        self._replica_id = slave.replica_id
         self._position = position
         self._copies = position is None
         self._copied_to = store.end
@@ -120,9 +120,9 @@ class Feed:
         writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context)
         position = self._position
         # Nothing is held there for sure as long as the slave has not seen that the logs are of the same replica set.
-        is_kin = self.follower.log_id == self._store.state.log_id
+        is_kin = self.slave.log_id == self._store.state.log_id
         self._in_sync.attach(self._replica_id, position or 0 if is_kin else 0, self._loop.time())
-        is_stranger = self.follower.is_stranger(self._store.state.log_id)
+        is_stranger = self.slave.is_stranger(self._store.state.log_id)
         level = logging.DEBUG if is_stranger else logging.INFO  # of a stranger everything was said
         at = "nothing" if position is None else position
         log.log(level, "replication: slave follows id=%d from=%s", self._replica_id, at)

@@ -170,13 +170,13 @@ class Leadership:
             StaleTerm: it follows another term.
             BrokerConflict: another process has the same id.
         """
-        follower = Introduced(follow.replica_id, follow.run, follow.address, follow.log_id)
-        replica_id = follower.replica_id
+        slave = Introduced(follow.replica_id, follow.run, follow.address, follow.log_id)
+        replica_id = slave.replica_id
         if replica_id == self._own_id:
-            raise self._conflict(follower, self.record.master_address)
+            raise self._conflict(slave, self.record.master_address)
         while (former := self._feeds.get(replica_id)) is not None:
-            if former.follower.run != follower.run and not former.is_ending:
-                raise self._conflict(follower, former.follower.address)
+            if former.slave.run != slave.run and not former.is_ending:
+                raise self._conflict(slave, former.slave.address)
             former.end()  # a replica that comes again has left before
             await former.ended()
             if self._feeds.get(replica_id) is former:
@@ -184,8 +184,8 @@ class Leadership:
         if follow.term != self.term or self._ended:
             raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
         record = self._engine.offsets.take_over
-        self._introduce(follower)
-        feed = Feed(self._store, self.in_sync, follower, self._meeting_point(follow), self._moved, record)
+        self._introduce(slave)
+        feed = Feed(self._store, self.in_sync, slave, self._meeting_point(follow), self._moved, record)
         self._feeds[replica_id] = feed
         try:
             await feed.run(requests, context)
@@ -193,27 +193,27 @@ class Leadership:
             if self._feeds.get(replica_id) is feed:
                 del self._feeds[replica_id]
 
-    def _conflict(self, follower: Introduced, other: str) -> BrokerConflict:
+    def _conflict(self, slave: Introduced, other: str) -> BrokerConflict:
         """Two logs must never count as one replica, so whoever is there stays, and whoever comes is refused."""
         conflict = BrokerConflict(
-            f"replica {follower.replica_id} of {self.record} is at {other}, but {follower.address} says that it is "
+            f"replica {slave.replica_id} of {self.record} is at {other}, but {slave.address} says that it is "
             "that one, too: give one of them another --id, or end it"
         )
-        if follower not in self._refused:
-            self._refused.add(follower)
+        if slave not in self._refused:
+            self._refused.add(slave)
             log.error("replication: a slave is refused reason=%s", conflict)
         return conflict
 
-    def _introduce(self, follower: Introduced) -> None:
+    def _introduce(self, slave: Introduced) -> None:
         """Say who comes with another log: it will leave, and come again and again, until somebody looks after it."""
         own_log_id = self._store.state.log_id
-        if follower.is_stranger(own_log_id) and follower not in self._strangers:
-            self._strangers.add(follower)
+        if slave.is_stranger(own_log_id) and slave not in self._strangers:
+            self._strangers.add(slave)
             log.error(
                 "replication: a slave has the log of another broker id=%d address=%s log=%s expected=%s",
-                follower.replica_id,
-                follower.address,
-                follower.log_id,
+                slave.replica_id,
+                slave.address,
+                slave.log_id,
                 own_log_id,
             )
 

@@ -88,7 +88,7 @@ class Engine:
         self._topics_changed = topics_changed
         self._long_poll: LongPoll[asyncio.Future[None]] = LongPoll()
         self._pending_bytes = 0
-        self._pending_facts = 0
+        self._pending_records = 0
         self._room = asyncio.Event()
         self._room.set()
         #: Time of the loop since when there was neither room nor a sign of life from the disk.
@@ -270,7 +270,7 @@ class Engine:
         """Return when all that was handed to the writer is answered, or after a while."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
-                while self._pending_bytes or self._pending_facts:
+                while self._pending_bytes or self._pending_records:
                     self._room.clear()
                     await self._room.wait()
 
@@ -304,7 +304,7 @@ class Engine:
         answer: asyncio.Future[Written] = self._loop.create_future()
 
         def done(job: Written) -> None:
-            self._pending_facts -= 1
+            self._pending_records -= 1
             if answer.cancelled():
                 return
             if job.error:
@@ -312,7 +312,7 @@ class Engine:
             else:
                 answer.set_result(job)
 
-        self._pending_facts += 1
+        self._pending_records += 1
         self._store.submit(make(done))
         return await answer
 
