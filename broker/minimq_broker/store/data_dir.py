@@ -2,13 +2,13 @@
 
 Its files::
 
-DIR/format          the version of the format
-DIR/owner           the broker whose data it is, in JSON; a snapshot has none until a broker is started with it
-DIR/lock            locked by the process that has the directory open
-DIR/commitlog/      the segments, see `commit_log.py`
-DIR/state.mdb       the checkpoint, see `checkpoint.py`
-DIR/kept-offsets.mdb  beside the log: what groups committed at a slave without a master, see `kept_offsets.py`
-DIR/copying         there while everything is copied from another replica, see `copy.py`
+    DIR/format          the version of the format
+    DIR/owner           the broker whose data it is, in JSON; a snapshot has none until a broker is started with it
+    DIR/lock            locked by the process that has the directory open
+    DIR/commitlog/      the segments, see `commit_log.py`
+    DIR/state.mdb       the checkpoint, see `checkpoint.py`
+    DIR/kept-offsets.mdb  beside the log: what groups committed at a slave without a master, see `kept_offsets.py`
+    DIR/copying         there while everything is copied from another replica, see `copy.py`
 """
 
 from __future__ import annotations
