@@ -12,7 +12,7 @@ from minimq_broker.core.retention import NOTHING_NEEDED, Expired, SegmentFacts, 
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
-from minimq_common.errors import StoreError, SystemBusy
+from minimq_common.errors import StoreError, StoreFull, SystemBusy
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,10 @@ class Retention:
             ends = [*(segment.start for segment in segments[1:]), store.state.position]
             facts = [self._facts(segment, end) for segment, end in zip(segments, ends, strict=True)]
             if is_outdated(facts[-1], now, rules):
-                store.call(lambda: self._seal(store))
+                try:
+                    store.call(lambda: self._seal(store))
+                except StoreFull as error:  # what is deleted below may make room
+                    log.warning("retention: no segment sealed, will try again error=%s", error)
             free_to = min(store.needed_from, needed_from)
             return expired(facts, now, rules, free_to=free_to, excess_bytes=excess)
 

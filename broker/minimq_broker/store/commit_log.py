@@ -6,7 +6,6 @@ segment is named by the position at which it starts. Only the last one is writte
 
 from __future__ import annotations
 
-import shutil
 import threading
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
@@ -17,6 +16,7 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
+from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.segment import Part, Row, Segment, Wish, is_begun, total_bytes
 from minimq_common.errors import CorruptEntry, StoreError
 
@@ -34,7 +34,7 @@ class CommitLog:
     """
 
     def __init__(self, path: Path, segment_bytes: int, *, readonly: bool = False, start: int = 0) -> None:
-        self._path = path
+        self.path = path
         self._segment_bytes = segment_bytes
         #: Only ever replaced as a whole, under the lock.
         self.segments: list[Segment] = []
@@ -71,11 +71,6 @@ class CommitLog:
         return total_bytes(self.segments)
 
     @property
-    def free_bytes(self) -> int:
-        """Disk that is free for more."""
-        return shutil.disk_usage(self._path).free
-
-    @property
     def active(self) -> Segment:
         """The segment that is written to."""
         return self.segments[-1]
@@ -108,15 +103,15 @@ class CommitLog:
         sealed.sealed = True
 
     def _add(self, start: int) -> None:
-        file = self._path / f"{start:020d}.mdb"
+        file = self.path / f"{start:020d}.mdb"
         try:
             segment = Segment(file, start, self._segment_bytes)
         except BaseException:
-            file.unlink(missing_ok=True)
+            remove_lmdb(file)
             raise
         with self._changing:
             self.segments = [*self.segments, segment]
-        sync_directory(self._path)
+        sync_directory(self.path)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -136,7 +131,7 @@ class CommitLog:
                 return False
             first, *rest = self.segments
             first.remove_file()
-            sync_directory(self._path)  # ahead of the next one: a power cut must not leave a gap
+            sync_directory(self.path)  # ahead of the next one: a power cut must not leave a gap
             self.segments = rest
         return True
 
@@ -150,7 +145,7 @@ class CommitLog:
                 *rest, last = self.segments
                 self.segments = rest
                 last.remove_file()
-                sync_directory(self._path)
+                sync_directory(self.path)
             self.active.truncate(position)
 
     # ---- reading ------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ is of no use: it is begun anew.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,10 +19,16 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store.checkpoint import Checkpoint, position_of
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, sync_directory
+from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import opened
+from minimq_broker.store.kept_offsets import FILE_NAME as KEPT_OFFSETS
+from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.message_store import Snapshot
 from minimq_broker.store.segment import Row, row_of
 from minimq_common.errors import StoreError, StoreFull
+
+#: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.
+_OF_NO_CONCERN = frozenset({"lock", "format", "format.new", "lost+found"})
 
 
 class StoreCopy:
@@ -33,13 +39,15 @@ class StoreCopy:
         snapshot: the saved state of the other replica.
         start: position of the first entry of its log.
         segment_bytes: size at which a segment is sealed.
-        replace: delete what the directory holds. What an interrupted copy has left is deleted in any case.
+        replace: delete the log and the state that the directory holds; whose it is stays, and so do kept offsets.
+            Otherwise it must be empty, or hold an interrupted copy, which is deleted.
 
     Attributes:
         position: log position of the next entry.
 
     Raises:
-        StoreError: the directory holds a log, or cannot be used, or state and log do not fit together.
+        StoreFull: there is no space for it.
+        StoreError: the directory holds something, or cannot be used, or state and log do not fit together.
     """
 
     def __init__(
@@ -51,9 +59,13 @@ class StoreCopy:
             raise StoreError(
                 f"the log begins at {start}, behind the state, which is of position {self._state_position}"
             )
-        with ExitStack() as opening:
+        with ExitStack() as opening, _writing(path):
+            if not replace:  # before anything is made in it
+                _check_free(path)
             self._directory = DataDirectory(path, create=True)
             opening.callback(self._directory.close)
+            if not replace:  # again, now that nobody else finishes a copy in it
+                _check_free(path)
             self._clear(replace=replace)
             self._log = CommitLog(self._directory.log_path, segment_bytes, start=start)
             opening.callback(self._log.close)
@@ -88,27 +100,25 @@ class StoreCopy:
                 rows.append((header.queue, row_of(header, about, at, len(data))))
             places.append((at, data))
             at += len(data)
-        try:
+        with _writing(self._directory.path):
             self._log.roll_if_full(self.position)
             self._log.append(self.position, places, rows)
-        except lmdb.DiskError as error:
-            raise StoreFull(f"the disk is full ({error}): free space, then copy anew") from error
-        except lmdb.Error as error:
-            raise StoreError(f"{self._directory.path} cannot be written: {error}") from error
         self.position = at
 
     def finish(self) -> None:
         """Make a data directory of it that a broker can open. Entries behind the saved state are applied then.
 
         Raises:
-            StoreError: not all entries up to the saved state are there.
+            StoreFull: there is no space for the rest.
+            StoreError: not all entries up to the saved state are there, or something cannot be written.
         """
         if self.position < self._state_position:
             raise StoreError(f"the copy ends at {self.position}, ahead of the state, of {self._state_position}")
         self._log.close()
-        sync_directory(self._directory.path)  # all names are there before the mark is not
-        self._directory.copying_path.unlink()
-        sync_directory(self._directory.path)
+        with _writing(self._directory.path):
+            sync_directory(self._directory.path)  # all names are there before the mark is not
+            self._directory.copying_path.unlink()
+            sync_directory(self._directory.path)
         self.close()
 
     def close(self) -> None:
@@ -118,13 +128,36 @@ class StoreCopy:
     def _clear(self, *, replace: bool) -> None:
         """Mark the directory, then delete what is in it."""
         directory = self._directory
-        files = sorted(directory.log_path.iterdir())
-        if not replace and files and not directory.copying_path.exists():
-            raise StoreError(f"{directory.path} holds a log: choose an empty directory")
         with directory.copying_path.open("w") as mark:
             os.fsync(mark.fileno())
         sync_directory(directory.path)
-        for file in (*files, *directory.path.glob(f"{directory.state_path.name}*")):
-            file.unlink()
+        for file in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path):
+            remove_lmdb(file)
+        for lock in directory.log_path.glob("*.mdb-lock"):
+            lock.unlink()
+        if not replace:  # they are of the broker for which the interrupted copy was made
+            remove_lmdb(directory.path / KEPT_OFFSETS)
+            directory.owner_path.unlink(missing_ok=True)
         sync_directory(directory.log_path)
         sync_directory(directory.path)
+
+
+def _check_free(path: Path) -> None:
+    """Raise `StoreError` when a directory holds anything but what an interrupted copy has left."""
+    names = {file.name for file in path.iterdir()} if path.exists() else set[str]()
+    log_path = path / "commitlog"
+    if log_path.is_dir() and not any(log_path.iterdir()):
+        names.discard(log_path.name)
+    if "copying" not in names and names - _OF_NO_CONCERN:
+        raise StoreError(f"{path} holds {min(names - _OF_NO_CONCERN)}: choose an empty directory")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Name the cause when something in a directory cannot be written."""
+    try:
+        yield
+    except (OSError, lmdb.Error) as error:
+        if is_full(error, path):
+            raise StoreFull(f"the disk of {path} is full ({error}): free space, then copy anew") from error
+        raise StoreError(f"{path} cannot be written: {error}") from error

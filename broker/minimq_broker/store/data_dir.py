@@ -13,13 +13,15 @@ Its files::
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError
+from minimq_broker.store.disk import is_full
+from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError, StoreFull
 
 FORMAT = 2
 
@@ -50,6 +52,7 @@ class DataDirectory:
     Raises:
         DataDirectoryInUse: another process holds it.
         DataDirectoryVersion: it was written in a format that this release does not read.
+        StoreFull: there is no space for what is missing in it.
         StoreError: it is not a data directory, or that of another broker, or cannot be used.
     """
 
@@ -58,6 +61,7 @@ class DataDirectory:
         self.log_path = path / "commitlog"
         self.state_path = path / "state.mdb"
         self.copying_path = path / "copying"
+        self.owner_path = path / "owner"
         try:
             if create:
                 self.log_path.mkdir(parents=True, exist_ok=True)
@@ -65,14 +69,16 @@ class DataDirectory:
                 raise StoreError(f"{path} is not the data directory of a broker (it has no file named format)")
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StoreError(f"cannot use {path} as a data directory: {error}") from error
+            raise _unusable(path, error) from error
         try:
             self._take_lock()
             self._check_format()
             if owner is not None:
                 self._check_owner(owner)
-        except BaseException:
+        except BaseException as error:
             os.close(self._lock)
+            if isinstance(error, OSError):
+                raise _unusable(path, error) from error
             raise
 
     def close(self) -> None:
@@ -94,8 +100,9 @@ class DataDirectory:
             raise DataDirectoryInUse(
                 f"{self.path} is in use by process {holder}: stop it first, or choose another directory"
             ) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        # Over what it holds: on a full disk the room of a file that is emptied first may be gone. It is only told.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._lock, os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0))
 
     def _check_format(self) -> None:
         marker = self.path / "format"
@@ -110,7 +117,7 @@ class DataDirectory:
             )
 
     def _check_owner(self, owner: Owner) -> None:
-        marker = self.path / "owner"
+        marker = self.owner_path
         if not marker.exists():
             _write_whole(marker, json.dumps(asdict(owner)) + "\n")
             return
@@ -123,6 +130,12 @@ class DataDirectory:
                 f"{self.path} is the data directory of {found}, and this is {owner}: give each broker its own, or an "
                 f"empty one; only if the former is no more, and this one shall go on with its data, delete {marker}"
             )
+
+
+def _unusable(path: Path, error: OSError) -> StoreFull | StoreError:
+    if is_full(error, path):
+        return StoreFull(f"no space is left on the disk for the data directory {path} ({error}): free some")
+    return StoreError(f"cannot use {path} as a data directory: {error}")
 
 
 def _write_whole(path: Path, text: str) -> None:

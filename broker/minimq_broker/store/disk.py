@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+
+import lmdb
 
 from minimq_broker.core.disk import DiskLevel, DiskUse, Watermarks
 from minimq_common.errors import StoreFull
@@ -15,6 +18,18 @@ log = logging.getLogger(__name__)
 
 #: When a sender that was refused may come back, in seconds.
 _COME_BACK_S = 1.0
+#: With less than this free a write of a group may find only room for a part of it.
+_SCARCE_BYTES = 32 << 20
+
+
+def is_full(error: BaseException, folder: Path) -> bool:
+    """Tell whether something could not be written for want of space, by what was raised and the folder it was for."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(error, StoreFull | lmdb.DiskError):
+        return True
+    # LMDB calls it an input/output error, for which it has no class, when only a part of a write still fits.
+    return type(error) is lmdb.Error and shutil.disk_usage(folder).free < _SCARCE_BYTES
 
 
 class Disk:

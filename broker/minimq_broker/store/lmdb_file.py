@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -10,9 +11,15 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_common.errors import StoreError
+from minimq_broker.store.disk import is_full
+from minimq_common.errors import StoreError, StoreFull
 
 log = logging.getLogger(__name__)
+
+#: Transactions that may read one file at the same time.
+_READERS = 120
+#: Of a lock file: the table of so many readers fits in.
+_LOCK_BYTES = 8192
 
 
 def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) -> lmdb.Environment:
@@ -25,8 +32,8 @@ def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) ->
         tables: number of named tables.
 
     Raises:
+        StoreFull: there is no space for it.
         StoreError: LMDB cannot open it.
-        lmdb.DiskError: the disk is full.
     """
     env = _open(path, map_bytes, readonly, tables)
     pages = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
@@ -50,18 +57,53 @@ def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) ->
         raise StoreError(f"{path} has {size} bytes of {pages}, which cannot be filled up: {error}") from error
 
 
+def remove_lmdb(path: Path) -> None:
+    """Delete an LMDB file and its lock file, as far as they are there."""
+    path.unlink(missing_ok=True)
+    _lock_file(path).unlink(missing_ok=True)
+
+
 def _open(path: Path, map_bytes: int, readonly: bool, tables: int) -> lmdb.Environment:
+    is_new = not readonly and not path.exists()
     try:
+        if not readonly:
+            _reserve(_lock_file(path))
         return lmdb.open(
             str(path),
             subdir=False,
             max_dbs=tables,
             map_size=map_bytes,
+            max_readers=_READERS,
             readonly=readonly,
             create=not readonly,
             lock=not readonly,
         )
-    except lmdb.DiskError:
-        raise
-    except lmdb.Error as error:
+    except (OSError, lmdb.Error) as error:
+        if is_new:  # the half of a file could not be opened the next time
+            remove_lmdb(path)
+        if not readonly and is_full(error, path.parent):
+            raise StoreFull(f"no space is left on the disk for {path} ({error}): free some") from None
+        if isinstance(error, lmdb.MemoryError):
+            raise StoreError(f"{path} cannot be opened: {map_bytes} bytes of address space are not to be had") from None
+        if isinstance(error, OSError):
+            raise StoreError(f"{path} cannot be opened: {error}") from None
         raise StoreError(f"{path} cannot be opened: {error}: restore the data directory from a copy of it") from None
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}-lock")
+
+
+def _reserve(lock: Path) -> None:
+    """Have all pages of a lock file on the disk. Raises `OSError`.
+
+    LMDB makes it by its size alone and writes to it through memory: on a full disk that would kill the process.
+    """
+    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(file, 0, max(os.fstat(file).st_size, _LOCK_BYTES))
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # the file system reserves nothing
+            raise
+    finally:
+        os.close(file)

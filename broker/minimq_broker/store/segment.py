@@ -21,10 +21,11 @@ from typing import NamedTuple
 import lmdb
 
 from minimq_broker.core.state import QueueKey
+from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import HEADER_BYTES, EntryHeader, Kind, read_header
-from minimq_broker.store.lmdb_file import open_lmdb
+from minimq_broker.store.lmdb_file import open_lmdb, remove_lmdb
 from minimq_common.batch import Header
-from minimq_common.errors import CorruptEntry, StoreError
+from minimq_common.errors import CorruptEntry, StoreError, StoreFull
 
 _POSITION = struct.Struct(">Q")
 _ROW_KEY = struct.Struct(">QIQ")
@@ -157,7 +158,9 @@ class Segment:
             self._rows = self._env.open_db(b"consumequeue", create=False)
         except BaseException as error:
             self._env.close()
-            if isinstance(error, lmdb.Error) and not isinstance(error, lmdb.DiskError):
+            if not readonly and is_full(error, path.parent):
+                raise StoreFull(f"no space is left on the disk for {path} ({error}): free some") from None
+            if isinstance(error, lmdb.Error):
                 raise StoreError(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
             raise
         self._page_bytes = self._env.stat()["psize"]
@@ -173,8 +176,7 @@ class Segment:
 
     def remove_file(self) -> None:
         """Take the file its name; what it holds can be read until this object is gone."""
-        self.path.unlink(missing_ok=True)
-        self.path.with_name(f"{self.path.name}-lock").unlink(missing_ok=True)
+        remove_lmdb(self.path)
 
     @property
     def used_bytes(self) -> int:

@@ -8,7 +8,6 @@ the next group. A master that waits for its slaves leaves the telling to the `Co
 from __future__ import annotations
 
 import copy
-import errno
 import logging
 import queue
 import threading
@@ -23,6 +22,7 @@ from minimq_broker.store.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
+from minimq_broker.store.disk import is_full
 from minimq_broker.store.group import Group
 from minimq_broker.store.jobs import (
     AnyJob,
@@ -331,7 +331,7 @@ class Writer:
 
     def _reason(self, error: Exception) -> MiniMQError:
         """Return what callers are told of a failed write. The store fails unless it is certain what the disk holds."""
-        if self._is_full(error):
+        if is_full(error, self._log.path):
             return StoreFull(
                 f"the disk of the broker is full ({error}): free space, then send again", retry_after_s=1.0
             )
@@ -346,14 +346,6 @@ class Writer:
         log.error("store: stopped after an error", exc_info=error)
         self._failure = InternalError(f"the store stopped after an error ({error}): restart the broker")
         return self._failure
-
-    def _is_full(self, error: Exception) -> bool:
-        """Tell whether a write failed for want of space."""
-        if isinstance(error, lmdb.DiskError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
-            return True
-        # LMDB calls it an input/output error when only a part of a write still fits.
-        failed = isinstance(error, lmdb.Error | StoreError) and not isinstance(error, lmdb.MapFullError)
-        return failed and self._log.free_bytes < _MAX_GROUP_BYTES
 
     def _save(self, patience_s: float = 0.0) -> bool:
         """Save the state as it was at the first try, once that is confirmed, and tell whether it was.

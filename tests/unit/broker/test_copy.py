@@ -15,7 +15,9 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.inspect import inspect_as_json
+from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import Snapshot
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
 from support.states import rows
@@ -126,7 +128,7 @@ def test_a_log_is_replaced_only_when_that_is_wanted(stores: Stores, master: Open
         copy_of(master, slave.path, replace=True)
     before = rows(slave.state)
     slave.close()
-    with pytest.raises(StoreError, match="holds a log: choose an empty directory"):
+    with pytest.raises(StoreError, match="choose an empty directory"):
         copy_of(master, slave.path)
     again = stores.open("slave", alone=False)
     assert rows(again.state) == before
@@ -134,6 +136,49 @@ def test_a_log_is_replaced_only_when_that_is_wanted(stores: Stores, master: Open
     copy_of(master, slave.path, end=master.store.end, replace=True)
     again = stores.open("slave", alone=False)
     assert rows(again.state) == rows(master.state)
+
+
+@pytest.mark.parametrize(
+    "name", ["thesis.tex", "state.mdb", "state.mdb.notes", "kept-offsets.mdb", "owner", "commitlog/x"]
+)
+def test_a_copy_goes_into_no_directory_that_holds_something(stores: Stores, master: OpenStore, name: str) -> None:
+    folder = stores.folder / "folder"
+    file = folder / name
+    file.parent.mkdir(parents=True)
+    file.write_text("of the user")
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(StoreError, match=f"{folder} holds {file.relative_to(folder).parts[0]}: choose an empty"):
+        copy_of(master, folder)
+    assert sorted(folder.rglob("*")) == before
+    assert file.read_text() == "of the user"
+
+
+def test_a_copy_in_the_place_of_an_interrupted_one_is_nobodys_and_has_its_own_offsets(
+    stores: Stores, master: OpenStore
+) -> None:
+    slave = stores.folder / "slave"
+    with StoreCopy(slave, master.store.snapshot(), master.store.log.start):
+        pass
+    DataDirectory(slave, create=False, owner=Owner("another", "broker-z", 3)).close()
+    kept = KeptOffsets(slave / FILE_NAME)
+    kept.put("g", [CommittedOffset(*master.key("t", 0), 50)])
+    kept.close()
+    (slave / "thesis.tex").write_text("of the user")
+
+    copy_of(master, slave, replace=True)  # one for the same broker
+    assert {"owner", "kept-offsets.mdb", "thesis.tex"} <= {file.name for file in slave.iterdir()}
+    (slave / "copying").touch()
+    copy_of(master, slave)
+    names = {file.name for file in slave.iterdir()}
+    assert names == {"format", "lock", "commitlog", "state.mdb", "state.mdb-lock", "thesis.tex"}
+
+
+def test_a_copy_that_was_interrupted_at_its_very_begin_is_begun_anew(stores: Stores, master: OpenStore) -> None:
+    slave = stores.folder / "slave"
+    DataDirectory(slave, create=True).close()
+    (slave / "lost+found").mkdir()  # as a new disk has it
+    copy_of(master, slave)
+    assert stores.open("slave", alone=False).store.end == master.store.saved_position
 
 
 class Photographer:
