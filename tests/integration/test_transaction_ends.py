@@ -285,6 +285,24 @@ def test_a_commit_waits_for_a_broker_that_hangs_after_the_decision(pair: LocalCl
     assert bodies_in(pair, topic) == in_each(b"1")
 
 
+def test_a_broker_that_hangs_and_has_nothing_to_do_with_it_is_passed_over(pair: LocalCluster, name: str) -> None:
+    topic, transaction = f"t-{next(_names)}", Transaction(name, 0)
+    carrying, hanging = pair.brokers
+    with Admin(pair.nameserver) as admin:
+        admin.create_topic(topic, queues=1, brokers=[carrying.name])
+    with (
+        RecordsSender(pair.nameserver) as sender,
+        TransactionEnds(pair.nameserver, timeout_s=1.0, patience_s=5.0) as ends,
+    ):
+        parts = stage(sender, topic, transaction, b"1")
+        hanging.pause()
+        assert ends.commit(transaction, [topic], parts).broker_names == (carrying.name,)
+        with pytest.raises(Unavailable, match=rf"and none knows how; broker {hanging.name}: "):
+            ends.commit(Transaction(name, 1), [topic], (), decided=True)
+        hanging.resume()
+    assert bodies_in(pair, topic) == [(carrying.name, 0, b"1")]
+
+
 def test_patience_does_not_end_as_long_as_a_broker_publishes(pair: LocalCluster, tmp_path: Path, name: str) -> None:
     transaction, topic = Transaction(name, 0), f"t-{next(_names)}"
     broker = ServerProcess("broker", "broker-x", tmp_path, flags=lambda *_: flags, settled=lambda: None)

@@ -6,6 +6,13 @@ want to end a transaction have to go to the same coordinator, though brokers com
 names the brokers that have to be asked for the next one, and the lowest-named of these is its coordinator; a broker
 that appears later has no say in that, however low its name. Only the first transaction of a name has nothing to go by
 but the brokers that carry its topics, and so has one whose predecessors are known only to brokers that are all away.
+
+Which brokers have to answer follows from that. Whoever knows a decision has it from its coordinator, which the decision
+before names; all that one names are needed, and so are those that carry the topics. Any other broker is asked, because
+it may name further ones, if topics were moved to other brokers since; but it is passed over when it does not answer. As
+long as one broker that is needed knows the decision before, it could tell nothing that these do not; and if none does,
+it is like one that is away, of which nobody can tell whether it ever was in the row. To wait for it would mean that a
+broker which has nothing to do with a transaction keeps it from its end.
 """
 
 from __future__ import annotations
@@ -120,19 +127,21 @@ class Ending:
             and nothing new is decided.
 
     Attributes:
-        transaction: as above.
+        transaction, decided: as above.
         decision: the one that stands; None as long as it is not known.
     """
 
     def __init__(self, transaction: Transaction, parts: Sequence[StagedPart], *, decided: bool = False) -> None:
         self.transaction = transaction
+        self.decided = decided
         self.decision: Decision | None = None
         self._parts = tuple(sorted(parts, key=lambda part: part.broker_name))
-        self._decided = decided
         #: Brokers that carry the topics, or have staged something.
         self._taking_part = {part.broker_name for part in parts}
         #: Brokers that may know something, and are not waited for.
         self._others: set[str] = set()
+        #: Brokers that were asked in vain: unless they are needed, they are not asked again.
+        self._passed_over: set[str] = set()
         #: What brokers have decided last, whichever number that was.
         self._latest: dict[str, Decision | None] = {}
         #: Who has published its part of the latest transaction before this one, or cannot any more.
@@ -145,7 +154,7 @@ class Ending:
     def see(self, carrying: Collection[str], others: Collection[str] = ()) -> None:
         """Take in which brokers carry the topics, and which other ones there are; again whenever that has changed."""
         self._taking_part.update(carrying)
-        self._others.update(set(others) - self._latest.keys())
+        self._others.update(set(others) - self._latest.keys() - self._passed_over)
 
     def described(self, broker_name: str, latest: Decision | None) -> None:
         """Take in what a broker has decided last.
@@ -155,6 +164,7 @@ class Ending:
             InternalError: another broker keeps a different decision for the same number.
         """
         self._others.discard(broker_name)
+        self._passed_over.discard(broker_name)
         self._latest[broker_name] = latest
         if latest is None or latest.number < self.transaction.number:
             return
@@ -177,8 +187,9 @@ class Ending:
         (self._done if kept.number == self.transaction.number else self._caught_up).add(broker_name)
 
     def failed(self, broker_name: str) -> None:
-        """Take in that a broker gave no answer; if it need not answer, it is left in peace."""
+        """Take in that a broker gave no answer; if it need not answer, it is passed over from now on."""
         self._others.discard(broker_name)
+        self._passed_over.add(broker_name)
 
     def cannot_catch_up(self, broker_name: str) -> None:
         """Take in that a broker has lost what it was to publish of an earlier transaction."""
@@ -207,8 +218,8 @@ class Ending:
         last = self._last
         if last is not None and (behind := self._behind(last)):
             return [Commit(name, last) for name in behind]
-        if self._decided:  # one of them has said so, and will tell how
-            return [Describe(name) for name in sorted(self.needed)]
+        if self.decided:  # a broker has said so, and will tell how: also one that was passed over may be that
+            return [Describe(name) for name in sorted(self.needed | self._passed_over)]
         names = tuple(sorted(self._taking_part))
         coordinator = min(last.broker_names if last and last.broker_names else names)
         return [Commit(coordinator, Decision(self.transaction.number, self._parts, names))]

@@ -157,10 +157,13 @@ class _Attempt:
     def out_of_patience(self, patience_s: float) -> MiniMQError:
         """Return what whoever commits is told when nothing went on for so long."""
         ending, waited = self.ending, f"within {patience_s:g} s"
-        reasons = [
-            f"broker {name}: {error.message}" if name else error.message for name, error in self._reasons.items()
-        ]
-        why = "; ".join(reasons) or "a broker has refused a batch since it is decided, and none knows how"
+        reasons = {
+            name: f"broker {name}: {error.message}" if name else error.message for name, error in self._reasons.items()
+        }
+        waited_for = [reason for name, reason in reasons.items() if not name or name in ending.needed]
+        if ending.decided and not waited_for:
+            waited_for = ["a broker has refused a batch since it is decided, and none knows how", *reasons.values()]
+        why = "; ".join(waited_for)
         if ending.decision is None:
             left = "it is not known whether it is decided, which only these can tell"
         else:
@@ -195,6 +198,9 @@ class _Attempt:
                 ending.failed(name)
                 if calls is self._masters.calls:
                     self._wait_for(name, error)
+                else:
+                    self._reasons[name] = error
+                    further = True  # it is passed over
             for name, answer in answers.items():
                 self._reasons.pop(name, None)
                 ending.described(name, _decision_from_wire(answer.decision) if answer.HasField("decision") else None)
