@@ -14,7 +14,7 @@ from minimq.administration.fan_out import FanOut
 from minimq.administration.masters import Masters
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq.routes.nameserver_link import NameServerLinks
-from minimq.sending.decisions import Call, Commit, Decision, Ending, StagedPart, Transaction
+from minimq.sending.decisions import Call, Commit, Decision, Describe, Ending, StagedPart, Transaction
 from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -150,8 +150,8 @@ class _Attempt:
             return False
         self._reasons.pop("", None)
         before, self._made = self._made, self.ending.calls()
-        heard = self._describe(addresses)
-        told = self._commit(addresses)
+        heard = self._describe([call.broker_name for call in self._made if isinstance(call, Describe)], addresses)
+        told = self._commit([call for call in self._made if isinstance(call, Commit)], addresses)
         return told or (heard and self._made != before)  # to hear the same again is no way forward
 
     def out_of_patience(self, patience_s: float) -> MiniMQError:
@@ -184,32 +184,33 @@ class _Attempt:
 
     # ---- calls ----------------------------------------------------------------------------------
 
-    def _describe(self, addresses: Mapping[str, str]) -> bool:
-        ending, needed = self.ending, self.ending.needed
-        names = [call.broker_name for call in self._made if not isinstance(call, Commit)]
-        request = broker_pb2.DescribeTransactionRequest(name=ending.transaction.name)
-        further = False
-        for calls, asked in (
-            (self._masters.calls, self._reached((name for name in names if name in needed), addresses)),
-            (self._others, self._reached((name for name in names if name not in needed), addresses)),
-        ):
-            answers, failures = calls.call_all(asked, lambda stub: stub.DescribeTransaction, request)
-            for name, error in failures.items():
-                ending.failed(name)
-                if calls is self._masters.calls:
-                    self._wait_for(name, error)
-                else:
-                    self._reasons[name] = error
-                    further = True  # it is passed over
-            for name, answer in answers.items():
-                self._reasons.pop(name, None)
-                ending.described(name, _decision_from_wire(answer.decision) if answer.HasField("decision") else None)
-            further = further or bool(answers)
-        return further
+    def _describe(self, names: Sequence[str], addresses: Mapping[str, str]) -> bool:
+        """Ask brokers what they know; return whether one has told, or is passed over."""
+        needed = {*names} & self.ending.needed
+        asked = self._reached(names, addresses)
+        request = broker_pb2.DescribeTransactionRequest(name=self.ending.transaction.name)
+        answers: dict[str, broker_pb2.DescribeTransactionResponse] = {}
+        failures: dict[str, MiniMQError] = {}
+        for calls, group in ((self._masters.calls, needed), (self._others, {*names} - needed)):
+            of_group = {name: address for name, address in asked.items() if name in group}
+            answered, failed = calls.call_all(of_group, lambda stub: stub.DescribeTransaction, request)
+            answers |= answered
+            failures |= failed
+        for name, error in failures.items():
+            self.ending.failed(name)
+            if name in needed:
+                self._wait_for(name, error)
+            else:
+                self._reasons[name] = error
+        for name, answer in answers.items():
+            self._reasons.pop(name, None)
+            self.ending.described(name, _decision_from_wire(answer.decision) if answer.HasField("decision") else None)
+        return bool(answers) or not failures.keys() <= needed
 
-    def _commit(self, addresses: Mapping[str, str]) -> bool:
+    def _commit(self, calls: Sequence[Commit], addresses: Mapping[str, str]) -> bool:
+        """Tell brokers decisions; return whether that got us further."""
         ending = self.ending
-        decisions = {call.broker_name: call.decision for call in self._made if isinstance(call, Commit)}
+        decisions = {call.broker_name: call.decision for call in calls}
         asked = self._reached(decisions, addresses)
         requests = {
             name: broker_pb2.CommitTransactionRequest(
