@@ -9,7 +9,7 @@ from minimq import MessageQueue, MiniMQError, errors
 from minimq.connectors import QueueFinder
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
-from pyspark_minimq.planning import Bounds, Carrier, Offsets, QueueName, Sight, Subscription
+from pyspark_minimq.planning import Bounds, Carrier, Offsets, QueueName, Sight, Subscription, TopicId
 
 
 class Lookup:
@@ -45,7 +45,12 @@ class Lookup:
         return Sight(
             bounds={
                 QueueName(queue.topic, queue.broker_name, queue.queue_id): Bounds(
-                    about.first, about.end, about.topic_id, about.is_shown, about.from_slave, about.term
+                    first=about.first,
+                    end=about.end,
+                    topic_id=TopicId(about.topic_id, about.created_ms),
+                    is_shown=about.is_shown,
+                    from_slave=about.from_slave,
+                    term=about.term,
                 )
                 for queue, about in found.queues.items()
             },

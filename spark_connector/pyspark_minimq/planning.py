@@ -34,6 +34,18 @@ class Carrier(NamedTuple):
     broker_name: str
 
 
+class TopicId(NamedTuple):
+    """Tells a topic at its broker from one of the same name that was made before it.
+
+    Attributes:
+        number: grows with the topics that a broker makes, until it loses its disk.
+        created_ms: when the topic was made, by the clock of the broker.
+    """
+
+    number: int = 0
+    created_ms: int = 0
+
+
 class Bounds(NamedTuple):
     """What is stored in a queue.
 
@@ -48,7 +60,7 @@ class Bounds(NamedTuple):
 
     first: int
     end: int
-    topic_id: int = 0
+    topic_id: TopicId = TopicId()
     is_shown: bool = True
     from_slave: bool = False
     term: int = 0

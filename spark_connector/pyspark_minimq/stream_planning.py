@@ -15,11 +15,12 @@ from pyspark_minimq.planning import (
     QueueName,
     Sight,
     Subscription,
+    TopicId,
     resolve,
 )
 
 #: Of the JSON in the checkpoint.
-_VERSION = 1
+_VERSION = 2
 
 _ByQueue = Mapping[QueueName, int]
 
@@ -39,7 +40,7 @@ class StreamOffset:
 
     end: _ByQueue
     start: _ByQueue | None = None
-    topic_ids: Mapping[Carrier, int] = field(default_factory=dict)
+    topic_ids: Mapping[Carrier, TopicId] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -53,7 +54,7 @@ class StreamOffset:
             end=_from_tree(value["end"]),
             start=_from_tree(value["from"]) if "from" in value else None,
             topic_ids={
-                Carrier(topic, broker): topic_id
+                Carrier(topic, broker): TopicId(*topic_id)
                 for topic, brokers in value["topic_ids"].items()
                 for broker, topic_id in brokers.items()
             },
@@ -61,7 +62,7 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark can keep. Offsets have the form that the options for offsets have."""
-        ids: dict[str, dict[str, int]] = {}
+        ids: dict[str, dict[str, TopicId]] = {}
         for (topic, broker), topic_id in sorted(self.topic_ids.items()):
             ids.setdefault(topic, {})[broker] = topic_id
         begun = {} if self.start is None else {"from": to_tree(self.start)}
@@ -104,7 +105,7 @@ class Outlook:
 
     starts: _ByQueue
     ends: _ByQueue
-    topic_ids: Mapping[Carrier, int]
+    topic_ids: Mapping[Carrier, TopicId]
     losses: tuple[str, ...] = ()
 
     @property
@@ -165,7 +166,7 @@ def look_ahead(done: StreamOffset, sight: Sight, subscription: Subscription) -> 
     return Outlook(dict(sorted(starts.items())), dict(sorted(ends.items())), ids, tuple(losses))
 
 
-def _go_on(queue: QueueName, at: int, bounds: Bounds, topic_id: int) -> tuple[int, int, list[str]]:
+def _go_on(queue: QueueName, at: int, bounds: Bounds, topic_id: TopicId) -> tuple[int, int, list[str]]:
     """Return where to go on in a queue, where it ends, and what was lost."""
     first, end = bounds.first, bounds.end
     if topic_id != bounds.topic_id:
@@ -267,7 +268,7 @@ def _from_tree(tree: Mapping[str, Any]) -> dict[QueueName, int]:
     }
 
 
-def _ids(bounds: Mapping[QueueName, Bounds]) -> dict[Carrier, int]:
+def _ids(bounds: Mapping[QueueName, Bounds]) -> dict[Carrier, TopicId]:
     return {Carrier(queue.topic, queue.broker_name): at.topic_id for queue, at in bounds.items()}
 
 

@@ -43,6 +43,8 @@ class FoundQueue:
         is_readable: whether the topic may be read there.
         from_slave: a slave said so, because its master does not answer: its end may be an earlier one.
         term: the latest one in the log of which that is.
+        created_ms: when the topic was made, by the clock of its broker: tells topics with one id apart, which a broker
+            makes that has lost its disk.
     """
 
     first: int
@@ -52,6 +54,7 @@ class FoundQueue:
     is_readable: bool
     from_slave: bool
     term: int = 0
+    created_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,5 +229,6 @@ def _queues_of(
                 is_readable=bool(topic.permission & Permission.READ),
                 from_slave=answer.from_slave,
                 term=answer.value.term,
+                created_ms=topic.created_ms,
             ),
         )

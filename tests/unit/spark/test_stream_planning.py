@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.planning import EARLIEST, LATEST, Bounds, Carrier, OffsetRange, QueueName, Sight, Subscription
+from pyspark_minimq.planning import (
+    EARLIEST,
+    LATEST,
+    Bounds,
+    Carrier,
+    OffsetRange,
+    QueueName,
+    Sight,
+    Subscription,
+    TopicId,
+)
 from pyspark_minimq.stream_planning import (
     Limits,
     Outlook,
@@ -25,7 +35,8 @@ from pyspark_minimq.stream_planning import (
 A0, A1, B0 = QueueName("t", "a", 0), QueueName("t", "a", 1), QueueName("t", "b", 0)
 AT_A, AT_B = Carrier("t", "a"), Carrier("t", "b")
 T = Subscription(("t",))
-DONE = StreamOffset({A0: 15, A1: 3}, {A0: 10, A1: 0}, {AT_A: 7})
+ID_7, ID_8, ID_9 = TopicId(7, 70), TopicId(8, 80), TopicId(9, 90)
+DONE = StreamOffset({A0: 15, A1: 3}, {A0: 10, A1: 0}, {AT_A: ID_7})
 
 
 def ahead(bounds: Mapping[QueueName, Bounds], done: StreamOffset = DONE) -> Outlook:
@@ -40,18 +51,19 @@ def test_what_is_in_the_checkpoint_comes_back_as_it_was() -> None:
     assert StreamOffset.from_json(json.loads(text)) == DONE
     assert json.dumps(StreamOffset.from_json(json.loads(text)).to_json()) == text
     assert json.loads(text)["end"] == {"t": {"a": {"0": 15, "1": 3}}}
+    assert json.loads(text)["topic_ids"] == {"t": {"a": [7, 70]}}
 
 
 def test_a_beginning_differs_from_a_micro_batch_that_is_empty() -> None:
-    begin = first_offset({A0: Bounds(5, 9, 7)}, LATEST, fail_on_data_loss=True)
-    outlook = ahead({A0: Bounds(5, 9, 7)}, begin)
+    begin = first_offset({A0: Bounds(5, 9, ID_7)}, LATEST, fail_on_data_loss=True)
+    outlook = ahead({A0: Bounds(5, 9, ID_7)}, begin)
     assert outlook.available == 0
     assert outlook.until(outlook.ends).to_json() != begin.to_json()
 
 
 def test_a_checkpoint_of_another_version_is_refused() -> None:
-    with pytest.raises(MinimqSparkError, match="offsets of version 2, this is version 1: go on with the release"):
-        StreamOffset.from_json({"v": 2})
+    with pytest.raises(MinimqSparkError, match="offsets of version 1, this is version 2: go on with the release"):
+        StreamOffset.from_json({"v": 1})
 
 
 def test_a_micro_batch_says_itself_what_it_holds() -> None:
@@ -61,7 +73,7 @@ def test_a_micro_batch_says_itself_what_it_holds() -> None:
 
 
 def test_where_a_stream_begins() -> None:
-    bounds = {A0: Bounds(5, 9, 7), B0: Bounds(0, 4, 8)}
+    bounds = {A0: Bounds(5, 9, ID_7), B0: Bounds(0, 4, ID_8)}
     assert first_offset(bounds, EARLIEST, fail_on_data_loss=True).end == {A0: 5, B0: 0}
     assert first_offset(bounds, {A0: 6, B0: LATEST}, fail_on_data_loss=True).end == {A0: 6, B0: 4}
     with pytest.raises(MinimqSparkError, match="startingOffsets has offset 3 for queue t/a/0, which has 5 to 9"):
@@ -72,32 +84,34 @@ def test_where_a_stream_begins() -> None:
 
 
 def test_it_goes_on_after_what_was_read() -> None:
-    outlook = ahead({A0: Bounds(0, 20, 7), A1: Bounds(0, 3, 7)})
+    outlook = ahead({A0: Bounds(0, 20, ID_7), A1: Bounds(0, 3, ID_7)})
     assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 20, A1: 3}, ())
-    assert (outlook.available, outlook.topic_ids) == (5, {AT_A: 7})
+    assert (outlook.available, outlook.topic_ids) == (5, {AT_A: ID_7})
 
 
 def test_a_new_queue_begins_with_its_first_message() -> None:
-    outlook = ahead({A0: Bounds(0, 15, 7), A1: Bounds(0, 3, 7), B0: Bounds(2, 6, 9)})
-    assert (outlook.starts[B0], outlook.ends[B0], outlook.topic_ids) == (2, 6, {AT_A: 7, AT_B: 9})
+    outlook = ahead({A0: Bounds(0, 15, ID_7), A1: Bounds(0, 3, ID_7), B0: Bounds(2, 6, ID_9)})
+    assert (outlook.starts[B0], outlook.ends[B0], outlook.topic_ids) == (2, 6, {AT_A: ID_7, AT_B: ID_9})
 
 
 def test_a_new_queue_that_consumers_do_not_see_is_left_out_and_a_known_one_is_read_on() -> None:
-    outlook = ahead({A0: Bounds(0, 15, 7), A1: Bounds(0, 5, 7, is_shown=False), B0: Bounds(0, 6, 9, is_shown=False)})
+    outlook = ahead(
+        {A0: Bounds(0, 15, ID_7), A1: Bounds(0, 5, ID_7, is_shown=False), B0: Bounds(0, 6, ID_9, is_shown=False)}
+    )
     assert outlook.ends == {A0: 15, A1: 5}
 
 
 def test_a_queue_whose_broker_is_silent_or_unknown_stays_where_it_is() -> None:
-    bounds = {B0: Bounds(0, 6, 9)}
+    bounds = {B0: Bounds(0, 6, ID_9)}
     for sight in (Sight(bounds), Sight(bounds, silent={AT_A: "no answer"})):
         outlook = look_ahead(DONE, sight, T)
         assert (outlook.starts, outlook.ends) == ({A0: 15, A1: 3, B0: 0}, {A0: 15, A1: 3, B0: 6})
         assert outlook.losses == ()
-        assert outlook.topic_ids == {AT_A: 7, AT_B: 9}
+        assert outlook.topic_ids == {AT_A: ID_7, AT_B: ID_9}
 
 
 def test_a_slave_may_have_less_than_was_read() -> None:
-    bounds = {A0: Bounds(0, 12, 7, from_slave=True), A1: Bounds(1, 8, 7, from_slave=True)}
+    bounds = {A0: Bounds(0, 12, ID_7, from_slave=True), A1: Bounds(1, 8, ID_7, from_slave=True)}
     outlook = ahead(bounds)
     assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 15, A1: 8}, ())
 
@@ -105,20 +119,26 @@ def test_a_slave_may_have_less_than_was_read() -> None:
 @pytest.mark.parametrize(
     ("bounds", "expected", "loss"),
     [
-        (Bounds(17, 20, 7), (17, 20), "offsets 15 to 16 of queue t/a/0 were deleted unread: it has 17 to 20"),
-        (Bounds(0, 12, 7), (12, 12), "queue t/a/0, read up to offset 15, has lost its end: it has 0 to 12"),
-        (Bounds(0, 40, 8), (0, 40), "queue t/a/0, read up to offset 15, was deleted and made anew: it has 0 to 40"),
+        (Bounds(17, 20, ID_7), (17, 20), "offsets 15 to 16 of queue t/a/0 were deleted unread: it has 17 to 20"),
+        (Bounds(0, 12, ID_7), (12, 12), "queue t/a/0, read up to offset 15, has lost its end: it has 0 to 12"),
+        (Bounds(0, 40, ID_8), (0, 40), "queue t/a/0, read up to offset 15, was deleted and made anew: it has 0 to 40"),
+        # of a broker that has lost its disk and numbers topics from the beginning
+        (
+            Bounds(0, 40, TopicId(7, 71)),
+            (0, 40),
+            "queue t/a/0, read up to offset 15, was deleted and made anew: it has 0 to 40",
+        ),
     ],
 )
 def test_what_will_never_be_read_is_told(bounds: Bounds, expected: tuple[int, int], loss: str) -> None:
-    outlook = ahead({A0: bounds}, StreamOffset({A0: 15}, {}, {AT_A: 7}))
+    outlook = ahead({A0: bounds}, StreamOffset({A0: 15}, {}, {AT_A: ID_7}))
     assert (outlook.starts[A0], outlook.ends[A0]) == expected
     assert outlook.losses == (loss,)
 
 
 def test_a_queue_that_was_deleted_is_told_and_forgotten() -> None:
-    told = look_ahead(DONE, Sight({B0: Bounds(0, 6, 9)}, absent=frozenset({AT_A})), T)
-    assert (told.ends, told.topic_ids) == ({B0: 6}, {AT_B: 9})
+    told = look_ahead(DONE, Sight({B0: Bounds(0, 6, ID_9)}, absent=frozenset({AT_A})), T)
+    assert (told.ends, told.topic_ids) == ({B0: 6}, {AT_B: ID_9})
     assert told.losses[0] == "queue t/a/0, read up to offset 15, was deleted"
     assert len(told.losses) == 2
 
