@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -100,6 +102,45 @@ def test_a_broker_says_what_it_did(busy: LocalCluster) -> None:
     assert seen.value("minimq_broker_disk_free_bytes") > 0
     [(labels, _)] = seen.series("minimq_broker_info")
     assert (labels["broker"], labels["id"], labels["cluster"]) == ("broker-a", "0", "default")
+
+
+@pytest.mark.system
+def test_the_disk_is_shown_as_the_system_sees_it(busy: LocalCluster) -> None:
+    def is_so() -> bool:
+        before = shutil.disk_usage(busy.brokers[0].data_dir)
+        seen = scrape_broker(busy)
+        after = shutil.disk_usage(busy.brokers[0].data_dir)
+        free, ratio = (seen.value(f"minimq_broker_disk_{name}") for name in ("free_bytes", "used_ratio"))
+        used = sorted(usage.used / (usage.used + usage.free) for usage in (before, after))
+        low, high = sorted((before.free, after.free))
+        return low <= free <= high and used[0] <= ratio <= used[1]
+
+    wait_until(is_so, PATIENCE_S, what="a moment in which others use the disk in one direction only")
+
+
+@pytest.mark.system
+def test_files_of_the_log_are_counted_and_those_that_retention_deleted() -> None:
+    options = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 18, "retention_check_s": 0.05}
+    options |= {"checkpoint_interval_s": 0.1}
+    with LocalCluster(brokers=1, broker_options={**SHOWN, **options}) as small:
+        folder, ever = small.brokers[0].data_dir / "commitlog", set[str]()
+
+        def present() -> set[str]:
+            return {path.name for path in folder.glob("*.mdb")}
+
+        with Admin(small.nameserver) as admin, Producer(small.nameserver) as producer:
+            admin.create_topic("t", queues=1)
+            for _ in range(40):
+                producer.send(Message("t", os.urandom(30_000)))
+                ever |= present()
+
+        def is_so() -> bool:
+            before, seen = present(), scrape_broker(small)
+            files, deleted = (seen.value(f"minimq_broker_segments{end}") for end in ("", "_deleted_total"))
+            return before == present() and files == len(before) and deleted == len(ever - before) > 0
+
+        wait_until(is_so, PATIENCE_S)
+        assert len(present()) > 1
 
 
 @pytest.mark.system
