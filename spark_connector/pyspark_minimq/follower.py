@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from contextlib import closing
 from typing import Any
 
@@ -14,7 +14,7 @@ from pyspark_minimq.connections import range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import StreamOptions
-from pyspark_minimq.planning import QueueName, Sight
+from pyspark_minimq.planning import Carrier, QueueName, Sight
 from pyspark_minimq.stream_planning import (
     Limits,
     Outlook,
@@ -74,7 +74,7 @@ class Follower:
 
     def freeze(self) -> None:
         """Take no notice of what comes after this moment. Raises `MiniMQError` when a broker does not answer."""
-        sight = self._look(())
+        sight = self._look(frozenset())
         for (topic, broker), reason in sight.silent.items():
             raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")
         self._frozen = sight
@@ -93,7 +93,7 @@ class Follower:
             MiniMQError: no server has answered for a while.
         """
         self._commit(done.end)
-        outlook = look_ahead(done, self._sight(done), self._subscription)
+        outlook = look_ahead(done, self._sight({queue.carrier for queue in done.end}), self._subscription)
         self._tell_losses(outlook)
         is_idle = not outlook.available and not outlook.losses and outlook.ends.keys() == done.end.keys()
         waited_s = time.monotonic() - self._planned_at
@@ -114,12 +114,16 @@ class Follower:
 
     # ---- Looking --------------------------------------------------------------------------------
 
-    def _sight(self, done: StreamOffset) -> Sight:
+    def _sight(self, read: Set[Carrier]) -> Sight:
         """Return what brokers tell; a while after the last time if that brought nothing new."""
         if self._frozen is not None:
+            untold = read - self._frozen.told  # nobody knew of these when it was frozen
+            if untold:
+                more = self._lookup.look({carrier.topic for carrier in untold}, untold)
+                self._frozen = self._frozen.and_of(more)
             return self._frozen
         time.sleep(max(0.0, self._ask_again_at - time.monotonic()))
-        sight = self._look(queue.topic for queue in done.end)
+        sight = self._look(read)
         now = time.monotonic()
         if sight.bounds or sight.absent or not sight.silent:
             self._answered_at = now
@@ -128,14 +132,14 @@ class Follower:
             raise errors.Unavailable(f"topic {topic} cannot be looked up, on {broker} and all others: {reason}")
         return sight
 
-    def _look(self, read: Iterable[str]) -> Sight:
+    def _look(self, read: Set[Carrier]) -> Sight:
         """Return what brokers tell of the topics that are wanted and of those that have been read."""
         try:
             self._names = self._lookup.names()
         except errors.TransportError:
             if not self._names:
                 raise
-        sight = self._lookup.look(sorted({*self._names, *read}))
+        sight = self._lookup.look(sorted({*self._names, *(carrier.topic for carrier in read)}), read)
         if self._answered_at is None:  # a mistyped name is told when the query starts
             known = {queue.topic for queue in sight.bounds} | {carrier.topic for carrier in sight.silent}
             for topic in sorted(set(self._subscription.names()) - known):

@@ -28,14 +28,18 @@ class Lookup:
         """Return the topics that are to be read. Raises `Unavailable` when there is a pattern and nobody answers."""
         return self._subscription.names(self._finder.topics() if self._subscription.pattern is not None else ())
 
-    def look(self, topics: Iterable[str]) -> Sight:
+    def look(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Sight:
         """Return what brokers tell of topics, as far as they answer.
+
+        Args:
+            topics: their names.
+            known: carriers that are told of in any case.
 
         Raises:
             MinimqSparkError: a topic may not be read.
             MiniMQError: no name server answers.
         """
-        found = self._finder.find(topics)
+        found = self._finder.find(topics, known)
         for queue, about in found.queues.items():
             if not about.is_readable:
                 raise MinimqSparkError(

@@ -16,6 +16,13 @@ EARLIEST = -2
 LATEST = -1
 
 
+class Carrier(NamedTuple):
+    """A topic at one of its brokers."""
+
+    topic: str
+    broker_name: str
+
+
 class QueueName(NamedTuple):
     """A queue of a topic."""
 
@@ -23,15 +30,13 @@ class QueueName(NamedTuple):
     broker_name: str
     queue_id: int
 
+    @property
+    def carrier(self) -> Carrier:
+        """Its topic at its broker."""
+        return Carrier(self.topic, self.broker_name)
+
     def __str__(self) -> str:
         return f"{self.topic}/{self.broker_name}/{self.queue_id}"
-
-
-class Carrier(NamedTuple):
-    """A topic at one of its brokers."""
-
-    topic: str
-    broker_name: str
 
 
 class TopicId(NamedTuple):
@@ -79,6 +84,15 @@ class Sight:
     bounds: Mapping[QueueName, Bounds]
     absent: frozenset[Carrier] = frozenset()
     silent: Mapping[Carrier, str] = field(default_factory=dict)
+
+    @property
+    def told(self) -> set[Carrier]:
+        """The brokers of which anything is known."""
+        return {queue.carrier for queue in self.bounds} | self.absent | self.silent.keys()
+
+    def and_of(self, other: Sight) -> Sight:
+        """Return what both tell; of queues that are in both what this one tells."""
+        return Sight({**other.bounds, **self.bounds}, self.absent | other.absent, {**other.silent, **self.silent})
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,9 +147,9 @@ def look_ahead(done: StreamOffset, sight: Sight, subscription: Subscription) -> 
     starts: dict[QueueName, int] = {}
     ends: dict[QueueName, int] = {}
     losses: list[str] = []
-    answered = {Carrier(queue.topic, queue.broker_name) for queue in sight.bounds} | sight.absent
+    answered = {queue.carrier for queue in sight.bounds} | sight.absent
     for queue, at in done.end.items():
-        carrier = Carrier(queue.topic, queue.broker_name)
+        carrier = queue.carrier
         bounds = sight.bounds.get(queue)
         if bounds is not None:
             starts[queue], ends[queue], loss = _go_on(queue, at, bounds, done.topic_ids.get(carrier, bounds.topic_id))
@@ -161,7 +161,7 @@ def look_ahead(done: StreamOffset, sight: Sight, subscription: Subscription) -> 
     for queue, bounds in subscription.chosen(sight.bounds).items():
         if queue not in done.end:
             starts[queue], ends[queue] = bounds.first, bounds.end
-    carriers = {Carrier(queue.topic, queue.broker_name) for queue in starts}
+    carriers = {queue.carrier for queue in starts}
     ids = {carrier: at for carrier, at in {**done.topic_ids, **_ids(sight.bounds)}.items() if carrier in carriers}
     return Outlook(dict(sorted(starts.items())), dict(sorted(ends.items())), ids, tuple(losses))
 
@@ -269,7 +269,7 @@ def _from_tree(tree: Mapping[str, Any]) -> dict[QueueName, int]:
 
 
 def _ids(bounds: Mapping[QueueName, Bounds]) -> dict[Carrier, TopicId]:
-    return {Carrier(queue.topic, queue.broker_name): at.topic_id for queue, at in bounds.items()}
+    return {queue.carrier: at.topic_id for queue, at in bounds.items()}
 
 
 def describe_losses(losses: Iterable[str]) -> str:

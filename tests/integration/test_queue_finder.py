@@ -45,6 +45,8 @@ def test_a_topic_that_was_deleted_or_made_anew_is_told(finder: QueueFinder, admi
     before = finder.find([topic]).queues[queue].topic_id
     admin.delete_topic(topic)
     wait_until(lambda: not finder.find([topic]).queues)
+    found = finder.find([topic], [(topic, "broker-a"), (topic, "broker-c")])  # no route leads there
+    assert (found.absent, list(found.failures)) == (frozenset({(topic, "broker-a")}), [(topic, "broker-c")])
     admin.create_topic(topic, queues=1)
     wait_until(lambda: queue in finder.find([topic]).queues)
     assert finder.find([topic]).queues[queue].topic_id != before
@@ -82,7 +84,7 @@ def test_a_broker_that_is_away_is_named_and_the_others_answer() -> None:
         admin.create_topic("t", queues=1)
         assert len(finder.find(["t"]).queues) == 2
         own.brokers[0].kill()
-        found = finder.find(["t"])
+        found = finder.find(["t"], [("t", "broker-a")])  # told of also when no route leads there any more
         assert list(found.queues) == [MessageQueue("t", "broker-b", 0)]
         assert list(found.failures) == [("t", "broker-a")]
         with pytest.raises(Unavailable, match="the offset of queue t/broker-a/0"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.follower import Follower
 from pyspark_minimq.options import parse_stream_options
 from pyspark_minimq.stream_planning import StreamOffset
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
 
@@ -83,3 +84,59 @@ def test_a_broker_that_lost_its_disk_has_another_topic_by_the_same_name(tmp_path
         assert reason in query.refusal(topic="t", available_now=True)
         assert query.run(topic="t", failOnDataLoss="false") == {queue: (0, 100)}
         assert query.run(topic="t") == {}
+
+
+def test_a_topic_of_a_pattern_that_is_deleted_while_nobody_reads(
+    query: Query, producer: Producer, admin: Admin, new_name: Callable[[], str]
+) -> None:
+    kept, gone = queues = [MessageQueue(new_name(), "broker-a", 0) for _ in range(2)]
+    pattern = "|".join(queue.topic for queue in queues)
+    for queue in queues:
+        admin.create_topic(queue.topic, queues=1, brokers=["broker-a"])
+        send(producer, queue, range(10))
+    assert query.run(subscribePattern=pattern) == dict.fromkeys(queues, (0, 10))
+    send(producer, gone, range(5))
+    admin.delete_topic(gone.topic)
+    send(producer, kept, range(3))
+
+    reason = f"queue {gone}, read up to offset 10, was deleted; failOnDataLoss=false"
+    for available_now in (False, True):
+        assert reason in query.refusal(available_now=available_now, subscribePattern=pattern)
+    assert query.run(subscribePattern=pattern, failOnDataLoss="false") == {kept: (10, 13)}
+    send(producer, kept, range(2))
+    assert query.run(subscribePattern=pattern) == {kept: (13, 15)}  # it is told once
+
+
+def test_the_part_of_one_broker_that_is_deleted_while_nobody_reads(
+    query: Query, producer: Producer, admin: Admin, topic: str
+) -> None:
+    gone, kept = MessageQueue(topic, "broker-a", 0), MessageQueue(topic, "broker-b", 0)
+    send(producer, gone, range(10))
+    assert query.run(topic=topic) == {gone: (0, 10)}
+    admin.delete_topic(topic)
+    admin.create_topic(topic, queues=1, brokers=["broker-b"])
+    send(producer, kept, range(4))
+
+    for available_now in (False, True):
+        assert f"queue {gone}, read up to offset 10, was deleted" in query.refusal(
+            available_now=available_now, topic=topic
+        )
+    assert query.run(topic=topic, failOnDataLoss="false") == {kept: (0, 4)}
+
+
+def test_a_broker_that_is_away_when_a_query_is_started_is_waited_for(tmp_path: Path) -> None:
+    here, away = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
+    with LocalCluster(brokers=2, data_dir=tmp_path) as own, Admin(own.nameserver) as admin:
+        query, broker = Query(own.nameserver), own.brokers[1]
+        admin.create_topic("t", queues=1)
+        with Producer(own.nameserver) as producer:
+            for queue in (here, away):
+                send(producer, queue, range(10))
+            assert query.run(topic="t") == {here: (0, 10), away: (0, 10)}
+            send(producer, away, range(5))
+            broker.stop()
+            wait_until(lambda: len(admin.cluster()) == 1)
+            send(producer, here, range(3))
+            assert query.run(topic="t", available_now=True) == {here: (10, 13)}
+            broker.start()
+            assert query.run(topic="t", available_now=True) == {away: (10, 15)}

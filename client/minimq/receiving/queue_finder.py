@@ -15,7 +15,7 @@ from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import MiniMQError, TopicNotFound
+from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission
 from minimq_common.names import check_group
 from minimq_proto.v1 import broker_pb2
@@ -63,7 +63,7 @@ class Findings:
 
     Attributes:
         queues: all that brokers have told of.
-        absent: brokers to which a route leads, and which say that they do not have the topic.
+        absent: brokers that say that they do not have the topic: those to which a route leads, or that had it once.
         failures: brokers that gave no answer, with the reason.
     """
 
@@ -103,8 +103,13 @@ class QueueFinder:
         """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
         return self._nameservers.topic_names()
 
-    def find(self, topics: Iterable[str]) -> Findings:
+    def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
         """Describe all queues of topics. A topic that nobody carries has none.
+
+        Args:
+            topics: their names.
+            known: topics and the brokers that had them once: where no route leads there any more, the broker itself is
+                asked. One that runs says whether the topic was deleted; another one counts as silent.
 
         Raises:
             SystemBusy: the name servers have just started and their brokers are not back yet.
@@ -120,6 +125,10 @@ class QueueFinder:
                 queue = MessageQueue(topic, data.broker_name, 0)
                 requests[topic, data.broker_name] = queue, broker_pb2.DescribeTopicRequest(topic=topic)
         answers, failures = self._ask(requests, lambda stub: stub.DescribeTopic)
+        unrouted = [carrier for carrier in dict.fromkeys(known) if carrier not in requests]
+        if unrouted:
+            told, silent = self._ask_masters(unrouted)
+            answers, failures = {**answers, **told}, {**failures, **silent}
         absent = {carrier for carrier, error in failures.items() if isinstance(error, TopicNotFound)}
         for topic in {topic for topic, _ in absent}:
             self._routes.forget(topic)  # it is asked for anew next time
@@ -129,6 +138,30 @@ class QueueFinder:
             frozenset(absent),
             {carrier: error for carrier, error in failures.items() if carrier not in absent},
         )
+
+    def _ask_masters(
+        self, carriers: Iterable[Carrier]
+    ) -> tuple[dict[Carrier, _Answer[broker_pb2.DescribeTopicResponse]], dict[Carrier, MiniMQError]]:
+        """Ask brokers about topics to which no route leads; not slaves, which may just not have them yet."""
+        masters = {broker.broker_name: broker.master for broker in self._nameservers.brokers_of_all()}
+        answers: dict[Carrier, _Answer[broker_pb2.DescribeTopicResponse]] = {}
+        failures: dict[Carrier, MiniMQError] = {}
+        begun = {}
+        for carrier in carriers:
+            topic, broker = carrier
+            master = masters.get(broker)
+            if master is None:
+                failures[carrier] = Unavailable(f"no name server knows where broker {broker} is: is it running?")
+            else:
+                link = self._links.to(master)
+                request = broker_pb2.DescribeTopicRequest(topic=topic)
+                begun[carrier] = link.begin(link.stub.DescribeTopic, request, self._timeout_s)
+        for carrier, answer in begun.items():
+            try:
+                answers[carrier] = _Answer(answer(), from_slave=False)
+            except MiniMQError as error:
+                failures[carrier] = error
+        return answers, failures
 
     def offsets_at(self, queues: Iterable[MessageQueue], when: datetime) -> dict[MessageQueue, int]:
         """Return for each queue the first offset stored at or after a moment, or its end when there is none.

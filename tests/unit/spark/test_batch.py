@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from minimq import MessageQueue
-from minimq.receiving.queue_finder import Findings, FoundQueue
+from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
 from pyspark_minimq import batch
 from pyspark_minimq.batch import MinimqBatchReader
 from pyspark_minimq.connections import range_reader
@@ -34,7 +34,7 @@ class ScriptedFinder:
     def topics(self) -> list[str]:
         return ["%RETRY%tt", "t", "tt", "u"]
 
-    def find(self, topics: Iterable[str]) -> Findings:
+    def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
         queues = {
             MessageQueue(name, "a", queue): FoundQueue(
                 5, self.ends[queue], 1, queue < 2, self.is_readable, from_slave=False

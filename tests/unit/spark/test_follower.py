@@ -33,7 +33,7 @@ class World:
 
     # ---- As a finder ---------------------------------------------------------------------------------
 
-    def find(self, topics: Iterable[str]) -> Findings:
+    def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
         self.asked.append(self.now)
         names = set(topics)
         queues = {
