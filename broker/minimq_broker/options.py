@@ -86,7 +86,9 @@ class BrokerOptions:
         "Acknowledge a message after it is on disk, or before: then a crash loses what was acknowledged in the last "
         "moments.",
     )
-    segment_bytes: int = option(1 << 30, "Size at which a file of the CommitLog is sealed.", minimum=1 << 16)
+    segment_bytes: int = option(
+        1 << 30, "Size at which a file of the CommitLog is sealed, at most 64 GiB.", minimum=1 << 16, maximum=1 << 36
+    )
     checkpoint_interval_s: float = option(
         5.0, "Time between two saves of the state; a start after a crash re-reads what came later.", minimum=0.01
     )

@@ -254,13 +254,14 @@ class Writer:
     def _commit(self, jobs: list[AnyJob]) -> Set[QueueKey]:
         """Write what can be written of a group, and return the queues that have grown. Takes early answers out."""
         start = self.state.position
-        self._log.roll_if_full(start)
         holds = self._confirmation.holds
         ahead = not self._sync and self._succeeded and not holds
         group = Group(self.state, start, self._clock_ms(), ahead=ahead, refusal=self.refusal())
         with self._log.kept() if keeps_log(jobs) else nullcontext():
             for job in jobs:
                 self._take_in_or_refuse(group, job)
+            if group.entries:  # one without may be answered also when there is no space for a segment
+                self._log.roll_if_full(start)
             if group.early:
                 self._tell_early(group, jobs, holds=holds)
             if group.entries:
