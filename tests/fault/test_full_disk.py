@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +13,12 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.administration.descriptions import BrokerReport
+from minimq.local.broker_process import BrokerProcess
+from minimq_broker.store.check import check_directory
 from minimq_common.errors import SendFailed
-from support.disks import disk_of
+from support.disks import disk_of, fill_up
 from support.reading import check_brokers, read_all
+from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -97,6 +104,138 @@ def test_a_full_disk_with_asynchronous_flush(small_disk: Path) -> None:
         assert len(acknowledged - stored) <= 1
 
 
+# ---- not one page is free -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_disk(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A data directory for a cluster, and the file system of 8 MiB on which its first broker has its files."""
+    with disk_of(tmp_path / "disk", "8m") as disk:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "broker-a").symlink_to(disk, target_is_directory=True)
+        yield tmp_path / "data", disk
+
+
+def wait_until_more(broker: BrokerProcess, text: str) -> None:
+    """Wait until a broker says something once more."""
+    before = broker.log_path.read_text().count(text)
+    wait_until(lambda: broker.log_path.read_text().count(text) > before, PATIENCE_S, what=text)
+
+
+def send_until_refused(producer: Producer, body: bytes) -> int:
+    """Send until the disk is full. Returns how many messages were acknowledged."""
+    sent = 0
+
+    def send_on() -> None:
+        nonlocal sent
+        for _ in range(1000):
+            producer.send(Message("t", body))
+            sent += 1
+
+    with pytest.raises(SendFailed, match="the disk of the broker is full"):
+        send_on()
+    return sent
+
+
+@pytest.mark.parametrize("free_pages", [0, 2, 4])
+def test_a_segment_is_full_and_so_is_the_disk(own_disk: tuple[Path, Path], free_pages: int) -> None:
+    """The broker goes on, can be started anew, and takes messages as soon as there is space."""
+    data, disk = own_disk
+    body = bytes(9_000)
+    options = {"segment_bytes": 1 << 16, "checkpoint_interval_s": 3600.0}
+    with LocalCluster(brokers=1, data_dir=data, broker_options=options) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        with Producer(cluster.nameserver, send_timeout_s=1.0) as producer:
+            sent = 6  # the next one does not fit into the segment
+            for _ in range(sent):
+                producer.send(Message("t", body))
+            reserve = fill_up(disk, free_pages)
+            sent += send_until_refused(producer, body)
+            assert len(read_all(cluster.nameserver, "t")) == sent
+            broker.kill()
+            broker.start()
+            assert len(read_all(cluster.nameserver, "t")) == sent
+            sent += send_until_refused(producer, body)
+            reserve.unlink()
+            for _ in range(10):
+                producer.send(Message("t", body))
+        assert len(read_all(cluster.nameserver, "t")) == sent + 10
+    check_brokers(cluster)
+
+
+def test_retention_finds_no_space_for_the_next_segment(own_disk: tuple[Path, Path]) -> None:
+    data, disk = own_disk
+    options = {"retention_s": 0.5, "retention_check_s": 0.05, "checkpoint_interval_s": 0.05}
+    with LocalCluster(brokers=1, data_dir=data, broker_options=options) as cluster:
+        [broker] = cluster.brokers
+        reserve = fill_up(disk, 32)
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        with Producer(cluster.nameserver) as producer:
+            fill_up(disk, 16)
+            producer.send(Message("t", b"x"))
+            fill_up(disk)
+            for _ in range(2):  # also when it is started anew
+                wait_until_more(broker, "no segment sealed, will try again")
+                broker.kill()
+                broker.start()
+            reserve.unlink()
+            producer.send(Message("t", b"y"))
+            wait_until(lambda: "retention: deleted segment=0 " in broker.log_path.read_text(), 20.0)
+    check_brokers(cluster)
+
+
+def test_a_segment_of_a_slave_is_full_and_so_is_its_disk(tmp_path: Path) -> None:
+    body = bytes(9_000)
+    with disk_of(tmp_path / "disk", "8m") as disk:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "broker-a-1").symlink_to(disk, target_is_directory=True)
+        with (
+            replicas(tmp_path / "data", role="sync-master", min_in_sync=1, segment_bytes=1 << 16) as cluster,
+            Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer,
+        ):
+            master, slave = cluster.brokers
+            for _ in range(6):
+                producer.send(Message("t", body))
+            wait_caught_up(cluster)
+            reserve = fill_up(disk)
+            for _ in range(20):
+                producer.send(Message("t", body))
+            wait_in_sync(cluster, master)
+            wait_until(lambda: "no space is left on the disk" in slave.log_path.read_text(), PATIENCE_S)
+            slave.kill()
+            slave.start()
+            producer.send(Message("t", body))
+            reserve.unlink()
+            wait_in_sync(cluster, master, slave)
+            assert find_master(cluster) is master
+            wait_caught_up(cluster)
+            assert len(read_all(cluster.nameserver, "t")) == 27
+
+
+def test_a_snapshot_on_a_full_disk_says_so(small_disk: Path, tmp_path: Path) -> None:
+    """Wherever it meets the end of the disk; and it is begun anew in the same directory."""
+    with LocalCluster(brokers=1, data_dir=tmp_path / "data") as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        with Producer(cluster.nameserver) as producer:
+            producer.send(Message("t", bytes(10_000)))
+        copy = small_disk / "copy"
+        address = cluster.brokers[0].address
+        command = [sys.executable, "-m", "minimq_broker", "snapshot", "--from", address, str(copy)]
+        for free_pages in range(0, 11, 2):
+            shutil.rmtree(copy, ignore_errors=True)
+            fill_up(small_disk, free_pages)
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert result.returncode == 1, result
+            assert re.fullmatch(r"error: .*(no space is left on|is full).*(free some|free space).*\n", result.stderr)
+        (small_disk / "reserve").unlink()
+        subprocess.run(command, check=True)
+    assert check_directory(copy).findings == []
+
+
 # ---- watermarks -----------------------------------------------------------------------------------
 
 
@@ -131,6 +270,10 @@ def test_a_nearly_full_disk_refuses_messages_and_nothing_else(small_disk: Path) 
         report = report_of(admin)
         assert report.disk_level == "refuse"
         assert 0.8 <= report.disk_used < 0.9
+        assert re.findall(r"store: disk used=.* level=(.*)", cluster.brokers[0].log_path.read_text()) == [
+            "warn",
+            "refuse",
+        ]
         # Nothing of a message that is refused is written.
         with pytest.raises(SendFailed, match="--disk-refuse"):
             producer.send(Message("t", bytes(200_000)))

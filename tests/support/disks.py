@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SOURCE = Path(__file__).with_name("failing_disk.c")
 
 
@@ -29,6 +32,20 @@ def disk_of(path: Path, size: str) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def fill_up(disk: Path, free_pages: int = 0) -> Path:
+    """Leave a file system of `disk_of` so many free pages. Returns the file that takes all others."""
+    reserve = disk / "reserve"
+    reserve.touch()
+    with reserve.open("r+b", buffering=0) as file, contextlib.suppress(OSError):
+        file.seek(0, os.SEEK_END)
+        while True:
+            file.write(bytes(_PAGE_BYTES))
+    about = os.statvfs(disk)
+    assert about.f_bavail * about.f_frsize < _PAGE_BYTES
+    os.truncate(reserve, reserve.stat().st_size - free_pages * _PAGE_BYTES)
+    return reserve
 
 
 def failing_syncs(folder: Path) -> dict[str, str]:

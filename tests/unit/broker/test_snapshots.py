@@ -14,6 +14,8 @@ from minimq_broker.replication.backup import Snapshots
 from minimq_broker.services.engine import Engine
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import make_topic, with_engine
+from support.stores import PATIENCE_S
+from support.waiting import wait_until
 
 
 class Reader:
@@ -60,5 +62,26 @@ def test_what_a_copy_needs_stays_as_long_as_it_moves_on(
         else:
             assert {*needed} == {NOTHING_NEEDED}
         assert snapshots.lowest_needed() == NOTHING_NEEDED
+
+    with_engine(tmp_path, test)
+
+
+def test_a_copy_ends_with_what_is_confirmed(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=True)
+        store = engine.store
+        confirmed = store.end
+        store.confirm(confirmed)
+        waiting = asyncio.create_task(make_topic(engine))
+        await asyncio.to_thread(wait_until, lambda: store.end > confirmed, PATIENCE_S)
+        reader = Reader()
+        for _ in range(100):
+            reader.turn.release()
+        await Snapshots(engine).send(cast("Any", reader))
+        assert {frame.end for frame in reader.frames} == {confirmed}
+        assert sum(len(entry) for frame in reader.frames for entry in frame.entries) == confirmed > 0
+        assert not waiting.done()
+        store.confirm(store.end)
+        await waiting
 
     with_engine(tmp_path, test)
