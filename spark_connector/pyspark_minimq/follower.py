@@ -58,6 +58,7 @@ class Follower:
         self._commit_failure = ""
         self._sizes: dict[QueueName, tuple[float, float]] = {}  # bytes of a message, and when that was found
         self._ask_again_at = 0.0
+        self._is_checked = False
         self._answered_at: float | None = None
         self._planned_at = time.monotonic()
         #: Where the queues end, and how much of that is beyond the latest micro-batch; None before the first look.
@@ -67,7 +68,11 @@ class Follower:
         """Return where a new query begins: looked up once. Raises as `MinimqStreamReader.initialOffset` does."""
         if self._initial is None:
             read = self._options.read
-            bounds = self._lookup.whole() if self._frozen is None else self._subscription.chosen(self._frozen.bounds)
+            if self._frozen is None:
+                bounds = self._lookup.whole()
+            else:
+                self._check(self._frozen, None)
+                bounds = self._subscription.chosen(self._frozen.bounds)
             starting = self._lookup.offsets_at(read.starting, bounds)
             self._initial = first_offset(bounds, starting, fail_on_data_loss=read.fail_on_data_loss)
         return self._initial
@@ -93,7 +98,9 @@ class Follower:
             MiniMQError: no server has answered for a while.
         """
         self._commit(done.end)
-        outlook = look_ahead(done, self._sight({queue.carrier for queue in done.end}), self._subscription)
+        sight = self._sight({queue.carrier for queue in done.end})
+        self._check(sight, done)
+        outlook = look_ahead(done, sight, self._subscription)
         self._tell_losses(outlook)
         is_idle = not outlook.available and not outlook.losses and outlook.ends.keys() == done.end.keys()
         waited_s = time.monotonic() - self._planned_at
@@ -139,16 +146,29 @@ class Follower:
         except errors.TransportError:
             if not self._names:
                 raise
-        sight = self._lookup.look(sorted({*self._names, *(carrier.topic for carrier in read)}), read)
-        if self._answered_at is None:  # a mistyped name is told when the query starts
-            known = {queue.topic for queue in sight.bounds} | {carrier.topic for carrier in sight.silent}
-            for topic in sorted(set(self._subscription.names()) - known):
-                raise errors.TopicNotFound(
-                    f"topic {topic} is on no broker: create it with `minimq topic create {topic}`"
-                )
-            if self._subscription.queues and not sight.silent:
-                self._subscription.check(sight.bounds)
-        return sight
+        return self._lookup.look(sorted({*self._names, *(carrier.topic for carrier in read)}), read)
+
+    def _check(self, sight: Sight, done: StreamOffset | None) -> None:
+        """Tell of a mistyped name when the query starts. What was read before and is gone is a loss instead.
+
+        Args:
+            sight: the first one.
+            done: how far the query is; None when it is new.
+
+        Raises:
+            MinimqSparkError: a queue was chosen that is not there.
+            TopicNotFound: a topic does not exist.
+        """
+        is_new = done is None or done.start is None
+        if self._is_checked or not (is_new or self._options.read.fail_on_data_loss):
+            return  # what was lost in an earlier run is not in the checkpoint any more
+        read = done.end if done is not None else {}
+        known = {queue.topic for queue in (*sight.bounds, *read)} | {carrier.topic for carrier in sight.silent}
+        for topic in sorted(set(self._subscription.names()) - known):
+            raise errors.TopicNotFound(f"topic {topic} is on no broker: create it with `minimq topic create {topic}`")
+        if self._subscription.queues and not sight.silent:
+            self._subscription.check(sight.bounds.keys() | read.keys())
+        self._is_checked = True
 
     def _message_bytes(self, queue: QueueName, offset: int) -> float:
         """Return how large the messages of a queue are, from the batch that comes next."""

@@ -76,7 +76,7 @@ class Lookup:
             raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")
         for topic in sorted(set(topics) - {queue.topic for queue in sight.bounds}):
             raise errors.TopicNotFound(f"topic {topic} is on no broker: create it with `minimq topic create {topic}`")
-        self._subscription.check(sight.bounds)
+        self._subscription.check(sight.bounds.keys())
         return self._subscription.chosen(sight.bounds)
 
     def offsets_at(self, position: Position, bounds: Mapping[QueueName, Bounds]) -> Offsets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -126,11 +126,11 @@ class Subscription:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}
 
-    def check(self, bounds: Mapping[QueueName, Bounds]) -> None:
+    def check(self, existing: Set[QueueName]) -> None:
         """Raise `MinimqSparkError` when a queue was chosen that is not there."""
-        unknown = sorted(self.queues - bounds.keys())
+        unknown = sorted(self.queues - existing)
         if unknown:
-            raise MinimqSparkError(f"assign names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
+            raise MinimqSparkError(f"assign names {_some(unknown)}, which does not exist: there are {_some(existing)}")
 
 
 class OffsetRange(NamedTuple):

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +141,30 @@ def test_a_broker_that_is_away_when_a_query_is_started_is_waited_for(tmp_path: P
             assert query.run(topic="t", available_now=True) == {here: (10, 13)}
             broker.start()
             assert query.run(topic="t", available_now=True) == {away: (10, 15)}
+
+
+@pytest.mark.parametrize("by_queue", [False, True])
+def test_a_deleted_topic_is_got_past_by_a_query_that_is_told_to(
+    query: Query, producer: Producer, admin: Admin, new_name: Callable[[], str], by_queue: bool
+) -> None:
+    kept, gone = queues = [MessageQueue(new_name(), "broker-a", 0) for _ in range(2)]
+    options: dict[str, Any] = {"topic": f"{kept.topic},{gone.topic}"}
+    if by_queue:
+        options = {"assign": json.dumps({queue.topic: {"broker-a": [0]} for queue in queues})}
+    for queue in queues:
+        admin.create_topic(queue.topic, queues=1, brokers=["broker-a"])
+        send(producer, queue, range(10))
+    assert query.run(**options) == dict.fromkeys(queues, (0, 10))
+    admin.delete_topic(gone.topic)
+    send(producer, kept, range(3))
+
+    for available_now in (False, True):
+        refusal = query.refusal(available_now=available_now, **options)
+        assert refusal.startswith(f"queue {gone}, read up to offset 10, was deleted; failOnDataLoss=false")
+    for first, available_now in ((10, True), (13, False)):  # also once the checkpoint does not name it any more
+        lenient = query.run(available_now=available_now, failOnDataLoss="false", **options)
+        assert lenient == {kept: (first, first + 3)}
+        send(producer, kept, range(3))
+    admin.create_topic(gone.topic, queues=1, brokers=["broker-a"])
+    send(producer, gone, range(2))
+    assert query.run(failOnDataLoss="false", **options) == {kept: (16, 19), gone: (0, 2)}

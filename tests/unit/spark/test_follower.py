@@ -182,11 +182,23 @@ def test_what_was_deleted_unread_ends_the_query_unless_told_otherwise(world: Wor
 
 
 def test_a_topic_that_is_not_there_when_the_query_starts_is_an_error(world: World) -> None:
+    with pytest.raises(errors.TopicNotFound, match="topic u is on no broker: create it"):
+        Query(topic="t,u")
     query = Query()
-    world.ends = {}
-    query.follower._answered_at = None  # as in another process
-    with pytest.raises(errors.TopicNotFound, match="topic t is on no broker: create it"):
+    query.follower = Follower(parse_stream_options({"topic": "t,u"}))  # another one, for a checkpoint without u
+    with pytest.raises(errors.TopicNotFound, match="topic u is on no broker: create it"):
         query.advance()
+
+
+def test_a_topic_that_is_not_there_when_a_frozen_query_starts_is_an_error(world: World) -> None:
+    frozen = Follower(parse_stream_options({"topic": "t,u"}))
+    frozen.freeze()
+    with pytest.raises(errors.TopicNotFound, match="topic u is on no broker: create it"):
+        frozen.initial()
+    frozen = Follower(parse_stream_options({"assign": '{"t": {"a": [7]}}'}))
+    frozen.freeze()
+    with pytest.raises(MinimqSparkError, match="assign names queue t/a/7, which does not exist"):
+        frozen.initial()
 
 
 def test_progress_is_committed_when_it_has_changed(world: World) -> None:
