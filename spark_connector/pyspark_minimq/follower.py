@@ -98,7 +98,7 @@ class Follower:
             MiniMQError: no server has answered for a while.
         """
         self._commit(done.end)
-        sight = self._sight({queue.carrier for queue in done.end})
+        sight = self._sight({queue.carrier for queue in done.end if self._subscription.includes(queue)})
         self._check(sight, done)
         outlook = look_ahead(done, sight, self._subscription)
         self._tell_losses(outlook)

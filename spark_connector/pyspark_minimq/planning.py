@@ -116,15 +116,24 @@ class Subscription:
         """
         if self.pattern is None:
             return list(self.topics) or sorted({queue.topic for queue in self.queues})
-        matches = re.compile(self.pattern).fullmatch
-        internal = self.pattern.startswith("%")
-        return sorted(name for name in existing if matches(name) and (internal or not name.startswith("%")))
+        return sorted(name for name in existing if self._matches(name))
+
+    def includes(self, queue: QueueName) -> bool:
+        """Tell whether a queue belongs to it, also one that is hidden by now."""
+        if self.pattern is not None:
+            return self._matches(queue.topic)
+        return queue in self.queues or queue.topic in self.topics
 
     def chosen(self, bounds: Mapping[QueueName, Bounds]) -> dict[QueueName, Bounds]:
         """Return the queues that are to be read out of those of its topics."""
         if self.queues:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}
+
+    def _matches(self, topic: str) -> bool:
+        assert self.pattern is not None
+        is_meant = self.pattern.startswith("%") or not topic.startswith("%")
+        return is_meant and re.fullmatch(self.pattern, topic) is not None
 
     def check(self, existing: Set[QueueName]) -> None:
         """Raise `MinimqSparkError` when a queue was chosen that is not there."""

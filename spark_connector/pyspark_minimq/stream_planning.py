@@ -137,7 +137,8 @@ def look_ahead(done: StreamOffset, sight: Sight, subscription: Subscription) -> 
     """Return what there is to be read after what has been read.
 
     A queue whose broker does not answer stays where it is, and so does one of which a slave has less than was read.
-    A new queue begins with its first message. One that is hidden by now is read to its end.
+    A new queue begins with its first message. One that is hidden by now is read to its end. One that the subscription
+    does not include any more is let go of, which is a loss.
 
     Args:
         done: how far the stream is.
@@ -151,7 +152,11 @@ def look_ahead(done: StreamOffset, sight: Sight, subscription: Subscription) -> 
     for queue, at in done.end.items():
         carrier = queue.carrier
         bounds = sight.bounds.get(queue)
-        if bounds is not None:
+        if not subscription.includes(queue):
+            losses.append(
+                f"queue {queue}, read up to offset {at}, is in the checkpoint and not in the options any more"
+            )
+        elif bounds is not None:
             starts[queue], ends[queue], loss = _go_on(queue, at, bounds, done.topic_ids.get(carrier, bounds.topic_id))
             losses += loss
         elif carrier in answered:

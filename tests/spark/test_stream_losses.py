@@ -168,3 +168,32 @@ def test_a_deleted_topic_is_got_past_by_a_query_that_is_told_to(
     admin.create_topic(gone.topic, queues=1, brokers=["broker-a"])
     send(producer, gone, range(2))
     assert query.run(failOnDataLoss="false", **options) == {kept: (16, 19), gone: (0, 2)}
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+@pytest.mark.parametrize("way", ["topic", "subscribePattern", "assign"])
+def test_a_subscription_that_is_narrowed_is_refused_or_lets_go(
+    query: Query, producer: Producer, admin: Admin, new_name: Callable[[], str], way: str, available_now: bool
+) -> None:
+    kept, left = queues = [MessageQueue(new_name(), "broker-a", 0) for _ in range(2)]
+
+    def naming(*chosen: MessageQueue) -> dict[str, Any]:
+        names = [queue.topic for queue in chosen]
+        assign = json.dumps({name: {"broker-a": [0]} for name in names})
+        return {way: {"topic": ",".join(names), "subscribePattern": "|".join(names), "assign": assign}[way]}
+
+    for queue in queues:
+        admin.create_topic(queue.topic, queues=1, brokers=["broker-a"])
+        send(producer, queue, range(10))
+    assert query.run(**naming(*queues)) == dict.fromkeys(queues, (0, 10))
+    for queue in queues:
+        send(producer, queue, range(3))
+
+    refusal = query.refusal(available_now=available_now, **naming(kept))
+    assert refusal.startswith(
+        f"queue {left}, read up to offset 10, is in the checkpoint and not in the options any more;"
+    )
+    lenient = query.run(available_now=available_now, failOnDataLoss="false", **naming(kept))
+    assert lenient == {kept: (10, 13)}
+    send(producer, kept, range(2))
+    assert query.run(available_now=available_now, **naming(kept)) == {kept: (13, 15)}  # it is told once

@@ -143,6 +143,19 @@ def test_a_queue_that_was_deleted_is_told_and_forgotten() -> None:
     assert len(told.losses) == 2
 
 
+@pytest.mark.parametrize(
+    "subscription", [Subscription(("u",)), Subscription(pattern="u|"), Subscription(queues=frozenset({A0}))]
+)
+def test_a_queue_that_is_not_subscribed_to_any_more_is_told_and_let_go_of(subscription: Subscription) -> None:
+    outlook = look_ahead(DONE, Sight({A0: Bounds(0, 20, ID_7), A1: Bounds(0, 20, ID_7)}), subscription)
+    kept = {A0} if subscription.queues else set()
+    assert outlook.ends.keys() == kept
+    assert (
+        outlook.losses[-1] == "queue t/a/1, read up to offset 3, is in the checkpoint and not in the options any more"
+    )
+    assert len(outlook.losses) == 2 - len(kept)
+
+
 def test_many_losses_are_told_in_one_line() -> None:
     assert describe_losses("abcde") == "a; b; c; and 2 more"
 
