@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Set
 from contextlib import closing
 from typing import Any
@@ -29,8 +30,11 @@ from pyspark_minimq.stream_planning import (
 
 log = logging.getLogger(__name__)
 
-#: Time between two questions while there is nothing new, in seconds. Spark itself would ask a hundred times a second.
+#: Time between two questions to one broker while there is nothing new, in seconds; a topic is a question. Spark itself
+#: would ask a hundred times a second.
 IDLE_S = 0.5
+#: So long at most is the time until all are asked again, however many topics a broker has.
+LONGEST_IDLE_S = 5.0
 #: For how long it may be that no broker answers, in seconds.
 PATIENCE_S = 60.0
 #: For how long the size of the messages of a queue is taken to stay the same, in seconds.
@@ -106,7 +110,7 @@ class Follower:
         waited_s = time.monotonic() - self._planned_at
         waits = is_idle or (self._frozen is None and is_too_little(outlook.available, limits, waited_s))
         if waits and done.start is not None:
-            self._ask_again_at = time.monotonic() + IDLE_S
+            self._ask_again_at = time.monotonic() + _pause_s(sight)
             self._report(outlook, outlook.starts)
             return None
         ends = limit_ends(outlook, limits, lambda queue: self._message_bytes(queue, outlook.starts[queue]))
@@ -211,3 +215,9 @@ class Follower:
         if reason and reason != self._commit_failure:
             log.warning("progress of group %s is not recorded: %s", group, reason)
         self._commit_failure = reason
+
+
+def _pause_s(sight: Sight) -> float:
+    """Return after how long brokers may be asked again for all that they were asked for."""
+    questions = Counter(carrier.broker_name for carrier in sight.told)
+    return min(IDLE_S * max(questions.values(), default=1), LONGEST_IDLE_S)

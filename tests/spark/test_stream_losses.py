@@ -1,9 +1,10 @@
-"""What a stream says that is started again, when brokers do not have any more what its checkpoint names."""
+"""Streams that are started again, and ask brokers: without Spark, on real clusters."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer
+from minimq.transport.broker_link import BrokerLink
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.follower import Follower
 from pyspark_minimq.options import parse_stream_options
@@ -197,3 +199,29 @@ def test_a_subscription_that_is_narrowed_is_refused_or_lets_go(
     assert lenient == {kept: (10, 13)}
     send(producer, kept, range(2))
     assert query.run(available_now=available_now, **naming(kept)) == {kept: (13, 15)}  # it is told once
+
+
+def test_an_idle_stream_asks_a_broker_twice_a_second_however_many_topics_it_has(
+    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [new_name() for _ in range(4)]
+    for topic in topics:
+        admin.create_topic(topic, queues=1, brokers=["broker-a"])
+    asked, begin = 0, BrokerLink.begin
+
+    def counted(link: BrokerLink, method: Callable[..., Any], request: object, timeout_s: float) -> object:
+        nonlocal asked
+        asked += 1
+        return begin(link, method, request, timeout_s)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BrokerLink, "begin", counted)
+    parsed = parse_stream_options({"nameserver": cluster.nameserver, "topic": ",".join(topics)})
+    with closing(Follower(parsed)) as follower:
+        done = follower.advance(follower.initial(), parsed.limits)
+        assert done is not None
+        assert follower.advance(done, parsed.limits) is None
+        before, began = asked, time.monotonic()
+        for _ in range(3):
+            assert follower.advance(done, parsed.limits) is None
+        assert asked - before == 3 * len(topics)
+        assert asked - before <= 2 * (time.monotonic() - began) + 1
