@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Sequence
 
@@ -10,6 +11,8 @@ from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common import replica_set as rules
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.replica_set import Answer, ReplicaSet, Report
+
+log = logging.getLogger(__name__)
 
 
 class EtcdController:
@@ -67,8 +70,12 @@ class EtcdController:
                 raise InvalidArgument(f"replica {replica_id} of {view.record} does not report: start it first")
             await view.wait(deadline)
         while True:
-            promoted = rules.promote(view.existing(), replica_id, unclean=unclean)
-            if promoted is view.record or await view.replace(promoted):
+            known = view.existing()
+            promoted = rules.promote(known, replica_id, unclean=unclean)
+            if promoted is known:  # it is the master already, or about to be
+                break
+            if await view.replace(promoted):
+                _say_promotion(promoted, replica_id)
                 break
         while (record := view.existing()).successor is not None:
             await view.wait()
@@ -83,3 +90,20 @@ class EtcdController:
         if key not in self._views:
             self._views[key] = EtcdView(self._link, key, self._term_lease_s)
         return self._views[key]
+
+
+def _say_promotion(record: ReplicaSet, replica_id: int) -> None:
+    """Say who was promoted: as an error when what was acknowledged may be lost by that."""
+    is_unclean = replica_id not in record.in_sync
+    log.log(
+        logging.ERROR if is_unclean else logging.INFO,
+        "controller: %s broker=%s cluster=%s to=%d term=%d in_sync=%s",
+        "unclean promotion, acknowledged messages that the replica does not have are lost"
+        if is_unclean
+        else "promotion",
+        record.broker_name,
+        record.cluster,
+        replica_id,
+        record.term,
+        sorted(record.in_sync),
+    )

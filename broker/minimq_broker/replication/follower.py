@@ -193,7 +193,18 @@ class Follower:
         if position > store.end:
             raise CopyNeeded(f"the master goes on at {position}, but the log ends at {store.end}")
         if position < store.end:
-            log.warning("replication: taken back, since the master does not have it from=%d to=%d", position, store.end)
+            if position < store.confirmed:
+                log.error(
+                    "replication: acknowledged messages are lost, since the master does not have them "
+                    "from=%d to=%d confirmed=%d",
+                    store.end,
+                    position,
+                    store.confirmed,
+                )
+            else:
+                log.warning(
+                    "replication: taken back, since the master does not have it from=%d to=%d", store.end, position
+                )
             await self._engine.slot.change(
                 lambda store: store.truncate(position), "this broker takes back what its master does not have"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 
 from minimq_broker.replication.roles import RoleKeeper
@@ -10,6 +11,8 @@ from minimq_broker.services.engine import Engine
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.replica_set import shown_id_of_slave
 from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
 
 #: After the controller has named it, how long this broker may take to lead, in seconds.
 _LEADS_WITHIN_S = 10.0
@@ -89,7 +92,7 @@ class Standing:
         """
         if self._roles is None:
             raise InvalidArgument("this broker has no replicas: it was started without --controller")
-        own = self._roles.own
+        own, known = self._roles.own, self._roles.record
         record = await self._roles.controller.promote(own.cluster, own.broker_name, own.replica_id, unclean=unclean)
         try:
             async with asyncio.timeout(_LEADS_WITHIN_S):
@@ -99,4 +102,14 @@ class Standing:
                 f"replica {own.replica_id} was named the master of term {record.term}, but does not lead yet: "
                 "minimq cluster status shows when it does"
             ) from None
+        if unclean and known is not None and record.term > known.term:
+            log.error(
+                "replication: leading after an unclean promotion, acknowledged messages that this replica did not have "
+                "are lost broker=%s cluster=%s replica=%d term=%d in_sync_before=%s",
+                own.broker_name,
+                own.cluster,
+                own.replica_id,
+                record.term,
+                sorted(known.in_sync),
+            )
         return record.term

@@ -138,9 +138,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return record
 
     async def _promote(self, key: Key, replica_id: int, unclean: bool) -> ReplicaSet:
+        known = self._table.record(key)
         record = self._table.promote(key, replica_id, unclean=unclean, now=time.monotonic())
-        log.warning("promotion broker=%s cluster=%s to=%d unclean=%s", key[1], key[0], replica_id, unclean)
         self._decide(record)
+        if record is not known:  # else it is the master already, or about to be
+            _say_promotion(record, replica_id)
         self._hold_elections()  # the lease of a master that is gone is over already
         while (record := self._table.record(key) or record).successor is not None:
             await self._change(key)
@@ -206,3 +208,20 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         event = self._news.pop(record.key, None)
         if event is not None:
             event.set()
+
+
+def _say_promotion(record: ReplicaSet, replica_id: int) -> None:
+    """Say who was promoted: as an error when what was acknowledged may be lost by that."""
+    is_unclean = replica_id not in record.in_sync
+    log.log(
+        logging.ERROR if is_unclean else logging.INFO,
+        "%s broker=%s cluster=%s to=%d term=%d in_sync=%s",
+        "unclean promotion, acknowledged messages that the replica does not have are lost"
+        if is_unclean
+        else "promotion",
+        record.broker_name,
+        record.cluster,
+        replica_id,
+        record.term,
+        sorted(record.in_sync),
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -138,3 +140,26 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "aetcd", None)
     with pytest.raises(InvalidArgument, match=r"pip install 'minimq\[etcd\]'"):
         parse("etcd://127.0.0.1:2379")
+
+
+def test_an_unclean_promotion_is_an_error_and_a_clean_one_is_not(
+    etcd: EtcdCluster, start: StartReporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    master = start(etcd.option, 0)
+    wait_until(lambda: master.is_master, 20)
+    slave = start(etcd.option, 1)
+    wait_until(lambda: master.record and master.record.addresses.keys() == {0, 1}, 20)
+    for _ in range(2):  # the second one changes nothing
+        slave.promote(unclean=True)
+    [unclean] = [record for record in caplog.records if "promotion" in record.getMessage()]
+    name = slave.report.broker_name
+    assert unclean.levelname == "ERROR"
+    assert re.search(rf"unclean promotion.* broker={name} cluster=\S+ to=1 term=1 in_sync=\[0\]$", unclean.getMessage())
+    wait_until(lambda: slave.is_master and slave.record == master.record, 20)
+    slave.join(0, 1)
+    wait_until(lambda: master.record == slave.record and master.answered and master.answered.last_term == 2, 20)
+    caplog.clear()
+    master.promote()
+    [clean] = [record for record in caplog.records if "promotion" in record.getMessage()]
+    assert (clean.levelname, "unclean" in clean.getMessage()) == ("INFO", False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, Message, Producer
+from minimq import Admin, LocalCluster, Message, Producer
 from minimq_common.errors import InvalidArgument, NotInSync
 from support.command import Minimq
 from support.reading import read_all
@@ -47,7 +47,7 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         with Producer(cluster.nameserver) as producer:
             producer.send(Message("t", b"lost"))
         wait_in_sync(cluster, master)
-        master.kill()
+        master.stop()  # in good order, so that it knows later what was confirmed
         slave.start()
         with pytest.raises(NotInSync, match="--unclean"):
             admin.promote("broker-a", 1)
@@ -55,12 +55,45 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         asked = Minimq(cluster.nameserver)(*promote, stdin=b"n\n", status=1)
         assert asked.strip().endswith("Aborted!")
         assert find_master(cluster) is None
-        assert admin.promote("broker-a", 1, unclean=True) > 1
+        assert "ERROR" not in (said := controller_log(cluster)), said
+        term = admin.promote("broker-a", 1, unclean=True)
+        assert term > 1
         assert wait_for_master(cluster) is slave
+        [decided] = errors_in(controller_log(cluster))
+        assert re.search(r"unclean promotion.*broker=broker-a cluster=\S+ to=1 term=1 in_sync=\[0\]", decided)
+        [led] = errors_in(slave.log_path.read_text())
+        assert re.search(rf"unclean promotion.*broker=broker-a .*replica=1 term={term} in_sync_before=\[0\]", led)
         master.start()
         wait_in_sync(cluster, master, slave)
+        [cut] = errors_in(master.log_path.read_text())
+        lost = re.search(r"acknowledged messages are lost.* from=(\d+) to=(\d+) confirmed=(\d+)", cut)
+        assert lost
+        before, after, confirmed = map(int, lost.groups())
+        assert after < confirmed <= before
         wait_caught_up(cluster)
         assert read_all(cluster.nameserver, "t") == []
+
+
+def controller_log(cluster: LocalCluster) -> str:
+    [nameserver] = cluster.nameservers
+    return nameserver.log_path.read_text()
+
+
+def errors_in(log: str) -> list[str]:
+    return [line for line in log.splitlines() if " ERROR " in line]
+
+
+def test_a_promotion_without_loss_is_no_error(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master") as cluster, Admin(cluster.nameserver) as admin:
+        master, slave = cluster.brokers
+        wait_in_sync(cluster, master, slave)
+        for _ in range(2):  # the second one changes nothing
+            admin.promote("broker-a", 1)
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        promotions = [line for line in controller_log(cluster).splitlines() if "promotion broker=" in line]
+        assert [" INFO " in line for line in promotions] == [True]
+        assert errors_in(controller_log(cluster) + master.log_path.read_text() + slave.log_path.read_text()) == []
 
 
 def test_what_cannot_be_promoted(tmp_path: Path) -> None:
