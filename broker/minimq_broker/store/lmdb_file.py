@@ -57,10 +57,15 @@ def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) ->
         raise StoreError(f"{path} has {size} bytes of {pages}, which cannot be filled up: {error}") from error
 
 
+def lmdb_files(path: Path) -> list[Path]:
+    """Return those of an LMDB file and its lock file that are there."""
+    return [file for file in (path, _lock_file(path)) if file.exists()]
+
+
 def remove_lmdb(path: Path) -> None:
     """Delete an LMDB file and its lock file, as far as they are there."""
-    path.unlink(missing_ok=True)
-    _lock_file(path).unlink(missing_ok=True)
+    for file in lmdb_files(path):
+        file.unlink()
 
 
 def _open(path: Path, map_bytes: int, readonly: bool, tables: int) -> lmdb.Environment:

@@ -11,7 +11,9 @@ Store times never go back within a queue, so "the first batch at or after time t
 
 from __future__ import annotations
 
+import os
 import struct
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ import lmdb
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import HEADER_BYTES, EntryHeader, Kind, read_header
-from minimq_broker.store.lmdb_file import open_lmdb, remove_lmdb
+from minimq_broker.store.lmdb_file import lmdb_files, open_lmdb, remove_lmdb
 from minimq_common.batch import Header
 from minimq_common.errors import CorruptEntry, StoreError, StoreFull
 
@@ -176,6 +178,9 @@ class Segment:
 
     def remove_file(self) -> None:
         """Take the file its name; what it holds can be read until this object is gone."""
+        # Another file that gets one of their inodes is refused as open, until LMDB has forgotten this one.
+        inodes = [os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in lmdb_files(self.path)]
+        weakref.finalize(self, _let_go, self._env, inodes).atexit = False
         remove_lmdb(self.path)
 
     @property
@@ -354,6 +359,12 @@ class Segment:
                 return None
             topic_id, queue_id, last = _ROW_KEY.unpack(cursor.key())
             return _unpack(last, cursor.value()) if (topic_id, queue_id) == queue else None
+
+
+def _let_go(env: lmdb.Environment, inodes: list[int]) -> None:
+    env.close()
+    for inode in inodes:
+        os.close(inode)
 
 
 def total_bytes(segments: Iterable[Segment]) -> int:
