@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from datetime import UTC, datetime
 
 import pytest
@@ -13,7 +13,13 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
+from pyspark_minimq import reading
+from pyspark_minimq.options import parse_read_options
+from pyspark_minimq.planning import OffsetRange, QueueName
+from pyspark_minimq.reading import RangePartition
 from pyspark_minimq.schema import MESSAGE_SCHEMA
+from support.scraping import Scrape, metrics_address
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -190,9 +196,29 @@ def test_a_frame_reads_the_same_messages_every_time(load: Load, send: Send, topi
     assert load().count() == 20
 
 
-def test_a_limit_ends_early(load: Load, send: Send, topic: str) -> None:
-    send(Message(topic, bytes(1000)) for _ in range(50_000))
+def test_a_limit_takes_the_rows_that_it_wants(load: Load, send: Send, topic: str) -> None:
+    send(Message(topic, bytes(1000)) for _ in range(20_000))
     assert len(load("body binary").limit(3).collect()) == 3
+
+
+def test_a_task_that_is_ended_early_ends_its_pull() -> None:
+    with LocalCluster(brokers=1, broker_options={"metrics": "127.0.0.1:0", "log_format": "json"}) as own:
+        with Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
+            admin.create_topic("t", queues=1)
+            producer.send_many(Message("t", bytes(1000)) for _ in range(50_000))  # more than is fetched ahead
+        metrics = metrics_address(own.brokers[0].log_path)
+
+        def pulls() -> float:
+            return Scrape(metrics).value("minimq_broker_streams", call="pull")
+
+        options = parse_read_options({"nameserver": own.nameserver, "topic": "t"})
+        part = RangePartition(OffsetRange(QueueName("t", "broker-a", 0), 0, 50_000))
+        batches = reading.read(options, MESSAGE_SCHEMA, part)
+        assert next(batches).num_rows
+        assert pulls() == 1
+        assert isinstance(batches, Generator)
+        batches.close()  # as Spark does when it has its rows
+        wait_until(lambda: pulls() == 0, 60)
 
 
 # ---- From where to where ------------------------------------------------------------------------

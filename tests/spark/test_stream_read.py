@@ -153,6 +153,29 @@ def test_bytes_are_limited_about(streams: Streams, producer: Producer, topic: st
     assert all(250 <= size <= 310 for size in sink.sizes[:3])
 
 
+def test_a_trigger_waits_for_enough_messages(
+    spark: SparkSession, streams: Streams, producer: Producer, topic: str
+) -> None:
+    sink = Sink()
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
+    try:
+        query = streams.start(sink, topic=topic, minOffsetsPerTrigger="100", maxTriggerDelay="1h")
+        wait_until(lambda: 0 in sink.batches, 100)
+        producer.send_many(numbered(topic, range(60)))
+
+        def seen() -> list[int]:
+            return [json.loads(source.latestOffset)["behind"] for at in query.recentProgress for source in at.sources]
+
+        wait_until(lambda: 60 in seen() or sink.sizes, 100)
+        assert sink.sizes == []
+        producer.send_many(numbered(topic, range(60, 110)))
+        wait_until(lambda: sink.sizes, 100)
+        query.stop()
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+    assert sink.sizes == [110]
+
+
 def test_a_stream_that_begins_at_the_end_goes_on_there_after_a_restart(
     streams: Streams, producer: Producer, topic: str
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from minimq import MessageQueue, MiniMQError, errors
@@ -164,6 +166,13 @@ def test_a_stream_that_is_frozen_first_begins_there(world: World) -> None:
     assert frozen.initial().end == {QueueName("t", "a", 0): 10}
 
 
+def test_a_beginning_that_is_not_stored_is_refused_unless_told_otherwise(world: World) -> None:
+    offsets = '{"t": {"a": {"0": 50}}}'
+    with pytest.raises(MinimqSparkError, match="startingOffsets has offset 50 for queue t/a/0, which has 0 to 10"):
+        Query(startingOffsets=offsets)
+    assert Query(startingOffsets=offsets, failOnDataLoss="false").done.end == {QueueName("t", "a", 0): 10}
+
+
 def test_where_it_begins_is_looked_up_once(world: World) -> None:
     query = Query()
     world.ends[T0] = 50
@@ -213,6 +222,26 @@ def test_a_topic_that_is_not_there_when_a_frozen_query_starts_is_an_error(world:
     frozen.freeze()
     with pytest.raises(MinimqSparkError, match="assign names queue t/a/7, which does not exist"):
         frozen.initial()
+
+
+def test_the_size_of_messages_is_looked_at_every_ten_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    class Reader:
+        def read(self, _: MessageQueue, start: int, end: int) -> Iterator[SimpleNamespace]:
+            read.extend(range(start, end))
+            yield SimpleNamespace(records=np.zeros(100))  # messages of one byte
+
+    monkeypatch.setattr(follower, "range_reader", lambda _: Reader())
+    world.ends[T0] = 100
+    query = Query(startingOffsets="earliest", maxBytesPerTrigger="10")
+    assert query.advance() == {0: (0, 10)}
+    world.now += 9.9
+    assert query.advance() == {0: (10, 20)}
+    assert read == [0]
+    world.now += 0.1
+    assert query.advance() == {0: (20, 30)}
+    assert read == [0, 20]
 
 
 def test_progress_is_committed_when_it_has_changed(world: World) -> None:

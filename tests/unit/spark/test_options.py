@@ -82,6 +82,7 @@ def test_limits_and_group_of_a_stream() -> None:
     )
     assert stream.limits == Limits(max_offsets=1000, max_bytes=64 << 20, min_offsets=10, max_delay_s=2.0)
     assert stream.consumer_group == "watchers"
+    assert parse_stream_options({"topic": "t", "maxTriggerDelay": "5000"}).limits.max_delay_s == 5.0
 
 
 @pytest.mark.parametrize(

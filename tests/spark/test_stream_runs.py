@@ -225,3 +225,26 @@ def test_an_idle_stream_asks_a_broker_twice_a_second_however_many_topics_it_has(
             assert follower.advance(done, parsed.limits) is None
         assert asked - before == 3 * len(topics)
         assert asked - before <= 2 * (time.monotonic() - began) + 1
+
+
+def test_a_stream_begins_at_a_moment(query: Query, producer: Producer, topic: str) -> None:
+    queue, empty = MessageQueue(topic, "broker-a", 0), MessageQueue(topic, "broker-b", 0)
+    send(producer, queue, range(5))
+    send(producer, empty, range(5))
+    before = time.time_ns() // 1_000_000
+    wait_until(lambda: time.time_ns() // 1_000_000 > before)
+    moment = before + 1
+    send(producer, queue, range(5))
+    assert query.run(topic=topic, startingTimestamp=str(moment)) == {queue: (5, 10)}
+
+
+def test_the_progress_of_a_group_is_where_no_query_begins(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    send(producer, queue, range(20))
+    first, second = Query(cluster.nameserver), Query(cluster.nameserver)
+    assert first.run(topic=topic, consumerGroup=topic) == {queue: (0, 20)}
+    assert first.run(topic=topic, consumerGroup=topic) == {}
+    assert admin.committed_offsets(topic)[queue] == 20
+    assert second.run(topic=topic, consumerGroup=topic) == {queue: (0, 20)}

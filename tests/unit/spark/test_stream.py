@@ -1,0 +1,38 @@
+"""What Spark is told of a stream that its limits and options decide."""
+
+from __future__ import annotations
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from pyspark_minimq.options import parse_stream_options
+from pyspark_minimq.planning import QueueName
+from pyspark_minimq.schema import MESSAGE_SCHEMA
+from pyspark_minimq.stream import MinimqStreamReader
+from pyspark_minimq.stream_planning import StreamOffset
+
+T0, T1 = QueueName("t", "a", 0), QueueName("t", "a", 1)
+
+
+def reader(**options: str) -> MinimqStreamReader:
+    return MinimqStreamReader(parse_stream_options({"topic": "t", **options}), MESSAGE_SCHEMA)
+
+
+def test_any_limit_is_told_so_that_triggers_keep_to_it() -> None:
+    def told(**options: str) -> tuple[type[ReadLimit], dict[str, object]]:
+        limit = reader(**options).getDefaultReadLimit()
+        return type(limit), vars(limit)
+
+    assert told(maxOffsetsPerTrigger="7") == (ReadMaxRows, {"max_rows": 7})
+    assert told(maxBytesPerTrigger="7k") == (ReadMaxBytes, {"max_bytes": 7 << 10})
+    assert told(minOffsetsPerTrigger="7", maxTriggerDelay="1m")[0] is ReadMinRows
+    assert told()[0] is ReadAllAvailable
+
+
+def test_a_micro_batch_is_cut_into_partitions_as_the_options_say() -> None:
+    def sizes(**options: str) -> list[int]:
+        start, end = StreamOffset({T0: 0, T1: 5}), StreamOffset({T0: 100, T1: 5}, {T0: 0, T1: 5})
+        return [len(partition.part) for partition in reader(**options).partitions(start.to_json(), end.to_json())]
+
+    assert sizes() == [100]
+    assert sizes(minPartitions="4") == [25] * 4
+    assert sizes(maxRecordsPerPartition="20") == [20] * 5
