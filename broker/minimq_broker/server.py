@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 #: Time that calls under way get when the broker stops: enough for a commit that is on its way to the disk.
 _DRAIN_S = 5.0
 
+#: Time between two looks at whether the store has failed, in seconds.
+_LOOK_S = 0.5
+
 #: What tools for gRPC find here.
 _SERVICES = ("minimq.v1.Broker", "minimq.v1.Replication")
 
@@ -61,6 +64,7 @@ class Broker:
         self._transactions: TransactionService | None = None
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
@@ -112,6 +116,7 @@ class Broker:
             self._metrics = MetricsServer(metrics.collect, PREFIX)
             self._metrics_address = await self._metrics.start(options.metrics)
         self._standard.serving()
+        self._looking = asyncio.create_task(_look_after_health(engine, self._standard), name="broker-health")
 
     def _open_engine(self, options: BrokerOptions) -> Engine:
         """Open the store. Raises `StoreError`."""
@@ -146,19 +151,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Unregister, let calls under way end, write what was handed in, close the store. Idempotent."""
-        if self._standard is not None:
-            self._standard.stopping()
-        if self._metrics is not None:  # before the store is closed, which it reads
-            await self._metrics.stop()
-        registration, self._registration = self._registration, None
-        if registration is not None:
-            await registration.stop()
-        server, self._server = self._server, None
-        if server is not None:
-            if self._engine is not None:
-                self._engine.end_streams()
-                await self._end_roles(self._engine)
-            await server.stop(_DRAIN_S)
+        await self._show_no_more()
+        await self._end_calls()
         routes, self._routes = self._routes, None
         if routes is not None:
             await routes.close()
@@ -171,6 +165,26 @@ class Broker:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.close)  # it waits for the disk
+
+    async def _show_no_more(self) -> None:
+        """Let nobody find this broker any more."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._standard is not None:
+            self._standard.stopping()
+        if self._metrics is not None:  # before the store is closed, which it reads
+            await self._metrics.stop()
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            await registration.stop()
+
+    async def _end_calls(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            if self._engine is not None:
+                self._engine.end_streams()
+                await self._end_roles(self._engine)
+            await server.stop(_DRAIN_S)
 
     # ---- roles ----------------------------------------------------------------------------------
 
@@ -228,3 +242,13 @@ class Broker:
                 for topic in state.topics.copy().values()
             ],
         )
+
+
+async def _look_after_health(engine: Engine, standard: StandardServices) -> None:
+    """Let the health say when the store has failed: whoever looks after the process restarts it then."""
+    while True:
+        if engine.slot.extent.has_failed:
+            standard.failing()
+        else:
+            standard.serving()
+        await asyncio.sleep(_LOOK_S)

@@ -20,8 +20,8 @@ _Status = health_pb2.HealthCheckResponse
 class StandardServices:
     """Health and reflection of one server. Lives on its event loop.
 
-    The health is NOT_SERVING until `serving` is called, and again from `stopping` on. It is the same for each service
-    of the server and for the server as a whole, whose name is "".
+    The health is NOT_SERVING until `serving` is called, from `failing` on until it is called again, and from `stopping`
+    on. It is the same for each service of the server and for the server as a whole, whose name is "".
 
     Args:
         server: not yet started.
@@ -41,6 +41,10 @@ class StandardServices:
     def serving(self) -> None:
         """Tell everybody that requests are served."""
         self._health.set(_Status.SERVING)
+
+    def failing(self) -> None:
+        """Tell everybody that requests are in vain, until `serving` is called again."""
+        self._health.set(_Status.NOT_SERVING)
 
     def stopping(self) -> None:
         """Tell everybody that the server stops, and end the streams of those who watch. Idempotent."""

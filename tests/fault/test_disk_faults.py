@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.local.broker_process import BrokerProcess
 from minimq_broker.replication.backup import take_snapshot
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
+from minimq_common import rpc
 from minimq_common.errors import CorruptBatch, SendFailed
+from support.command import Minimq
 from support.disks import FailingDisk, disk_of, failing_syncs
 from support.reading import read_all
 from support.replicas import (
@@ -150,6 +153,37 @@ def test_metrics_show_the_store_that_failed_and_what_its_slave_lacks(tmp_path: P
         wait_caught_up(cluster)
         assert shown("minimq_broker_store_failed") == (0, 0)
         wait_until(lambda: shown("minimq_broker_master_lag_bytes") == (0,), PATIENCE_S)
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_lone_broker_whose_store_failed_is_not_healthy_until_it_is_restarted(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path / "data") as cluster:
+        [broker] = cluster.brokers
+        minimq, disk = Minimq(cluster.nameserver), FailingDisk(broker.data_dir)
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        assert health_of(broker.address) == health_pb2.HealthCheckResponse.SERVING
+        [row] = minimq.json("cluster", "status")
+        assert (row["state"], row["problem"]) == ("up", None)
+        disk.fail()
+        with Producer(cluster.nameserver, send_timeout_s=1) as producer, pytest.raises(SendFailed, match="restart"):
+            producer.send(Message("t", b"x"))
+        wait_until(lambda: health_of(broker.address) == health_pb2.HealthCheckResponse.NOT_SERVING, PATIENCE_S)
+        [row] = minimq.json("cluster", "status")
+        assert row["problem"] == "stores nothing after an error of its disk: restart it"
+        assert row["problem"] in minimq("cluster", "status")
+        disk.work()
+        broker.restart()
+        wait_until(lambda: health_of(broker.address) == health_pb2.HealthCheckResponse.SERVING, PATIENCE_S)
+        [row] = minimq.json("cluster", "status")
+        assert row["problem"] is None
+
+
+def health_of(address: str) -> int:
+    with rpc.open_channel(address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        status: int = stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S).status
+        return status
 
 
 # ---- a disk that lies -------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ class StatusService:
             messages_out=counters.messages_out,
             segments_deleted=counters.segments_deleted,
             bytes_deleted=counters.bytes_deleted,
+            store_failed=self._engine.slot.extent.has_failed,
             replication=self._replication.tell(),
         )
         if not self._engine.slot.is_closed:

@@ -9,7 +9,7 @@ from minimq.cli.base import Row, duration_of, size_of
 from minimq_common.model import MASTER_ID
 
 if TYPE_CHECKING:
-    from minimq.administration.descriptions import BrokerStatus, ReplicaReport, ReplicationReport
+    from minimq.administration.descriptions import BrokerReport, BrokerStatus, ReplicaReport, ReplicationReport
 
 _KEYS = (
     *("role", "replica", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
@@ -25,7 +25,7 @@ def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row
         masters: of all masters; a slave is as far behind as its master says.
     """
     if status.report is None or status.report.replication.role == "alone":
-        return dict.fromkeys(_KEYS)
+        return {**dict.fromkeys(_KEYS), "problem": _problem(status.report) if status.report else None}
     about = status.report.replication
     seen = _as_its_master_sees_it(status.broker_name, about, masters)
     return {
@@ -50,7 +50,7 @@ def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row
             }
             for replica in about.replicas
         ],
-        "problem": _problem(about),
+        "problem": _problem(status.report),
     }
 
 
@@ -96,9 +96,10 @@ def _as_its_master_sees_it(
     return None
 
 
-def _problem(about: ReplicationReport) -> str | None:
+def _problem(report: BrokerReport) -> str | None:
     """Return in words what a broker lacks to do its part; None when nothing."""
-    problems: list[str] = []
+    about = report.replication
+    problems = ["stores nothing after an error of its disk: restart it"] if report.store_failed else []
     if about.role == "undecided":
         problems.append("waits for its controller")
     if about.role == "slave" and not about.connected:

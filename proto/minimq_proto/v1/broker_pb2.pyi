@@ -1768,6 +1768,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     MESSAGES_OUT_FIELD_NUMBER: builtins.int
     COMMITS_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
+    STORE_FAILED_FIELD_NUMBER: builtins.int
     DISK_USED_BYTES_FIELD_NUMBER: builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: builtins.int
     DISK_LEVEL_FIELD_NUMBER: builtins.int
@@ -1791,6 +1792,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     commits: builtins.int
     permission: builtins.int
     """Bits that hold for all its topics: 2 write, 4 read."""
+    store_failed: builtins.bool
+    """Its disk has failed: nothing is stored until it is started anew."""
     disk_used_bytes: builtins.int
     """The disk that the data is on: what all files on it use, and what is left."""
     disk_free_bytes: builtins.int
@@ -1819,6 +1822,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         messages_out: builtins.int = ...,
         commits: builtins.int = ...,
         permission: builtins.int = ...,
+        store_failed: builtins.bool = ...,
         disk_used_bytes: builtins.int = ...,
         disk_free_bytes: builtins.int = ...,
         disk_level: global___DiskLevel.ValueType = ...,
@@ -1829,7 +1833,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         replication: global___ReplicationStatus | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replication", b"replication"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 
