@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -10,6 +11,8 @@ from minimq.connectors import QueueFinder
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
 from pyspark_minimq.planning import Bounds, Carrier, Offsets, QueueName, Sight, Subscription, TopicId
+
+log = logging.getLogger(__name__)
 
 
 class Lookup:
@@ -71,6 +74,8 @@ class Lookup:
             MiniMQError: a server does not answer.
         """
         topics = self.names()
+        if not topics:
+            log.warning("subscribePattern %r matches no topic: there is nothing to read", self._subscription.pattern)
         sight = self.look(topics)
         for (topic, broker), reason in sight.silent.items():
             raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")

@@ -19,7 +19,14 @@ _QUEUES = '{"topic": {"broker": [queue, queue]}}'
 #: Seconds and bytes in the units that Spark knows.
 _SECONDS = {"ms": 0.001, "": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-_AMOUNT = re.compile(r"(\d+)\s*([a-z]*)")
+_AMOUNT = re.compile(r"(\d{1,18})\s*([a-z]*)")
+#: Longer numbers are refused before they are looked at.
+_MOST_DIGITS = 20
+#: What Spark has for numbers ends below.
+_TOO_LARGE = 1 << 63
+_QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,8}")
+#: So much of a value is shown in an error.
+_SHOWN = 200
 
 
 def names(_: str, text: str) -> tuple[str, ...]:
@@ -32,7 +39,7 @@ def pattern(option: str, text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise MinimqSparkError(f"{option} is {text!r}, which is no regular expression: {error}") from None
+        raise MinimqSparkError(f"{option} is {_shown(text)}, which is no regular expression: {error}") from None
     return text
 
 
@@ -46,38 +53,39 @@ def tags(option: str, text: str) -> frozenset[str] | None:
 
 def count(option: str, text: str) -> int:
     """Return a whole number above 0."""
-    if not text.isdecimal() or int(text) == 0:
-        raise MinimqSparkError(f"{option} is {text!r}: write a whole number above 0")
+    if not _is_whole(text) or not 0 < int(text) < _TOO_LARGE:
+        raise MinimqSparkError(f"{option} is {_shown(text)}: write a whole number above 0")
     return int(text)
 
 
 def number(option: str, text: str) -> int:
     """Return a whole number, which may be 0."""
-    if not text.isdecimal():
-        raise MinimqSparkError(f"{option} is {text!r}: write a whole number, 0 or above")
+    if not _is_whole(text):
+        raise MinimqSparkError(f"{option} is {_shown(text)}: write a whole number, 0 or above")
     return int(text)
 
 
 def flag(option: str, text: str) -> bool:
     """Return true or false."""
     if text.lower() not in ("true", "false"):
-        raise MinimqSparkError(f"{option} is {text!r}: write true or false")
+        raise MinimqSparkError(f"{option} is {_shown(text)}: write true or false")
     return text.lower() == "true"
 
 
 def size(option: str, text: str) -> int:
     """Return a number of bytes, which may have a unit: 1000000, 64m, 1g."""
     match = _AMOUNT.fullmatch(text.lower())
-    if match is None or match[2] not in _BYTES or int(match[1]) == 0:
-        raise MinimqSparkError(f"{option} is {text!r}: write a number of bytes, or for example 64m or 1g")
-    return int(match[1]) * _BYTES[match[2]]
+    found = int(match[1]) * _BYTES.get(match[2], 0) if match is not None else 0
+    if not 0 < found < _TOO_LARGE:
+        raise MinimqSparkError(f"{option} is {_shown(text)}: write a number of bytes, or for example 64m or 1g")
+    return found
 
 
 def duration(option: str, text: str) -> float:
     """Return seconds; without a unit a number stands for milliseconds, as elsewhere in Spark."""
     match = _AMOUNT.fullmatch(text.lower())
     if match is None or match[2] not in _SECONDS:
-        raise MinimqSparkError(f"{option} is {text!r}: write a time such as 30s, 15m or 1h")
+        raise MinimqSparkError(f"{option} is {_shown(text)}: write a time such as 30s, 15m or 1h")
     return int(match[1]) * _SECONDS[match[2]]
 
 
@@ -89,10 +97,10 @@ def moment(option: str, text: str) -> datetime:
         when = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError):
         raise MinimqSparkError(
-            f"{option} is {text!r}: write milliseconds since 1970, or a time such as 2026-01-31T08:00:00Z"
+            f"{option} is {_shown(text)}: write milliseconds since 1970, or a time such as 2026-01-31T08:00:00Z"
         ) from None
     if when.tzinfo is None:
-        raise MinimqSparkError(f"{option} is {text!r}, which has no time zone: add Z or an offset such as +02:00")
+        raise MinimqSparkError(f"{option} is {_shown(text)}, which has no time zone: add Z or an offset such as +02:00")
     return when
 
 
@@ -104,11 +112,12 @@ def offsets(option: str, text: str) -> Offsets:
     for topic, brokers in _parsed(option, text, "neither earliest nor latest nor JSON", _OFFSETS):
         for broker, queues in _members(option, topic, brokers, _OFFSETS):
             for queue, offset in _members(option, f"{topic}/{broker}", queues, _OFFSETS):
-                if not queue.isdecimal():
-                    _malformed(option, _OFFSETS, f"queue {queue!r} of {topic}/{broker} is not a number")
-                if type(offset) is not int or offset < EARLIEST:
-                    wanted = f"offset {offset!r} of queue {topic}/{broker}/{queue} is not a whole number from -2 on"
+                if not _QUEUE_ID.fullmatch(queue):
+                    wanted = f"queue {_shown(queue)} of {topic}/{broker} is not a number such as 0 or 12"
                     _malformed(option, _OFFSETS, wanted)
+                if type(offset) is not int or offset < EARLIEST:
+                    which = f"offset {_cut(repr(offset))} of queue {topic}/{broker}/{queue}"
+                    _malformed(option, _OFFSETS, f"{which} is not a whole number from -2 on")
                 found[QueueName(topic, broker, int(queue))] = offset
     return found
 
@@ -119,10 +128,12 @@ def queues(option: str, text: str) -> frozenset[QueueName]:
     for topic, brokers in _parsed(option, text, "not JSON", _QUEUES):
         for broker, ids in _members(option, topic, brokers, _QUEUES):
             if not isinstance(ids, list):
-                _malformed(option, _QUEUES, f"{topic}/{broker} holds {json.dumps(ids)}, not a list")
+                _malformed(option, _QUEUES, f"{topic}/{broker} holds {_cut(json.dumps(ids))}, not a list")
             for queue_id in ids:
                 if type(queue_id) is not int or queue_id < 0:
-                    _malformed(option, _QUEUES, f"queue {json.dumps(queue_id)} of {topic}/{broker} is not a number")
+                    _malformed(
+                        option, _QUEUES, f"queue {_cut(json.dumps(queue_id))} of {topic}/{broker} is not a number"
+                    )
                 found.add(QueueName(topic, broker, queue_id))
     if not found:
         _malformed(option, _QUEUES, "it names no queue")
@@ -131,17 +142,49 @@ def queues(option: str, text: str) -> frozenset[QueueName]:
 
 def _parsed(option: str, text: str, what: str, shape: str) -> list[tuple[str, object]]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_distinct, parse_int=_whole)
     except json.JSONDecodeError as error:
         raise MinimqSparkError(
-            f"{option} is {what} such as {shape}: {error.msg} at character {error.pos + 1} of {text!r}"
+            f"{option} is {what} such as {shape}: {error.msg} at character {error.pos + 1} of {_shown(text)}"
         ) from None
+    except RecursionError:
+        _malformed(option, shape, f"{_shown(text)} is nested too deeply")
+    except ValueError as error:
+        _malformed(option, shape, str(error))
     return _members(option, text, value, shape)
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object. Raises `ValueError` when it has a key twice, of which JSON would drop one."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{_shown(next(key for key in keys if keys.count(key) > 1))} stands twice")
+    return made
+
+
+def _whole(text: str) -> int:
+    if len(text.lstrip("-")) > _MOST_DIGITS:
+        raise ValueError(f"{_cut(text)} is too large")
+    return int(text)
+
+
+def _is_whole(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+
+
+def _shown(text: str) -> str:
+    """Return a value as an error shows it, cut when it is long."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}... ({len(text)} characters)"
 
 
 def _members(option: str, what: str, value: object, shape: str) -> list[tuple[str, object]]:
     if not isinstance(value, dict):
-        _malformed(option, shape, f"{what} holds {json.dumps(value)}, not an object")
+        _malformed(option, shape, f"{_cut(what)} holds {_cut(json.dumps(value))}, not an object")
     return list(value.items())
 
 

@@ -109,6 +109,11 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         "startingOffsets", read.starting, LATEST, "latest (-1), which cannot be a start", "earliest (-2) or offsets"
     )
     _refuse("endingOffsets", read.ending, EARLIEST, "earliest (-2), which cannot be an end", "latest (-1) or offsets")
+    if isinstance(read.starting, datetime) and isinstance(read.ending, datetime) and read.starting > read.ending:
+        raise MinimqSparkError(
+            f"startingTimestamp is {read.starting.isoformat()}, after endingTimestamp, which is "
+            f"{read.ending.isoformat()}: nothing would be read; exchange them"
+        )
     return read
 
 

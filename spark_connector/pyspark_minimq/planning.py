@@ -180,7 +180,10 @@ def plan_ranges(
     ends = resolve("endingOffsets", ending, bounds, fail_on_data_loss=fail_on_data_loss)
     for queue, start in starts.items():
         if start > ends[queue] and not isinstance(starting, int) and not isinstance(ending, int):
-            raise MinimqSparkError(f"queue {queue} would be read from offset {start} to {ends[queue]}, backwards")
+            raise MinimqSparkError(
+                f"queue {queue} would be read from offset {start} to {ends[queue]}, backwards: startingOffsets or "
+                "startingTimestamp is after endingOffsets or endingTimestamp"
+            )
     ranges = [OffsetRange(queue, starts[queue], ends[queue], bounds[queue].term) for queue in sorted(bounds)]
     return [part for part in ranges if part.start < part.end]
 

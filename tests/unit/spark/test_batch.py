@@ -63,10 +63,12 @@ def test_queues_that_consumers_do_not_see_are_left_out() -> None:
     assert planned() == [OffsetRange(QueueName("t", "a", queue), 5, 10) for queue in range(2)]
 
 
-def test_a_pattern_takes_whole_names_and_not_those_of_groups() -> None:
+def test_a_pattern_takes_whole_names_and_not_those_of_groups(caplog: pytest.LogCaptureFixture) -> None:
     assert {part.queue.topic for part in planned(subscribePattern="t+")} == {"t", "tt"}
     assert {part.queue.topic for part in planned(subscribePattern="%.*")} == {"%RETRY%tt"}
+    assert caplog.text == ""
     assert planned(subscribePattern="nothing") == []
+    assert "subscribePattern 'nothing' matches no topic: there is nothing to read" in caplog.text
 
 
 def test_chosen_queues_are_read_also_when_they_are_hidden() -> None:

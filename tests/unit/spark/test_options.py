@@ -33,6 +33,7 @@ from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription
 from pyspark_minimq.schema import MESSAGE_SCHEMA, checked_projection
 from pyspark_minimq.stream_planning import Limits
 
+NINES = "9" * 5000
 DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 
 
@@ -182,6 +183,24 @@ def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None
         ({"topic": "", "assign": '{"t": {"a": 0}}'}, "t/a holds 0, not a list"),
         ({"topic": "", "assign": '{"t": {"a": ["0"]}}'}, 'queue "0" of t/a is not a number'),
         ({"topic": "", "assign": "{}"}, "it names no queue"),
+        ({"minPartitions": NINES}, f"minPartitions is '{NINES[:200]}'... (5000 characters): write a whole number"),
+        ({"startingTimestamp": NINES}, "startingTimestamp is '999"),
+        ({"startingOffsets": f'{{"t": {{"a": {{"0": {NINES}}}}}}}'}, "(5000 characters) is too large"),
+        (
+            {"startingOffsets": f'{{"t": {{"a": {{"{NINES}": 0}}}}}}'},
+            "(5000 characters) of t/a is not a number such as",
+        ),
+        ({"startingOffsets": '{"t": {"a": {"0": 0, "00": 5}}}'}, "queue '00' of t/a is not a number such as 0 or 12"),
+        ({"startingOffsets": '{"t": {"a": {"0": 0, "0": 5}}}'}, "startingOffsets must look like"),
+        ({"startingOffsets": '{"t": {"a": {"0": 0, "0": 5}}}'}, "'0' stands twice"),
+        ({"startingOffsets": '{"t": {"a": {"0": 0}}, "t": {}}'}, "'t' stands twice"),
+        ({"startingOffsets": "[" * 100_000}, "(100000 characters) is nested too deeply"),
+        ({"topic": "", "assign": f'{{"t": {{"a": [{NINES}]}}}}'}, "assign must look like"),
+        ({"topic": "", "assign": '{"t": {"a": [0], "a": [1]}}'}, "'a' stands twice"),
+        (
+            {"startingTimestamp": "2026-01-31T08:00:00Z", "endingTimestamp": "1"},
+            "startingTimestamp is 2026-01-31T08:00:00+00:00, after endingTimestamp, which is 1970-",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, str], reason: str) -> None:
@@ -195,6 +214,14 @@ def test_what_is_wrong_is_said(options: dict[str, str], reason: str) -> None:
     [
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is '0': write a whole number above 0"),
         ({"maxBytesPerTrigger": "64q"}, "maxBytesPerTrigger is '64q': write a number of bytes"),
+        (
+            {"maxOffsetsPerTrigger": NINES},
+            f"maxOffsetsPerTrigger is '{NINES[:200]}'... (5000 characters): write a whole",
+        ),
+        ({"maxOffsetsPerTrigger": str(1 << 63)}, "maxOffsetsPerTrigger is '9223372036854775808': write a whole number"),
+        ({"maxBytesPerTrigger": NINES}, "maxBytesPerTrigger is '999"),
+        ({"maxBytesPerTrigger": "9" * 18 + "g"}, "maxBytesPerTrigger is '999"),
+        ({"maxTriggerDelay": "9" * 400 + "d"}, "maxTriggerDelay is '999"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon': write a time such as 30s"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger is 9, more than"),
     ],
