@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 #: Time that calls under way get when the broker stops: enough for a commit that is on its way to the disk.
 _DRAIN_S = 5.0
 
+#: Time that the stop takes in all, but for the disk: replicas and name servers that hang add up to no more. A container
+#: is killed after 10 seconds if nothing else is said.
+_STOP_S = 8.0
+
 #: Time between two looks at whether the store has failed, in seconds.
 _LOOK_S = 0.5
 
@@ -151,8 +155,9 @@ class Broker:
 
     async def stop(self) -> None:
         """Unregister, let calls under way end, write what was handed in, close the store. Idempotent."""
+        until = asyncio.get_running_loop().time() + _STOP_S
         await self._show_no_more()
-        await self._end_calls()
+        await self._end_calls(until)
         routes, self._routes = self._routes, None
         if routes is not None:
             await routes.close()
@@ -178,13 +183,13 @@ class Broker:
         if registration is not None:
             await registration.stop()
 
-    async def _end_calls(self) -> None:
+    async def _end_calls(self, until: float) -> None:
         server, self._server = self._server, None
         if server is not None:
             if self._engine is not None:
                 self._engine.end_streams()
                 await self._end_roles(self._engine)
-            await server.stop(_DRAIN_S)
+            await server.stop(min(_DRAIN_S, max(until - asyncio.get_running_loop().time(), 0.0)))
 
     # ---- roles ----------------------------------------------------------------------------------
 

@@ -29,6 +29,9 @@ from support.replicas import (
 from support.stores import make_batch
 from support.waiting import wait_until
 
+#: After so many seconds a container that was told to stop is killed, unless something else is said.
+KILLED_AFTER_S = 10.0
+
 
 class Sending:
     """Messages sent one after the other while a test does something else."""
@@ -139,6 +142,38 @@ def test_a_master_that_stops_waits_for_its_slave_and_acknowledges_what_it_has_ta
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
         assert len(read_all(cluster.nameserver, "t")) == len(batches)
+
+
+@pytest.mark.fault
+def test_a_master_that_stops_ends_by_itself_though_its_slave_and_its_controller_hang(tmp_path: Path) -> None:
+    batches = [(0, make_batch([b"%d" % number])) for number in range(20)]
+    with (
+        replicas(tmp_path, role="sync-master", lease_s=10.0) as cluster,
+        RawSender(cluster.brokers[0].address) as sender,
+    ):
+        master, slave = cluster.brokers
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        [nameserver] = cluster.nameservers
+        slave.pause()
+        with ThreadPoolExecutor(1) as beside:
+            answers = beside.submit(sender.send, "t", batches)
+            size = sum(len(data) for _, data in batches)
+            wait_until(lambda: (report := master.replication()) and report.replicas[0].behind_bytes > size, PATIENCE_S)
+            nameserver.pause()
+            try:
+                master.ask_to_stop()
+                wait_until(lambda: not master.running, KILLED_AFTER_S, what="the master ends by itself")
+            finally:
+                nameserver.resume()
+            assert answers.exception(PATIENCE_S) or all(answer.failure.code for answer in answers.result())
+        assert "Traceback" not in master.log_path.read_text()
+        slave.resume()
+        master.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
+        # What was not answered may be stored all the same.
+        assert len(read_all(cluster.nameserver, "t")) in (0, len(batches))
 
 
 @pytest.mark.fault
