@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 _HELD = 1 / 6
 #: For how long a report is held back before the length of leases is known, in seconds.
 _FIRST_HELD_S = 1.0
+#: For how long a slave may be told of no set before that is said, in seconds: far longer than the lease after which a
+#: first master is named.
+_WITHOUT_SET_S = 10.0
 #: Time before a controller that did not answer, or refused, is asked again, in seconds.
 _RETRY_S = 0.2
 #: How long the controller may take to hear that this broker stops, in seconds.
@@ -77,6 +81,8 @@ class RoleKeeper:
         #: Until when a master may have a lease, as the controller said last: it cannot renew it if nobody answers.
         self._master_until = 0.0
         self._complaint = Complaint()
+        #: Since when the controller has been telling this slave of no set.
+        self._without_set_since = math.inf
         self._news = asyncio.Event()
         self._began = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -180,7 +186,7 @@ class RoleKeeper:
                     self._complain("StaleRecord", logging.ERROR, _what_is_stale(record, report.known))
                     await asyncio.sleep(_RETRY_S)
                     continue
-                self._complaint.over()
+                self._look_for_set(record)
                 if record is not None:
                     self._master_until = lease_clock() + takeover_after(record.lease_s) if answer.master_lives else 0.0
                     self._take(record, sent_at)
@@ -193,6 +199,24 @@ class RoleKeeper:
             except Exception:  # without reports this broker would be nothing for ever
                 log.exception("roles: the report failed")
                 await asyncio.sleep(_RETRY_S)
+
+    def _look_for_set(self, record: ReplicaSet | None) -> None:
+        """Say when there is no set for a slave, which waits for one for ever: its name may be mistyped."""
+        now = lease_clock()
+        if record is not None or self.own.founds:
+            self._without_set_since = math.inf
+        else:
+            self._without_set_since = min(self._without_set_since, now)
+        if now - self._without_set_since < _WITHOUT_SET_S:
+            self._complaint.over()
+        elif self._complaint.is_new("NoSet"):
+            log.warning(
+                "roles: no set of that name has a master, and a slave founds none: look at --name and --cluster, or "
+                "start its master broker=%s cluster=%s id=%d",
+                self.own.broker_name,
+                self.own.cluster,
+                self.own.replica_id,
+            )
 
     def _complain(self, kind: str, level: int, reason: str) -> None:
         """Say what is wrong, once, until it is over or something else is wrong."""

@@ -43,13 +43,13 @@ class ToldController:
 
     def __init__(self) -> None:
         self.reports: list[tuple[Report, float]] = []
-        self._answers: asyncio.Queue[ReplicaSet] = asyncio.Queue()
+        self._answers: asyncio.Queue[ReplicaSet | None] = asyncio.Queue()
 
     async def report(self, report: Report, *, wait_s: float = 0.0) -> Answer:
         self.reports.append((report, lease_clock()))
         return Answer(await self._answers.get())
 
-    async def tell(self, record: ReplicaSet) -> Report:
+    async def tell(self, record: ReplicaSet | None) -> Report:
         """Answer the report there is, and return the next one: what must be done at once has been done then."""
         count = len(self.reports)
         self._answers.put_nowait(record)
@@ -61,10 +61,10 @@ class ToldController:
 
 
 @asynccontextmanager
-async def keeper(path: Path) -> AsyncIterator[tuple[RoleKeeper, ToldController]]:
+async def keeper(path: Path, own: OwnReplica) -> AsyncIterator[tuple[RoleKeeper, ToldController]]:
     async with replica_engine(path) as engine:
         controller = ToldController()
-        roles = RoleKeeper(engine, OWN, cast("Any", controller), Patience(), lambda: None)
+        roles = RoleKeeper(engine, own, cast("Any", controller), Patience(), lambda: None)
         roles.start()
         await until(lambda: controller.reports)
         try:
@@ -73,9 +73,11 @@ async def keeper(path: Path) -> AsyncIterator[tuple[RoleKeeper, ToldController]]
             await roles.stop()
 
 
-def with_keeper(path: Path, test: Callable[[RoleKeeper, ToldController], Awaitable[None]]) -> None:
+def with_keeper(
+    path: Path, test: Callable[[RoleKeeper, ToldController], Awaitable[None]], own: OwnReplica = OWN
+) -> None:
     async def run() -> None:
-        async with keeper(path) as (roles, controller):
+        async with keeper(path, own) as (roles, controller):
             await test(roles, controller)
 
     asyncio.run(run())
@@ -115,6 +117,28 @@ def test_an_old_record_is_not_taken_over_and_told_of_once(tmp_path: Path, caplog
         assert caplog.text.count("it answers with an old record") == 2
 
     with_keeper(tmp_path, test)
+
+
+@pytest.mark.parametrize("founds", [False, True])
+def test_a_slave_that_finds_no_set_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, founds: bool
+) -> None:
+    async def test(_roles: RoleKeeper, controller: ToldController) -> None:
+        for _ in range(3):
+            await controller.tell(None)
+        assert "no set of that name" not in caplog.text  # its master may be about to found it
+        monkeypatch.setattr("minimq_broker.replication.roles._WITHOUT_SET_S", 0.0)
+        for _ in range(3):
+            await controller.tell(None)
+        said = [record.getMessage() for record in caplog.records if "no set of that name" in record.getMessage()]
+        assert [text.partition("start its master ")[2] for text in said] == (
+            [] if founds else ["broker=broker-a cluster=c id=0"]
+        )
+        await controller.tell(FOLLOWING)
+        await controller.tell(replace(FOLLOWING, version=6))
+        assert caplog.text.count("no set of that name") == len(said)
+
+    with_keeper(tmp_path, test, replace(OWN, founds=founds))
 
 
 def test_what_the_leadership_alone_was_told_is_reported(tmp_path: Path) -> None:
