@@ -169,6 +169,10 @@ class RouteTable:
             for broker_id in sorted(self._brokers[name])
         }
 
+    def note_conflict(self, refused: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
+        """Remember a broker that may not even register, since its controller knows another one in its place."""
+        self._conflicts.note(refused, holder, reason, now)
+
     def conflicts(self, now: float) -> list[Conflict]:
         """Return the brokers that were refused or replaced lately and have no place, the latest at the end."""
         return self._conflicts.recent(now)

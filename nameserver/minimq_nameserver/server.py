@@ -73,7 +73,9 @@ class NameServer:
         self._server = grpc.aio.server(options=tuple(_SERVER_OPTIONS.items()))
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         if self._options.controller_dir is not None:
-            self._controller = ControllerService(self._options.controller_dir, self._options.term_lease_s)
+            self._controller = ControllerService(
+                self._options.controller_dir, self._options.term_lease_s, self._service.note_conflict
+            )
             self._controller_metrics = ControllerMetrics(self._controller)
             controller_pb2_grpc.add_ControllerServicer_to_server(self._controller, self._server)
         services = ["minimq.v1.NameServer", *(["minimq.v1.Controller"] if self._controller is not None else [])]

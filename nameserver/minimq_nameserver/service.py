@@ -13,7 +13,7 @@ from typing import NoReturn
 import grpc.aio
 
 from minimq_common import rpc
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, Unavailable
+from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, Unavailable
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.stream_writer import StreamWriter
@@ -81,6 +81,13 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
     def watchers(self) -> int:
         """Number of clients that watch routes."""
         return len(self._watches)
+
+    def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
+        """Remember a broker that the controller in this name server refuses."""
+        self._table.note_conflict(refused, holder, conflict.message, self._clock())
+        log.log(
+            logging.DEBUG if self._was_told(conflict) else logging.WARNING, "report refused reason=%r", conflict.message
+        )
 
     def settle(self) -> None:
         """From now on, what is not in the table does not exist."""

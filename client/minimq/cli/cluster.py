@@ -72,7 +72,8 @@ def status(nameserver: str, output: str) -> None:
 def conflicts(nameserver: str, output: str) -> None:
     """Show brokers that want a place which another one has: the same name and id, or the same address.
 
-    A name server lists one until it registers, or some minutes after it was seen last.
+    A name server lists one until it registers, or some minutes after it was seen last. With etcd as the controller,
+    only the log of the second of two replicas with one number tells of them.
 
     Example: minimq cluster conflicts
     """

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc.aio
 
 from minimq_common import rpc
 from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
-from minimq_common.errors import MiniMQError, StoreError, Unavailable
+from minimq_common.errors import BrokerConflict, MiniMQError, StoreError, Unavailable
+from minimq_common.model import Permission
 from minimq_common.replica_set import ReplicaSet, check_not_ending, check_promoted, is_news, what_was_mended
 from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
+from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.table import ControllerTable, Key, Standing
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
@@ -31,13 +34,20 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     Args:
         directory: where the decisions are kept.
         lease_s: length of the leases of masters.
+        refused: called with a broker whose place another one has, with that one, and with what it is told.
 
     Raises:
         StoreError: the directory cannot be used.
     """
 
-    def __init__(self, directory: Path, lease_s: float) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        lease_s: float,
+        refused: Callable[[BrokerState, BrokerState, BrokerConflict], None] = lambda *_: None,
+    ) -> None:
         self._file = DecisionFile(directory)
+        self._refused = refused
         self._lease_s = lease_s
         self._table = ControllerTable(self._file.load(), lease_s, time.monotonic())
         self._news: dict[Key, asyncio.Event] = {}
@@ -122,7 +132,19 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             if record is None:
                 return
             self._decide(record)
-        self._decide(self._table.hear(report, time.monotonic()))
+        try:
+            heard = self._table.hear(report, time.monotonic())
+        except BrokerConflict as conflict:
+            self._note_conflict(report, conflict)
+            raise
+        self._decide(heard)
+
+    def _note_conflict(self, report: ReplicaReport, conflict: BrokerConflict) -> None:
+        """Let operators see a replica that is refused: its own log is the last place where they look."""
+        record = self._table.record(report.key)
+        holder = record.addresses.get(report.replica_id) if record is not None else None
+        if holder is not None:
+            self._refused(_as_broker(report, report.address), _as_broker(report, holder), conflict)
 
     async def _hold(self, report: ReplicaReport, wait_s: float) -> ReplicaSet | None:
         """Wait until there is news for a reporter, for that time at most, and return the record."""
@@ -208,6 +230,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         event = self._news.pop(record.key, None)
         if event is not None:
             event.set()
+
+
+def _as_broker(report: ReplicaReport, address: str) -> BrokerState:
+    """Return who reports, or who else has its place, as one of those that register."""
+    return BrokerState(
+        report.cluster, report.broker_name, report.replica_id, address, 0, Permission.READ_WRITE, topics={}
+    )
 
 
 def _say_promotion(record: ReplicaSet, replica_id: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from minimq.routes.nameserver_link import NameServerLinks
 from minimq_broker.replication.controller import parse
 from minimq_common.errors import BrokerConflict, InvalidArgument, Unavailable
 from support.controller_process import ControllerProcess
@@ -16,6 +18,22 @@ from support.process import process
 from support.reporter import LEASE_S, StartReporter
 from support.reports import report
 from support.waiting import wait_until
+
+
+def test_of_two_processes_with_one_id_the_second_is_listed_as_a_conflict(
+    own_nameserver: ControllerProcess, start: StartReporter, broker_name: str
+) -> None:
+    first = start(own_nameserver.address, 0)
+    wait_until(lambda: first.is_master)
+    with contextlib.closing(NameServerLinks([own_nameserver.address], 5)) as link:
+        assert link.conflicts() == []
+        second = start(own_nameserver.address, 0, run=77, address="second:1")
+        [conflict] = wait_until(link.conflicts, 20)
+        assert (conflict.cluster, conflict.broker_name, conflict.broker_id) == ("default", broker_name, 0)
+        assert (conflict.address, conflict.holder_address) == ("second:1", first.report.address)
+        assert "give one of them another --id" in conflict.reason
+        assert all(isinstance(error, BrokerConflict) for error in second.errors)
+        assert not second.led
 
 
 @pytest.mark.fault
