@@ -9,6 +9,8 @@ messages=100000 # enough for every queue of both brokers
 first=40000     # read before anything happens; the rest after it
 before=60000    # sent before a master is killed; the rest while it is dead
 
+healthy_within=60 # seconds from the start of containers whose image is there
+
 project=minimq-test
 servers=6
 compose() { ${COMPOSE:-docker compose} -p $project -f docker/docker-compose.yml "$@"; }
@@ -63,6 +65,14 @@ for broker in json.load(sys.stdin):
 }
 master_of() { standing | sed -n "s/^\($1-[01]\) master .*/\1/p"; }
 is_master() { [ "$(master_of "${1%-*}")" = "$1" ]; }
+no_root() {
+  local each user
+  for each in $(compose ps --quiet); do
+    user=$(docker exec "$each" id -u)
+    [ "$user" != 0 ] || fail "root runs $(docker inspect --format '{{.Name}}' "$each")"
+  done
+  echo "no server is run by root"
+}
 in_sync() { [ "$(standing | grep -c ' master 0 1$')" = 2 ] && [ "$(standing | grep -c ' slave 0 1$')" = 2 ]; }
 container() { compose ps --quiet "$1"; }
 other() { [ "${1##*-}" = 0 ] && echo "${1%-*}-1" || echo "${1%-*}-0"; }
@@ -70,8 +80,8 @@ other() { [ "${1##*-}" = 0 ] && echo "${1%-*}-1" || echo "${1%-*}-0"; }
 start() {
   local began=$SECONDS
   compose up --detach
-  wait_until 120 all_healthy
-  echo "healthy after $((SECONDS - began)) s"
+  wait_until $((began + healthy_within - SECONDS)) all_healthy
+  echo "healthy after $((SECONDS - began)) s, at most $healthy_within are allowed"
   wait_until 60 in_sync
   health
   minimq cluster status
@@ -89,6 +99,7 @@ compose build spark
 
 say "start"
 start
+no_root
 
 # By key, so that each message has one broker: what is sent again is found there, also by the next master.
 produce() { minimq produce compose-test --key-field id --by-key --send-timeout 60; }
