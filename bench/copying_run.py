@@ -102,12 +102,13 @@ class CopyingRun:
         self._kinds = [FAULTS[name] for name in line.faults]
         self._to_come = list(self._kinds)
         self._rows = random_rows(chance, plan.rows)
-        self._checkpoint = Checkpoint(plan.folder / f"checkpoint-{line.number}")
+        target = f"target-{line.number}"
+        self._checkpoint = Checkpoint(plan.folder / f"checkpoint-{line.number}", target)
         line.keyed = chance.random() < _KEYED
         self._job = Job(
             nameserver=cluster.nameserver,
             source=f"source-{line.number}",
-            target=f"target-{line.number}",
+            target=target,
             checkpoint=str(self._checkpoint.folder),
             batch_rows=-(-plan.rows // plan.batches),
             keyed=line.keyed,

@@ -12,6 +12,7 @@ from minimq import MiniMQError
 from minimq.local.broker_process import BrokerProcess
 from minimq.transport.broker_link import BrokerLink
 from minimq_proto.v1 import broker_pb2
+from pyspark_minimq.transaction_names import of_query
 
 _ANSWER_S = 1.0
 NONE = -1
@@ -22,10 +23,12 @@ class Checkpoint:
 
     Args:
         folder: which may not be there yet.
+        target: the topic that the query writes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, target: str) -> None:
         self.folder = folder
+        self._target = target
         self._transaction = ""
 
     @property
@@ -33,7 +36,8 @@ class Checkpoint:
         """Name of the transactions of the query, for all its life; "" while it has no id."""
         if not self._transaction:
             with suppress(FileNotFoundError, json.JSONDecodeError):
-                self._transaction = f"spark-{json.loads((self.folder / 'metadata').read_text())['id']}"
+                query = json.loads((self.folder / "metadata").read_text())["id"]
+                self._transaction = of_query(query, self._target)
         return self._transaction
 
     @property

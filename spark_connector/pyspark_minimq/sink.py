@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,6 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from minimq import MiniMQError, errors
 from minimq.connectors import Transaction
+from pyspark_minimq import transaction_names
 from pyspark_minimq.connections import transaction_ends
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.write_options import WriteOptions
@@ -160,7 +160,7 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
         super().__init__(options)
         self.advice = _UNNAMED if options.transaction is None else _NAMED
         #: Without a name that was given, nobody can go on with this write: the next one is another.
-        self._transaction = options.transaction or Transaction(f"spark-batch-{uuid.uuid4()}", 0)
+        self._transaction = options.transaction or Transaction(transaction_names.of_one_write(), 0)
 
     def transaction(self) -> Transaction:
         """Return that of the data frame."""
@@ -181,9 +181,8 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
             return
         try:
             ends = transaction_ends(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
-            decision = ends.commit(
-                self._transaction, topics, ()
-            )  # it consists of nothing, unless it was decided before
+            # It consists of nothing, unless it was decided before.
+            decision = ends.commit(self._transaction, topics, ())
         except MiniMQError as error:
             log.warning("what transaction %s has staged is left to expire: %s", self._transaction, error.message)
             return
@@ -206,7 +205,7 @@ class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
                 "Spark does not tell this task its query and micro-batch, by which repetitions are recognized: "
                 "set transactional=false, which stores each row at least once"
             )
-        return Transaction(f"spark-{query}", int(batch))
+        return Transaction(transaction_names.of_query(query, self._options.topic), int(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Publish what the tasks have staged, if they have; raises `MinimqSparkError`."""

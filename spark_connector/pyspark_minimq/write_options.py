@@ -8,7 +8,7 @@ from typing import Final, cast, get_args
 
 from minimq import MiniMQError, ProducerOptions
 from minimq.connectors import CompressionName, Transaction
-from pyspark_minimq import option_values
+from pyspark_minimq import option_values, transaction_names
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 
@@ -26,9 +26,6 @@ WRITE_OPTIONS: Final = (
 )
 
 _TABLE = OptionTable(WRITE_OPTIONS, "df.write", "df.writeStream")
-
-#: Between the name of an application and its topic, in the name of a transaction.
-_TOPIC_MARK: Final = "|"
 
 #: Spark hands on what is meant for itself as well.
 _OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
@@ -77,10 +74,11 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
         )
     except MiniMQError as error:  # a body that no broker takes
         raise MinimqSparkError(f"maxBodyBytes is {max_body_bytes}: {error.message}") from None
-    transaction = _transaction(values)
+    topic = values.get("topic", lambda _, text: text)
+    transaction = _transaction(values, topic)
     return WriteOptions(
         nameserver=values.required("nameserver", lambda _, text: text),
-        topic=values.get("topic", lambda _, text: text),
+        topic=topic,
         transactional=transaction is not None or values.required("transactional", option_values.flag),
         transaction=transaction,
         producer=producer,
@@ -89,7 +87,7 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
     )
 
 
-def _transaction(values: Values) -> Transaction | None:
+def _transaction(values: Values, topic: str | None) -> Transaction | None:
     app_id = values.get("txnAppId", lambda _, text: text)
     version = values.get("txnVersion", option_values.number)
     if app_id is None and version is None:
@@ -102,14 +100,11 @@ def _transaction(values: Values) -> Transaction | None:
         )
     if values.is_given("transactional") and not values.required("transactional", option_values.flag):
         raise MinimqSparkError("transactional is false: with txnAppId and txnVersion a write is a transaction")
-    if _TOPIC_MARK in app_id:
-        raise MinimqSparkError(f"txnAppId is {app_id!r}: write letters, digits, _ and -")
-    # An application that writes two topics gives the same number to both, as it does with two tables of Delta Lake.
-    topic = values.get("topic", lambda _, text: _TOPIC_MARK + text) or ""
+    name = transaction_names.of_application(app_id, topic)
     try:
-        return Transaction(f"spark-app-{app_id}{topic}", version)
-    except MiniMQError as error:
-        raise MinimqSparkError(f"txnAppId is {app_id!r} and txnVersion {version}: {error.message}") from None
+        return Transaction(name, version)
+    except MiniMQError:  # it can only be too large
+        raise MinimqSparkError(f"txnVersion is {version}: the limit is {(1 << 63) - 1}") from None
 
 
 def _compression(option: str, text: str) -> CompressionName:

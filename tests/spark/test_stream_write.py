@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -26,26 +27,34 @@ class Copying:
 
     def __init__(self, spark: SparkSession, cluster: LocalCluster, topic: str, copy: str, folder: Path) -> None:
         self._spark = spark
+        self._cluster = cluster
         self._nameserver = cluster.nameserver
+        self._folder = folder
         self._topic = topic
-        self._copy = copy
+        self.target = copy
         self.checkpoint = folder / "checkpoint"
         self.faults = Faults(folder)
         self._options = {"faults": str(folder), "checkpointLocation": str(self.checkpoint)}
+
+    def copied(self, target: str) -> Copying:
+        """Return a query with a copy of the checkpoint and another target."""
+        other = Copying(self._spark, self._cluster, self._topic, target, self._folder / "copied")
+        shutil.copytree(self.checkpoint, other.checkpoint)
+        return other
 
     def send(self, numbers: Iterable[int]) -> None:
         with Producer(self._nameserver) as producer:
             producer.send_many(Message(self._topic, b"%d" % number) for number in numbers)
 
     def run(self, transactional: str = "true", *, sink: str = "minimq_failing") -> None:
-        given = {"nameserver": self._nameserver, "topic": self._copy, "transactional": transactional, **self._options}
+        given = {"nameserver": self._nameserver, "topic": self.target, "transactional": transactional, **self._options}
         if sink == "minimq":
             del given["faults"]
         self._finish(self._rows().writeStream.format(sink).options(**given))
 
     def run_in_batches(self, **options: str) -> None:
         """Write each micro-batch as a data frame, under its number if there is a `txnAppId` among the options."""
-        given = {"nameserver": self._nameserver, "topic": self._copy, "faults": self._options["faults"], **options}
+        given = {"nameserver": self._nameserver, "topic": self.target, "faults": self._options["faults"], **options}
 
         def write(frame: DataFrame, number: int) -> None:
             version = {"txnVersion": str(number)} if "txnAppId" in options else {}
@@ -86,7 +95,7 @@ class Copying:
         return sum(path.name.isdecimal() for path in (self.checkpoint / "commits").iterdir())
 
     def written(self) -> list[int]:
-        return sorted(int(message.body) for message in read_all(self._nameserver, self._copy))
+        return sorted(int(message.body) for message in read_all(self._nameserver, self.target))
 
 
 @pytest.fixture
@@ -115,6 +124,20 @@ def test_each_message_is_written_once(copying: Copying) -> None:
     copying.run(sink="minimq")
     assert copying.written() == list(range(1500))
     assert copying.batches() > 4
+
+
+def test_a_copy_of_the_checkpoint_with_another_target_takes_nothing_from_the_query(
+    copying: Copying, admin: Admin, new_name: Callable[[], str]
+) -> None:
+    copying.send(range(10))
+    copying.run(sink="minimq")
+    elsewhere = copying.copied(new_name())
+    admin.create_topic(elsewhere.target, queues=2)
+    copying.send(range(10, 30))
+    elsewhere.run(sink="minimq")
+    assert elsewhere.written() == list(range(10, 30))
+    copying.run(sink="minimq")
+    assert copying.written() == list(range(30))
 
 
 @pytest.mark.parametrize("where", [AFTER_WRITE, BEFORE_COMMIT, AFTER_COMMIT])

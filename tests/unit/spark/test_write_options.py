@@ -102,12 +102,25 @@ def test_all_options_in_any_case() -> None:
 def test_a_name_and_a_number_make_a_transaction(more: dict[str, str]) -> None:
     options = parse_write_options({"txnappid": "nightly-orders", "TxnVersion": "0", **more}, Mode.BATCH)
     assert options.transactional
-    assert options.transaction == Transaction("spark-app-nightly-orders", 0)
+    assert options.transaction == Transaction("spark-app-nightly-orders-columns", 0)
+
+
+def named_transaction(app_id: str, **options: str) -> Transaction:
+    transaction = parse_write_options({"txnAppId": app_id, "txnVersion": "7", **options}, Mode.BATCH).transaction
+    assert transaction is not None
+    return transaction
 
 
 def test_a_transaction_belongs_to_its_topic() -> None:
-    options = parse_write_options({"txnAppId": "a", "txnVersion": "7", "topic": "orders"}, Mode.BATCH)
-    assert options.transaction == Transaction("spark-app-a|orders", 7)
+    orders = named_transaction("a", topic="orders")
+    assert orders == Transaction("spark-app-a-d5acebe867b47f4d", 7)  # a name that brokers remember: it must not change
+    others = [named_transaction("a"), named_transaction("a", topic="columns"), named_transaction("a", topic="orders2")]
+    assert len({orders, *others}) == 4
+
+
+def test_the_longest_names_make_a_transaction() -> None:
+    longest = "a" * 90
+    assert len({named_transaction(longest, topic=mark * 127) for mark in "xy"}) == 2
 
 
 def test_what_is_meant_for_spark_is_let_through() -> None:
@@ -128,10 +141,10 @@ def test_what_is_meant_for_spark_is_let_through() -> None:
         ({"txnAppId": "a"}, "txnAppId is given without txnVersion: a write is recognized by both, "),
         ({"txnVersion": "7"}, "txnVersion is given without txnAppId: "),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1': write a whole number, 0 or above"),
-        ({"txnAppId": "a", "txnVersion": str(1 << 63)}, "txnAppId is 'a' and txnVersion 9223372036854775808: the num"),
+        ({"txnAppId": "a", "txnVersion": str(1 << 63)}, "txnVersion is 9223372036854775808: the limit is 92233720368"),
         ({"txnAppId": "a|b", "txnVersion": "1"}, "txnAppId is 'a|b': write letters, digits, _ and -"),
-        ({"txnAppId": "a", "txnVersion": "1", "topic": "t" * 120}, "txnAppId is 'a' and txnVersion 1: the transaction"),
-        ({"txnAppId": "a b", "txnVersion": "1"}, "txnAppId is 'a b' and txnVersion 1: illegal transaction name "),
+        ({"txnAppId": "a b", "txnVersion": "1"}, "txnAppId is 'a b': write letters, digits, _ and -"),
+        ({"txnAppId": "a" * 91, "txnVersion": "1"}, "txnAppId has 91 characters, the limit is 90: 'aaaa"),
         ({"txnAppId": "a", "txnVersion": "1", "transactional": "false"}, "transactional is false: with txnAppId and "),
         ({"sendTimeout": "soon"}, "sendTimeout is 'soon': write a time such as"),
         ({"commitTimeout": "0s"}, "commitTimeout is '0s': write a time above 0"),
