@@ -11,11 +11,16 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 from minimq.administration.admin import Admin
-from minimq.cli.produce import _blocks
+from minimq.cli.bench import bench_produce
+from minimq.cli.consume import consume
+from minimq.cli.produce import _blocks, produce
 from minimq.local.local_cluster import LocalCluster
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.sending.producer_options import ProducerOptions
 from minimq_common.model import Permission
 from support.command import Minimq
 from support.waiting import wait_until
@@ -93,7 +98,7 @@ def test_the_counters_of_the_producer_are_printed(minimq: Minimq, topic: str) ->
 def test_a_line_that_is_wrong_is_named(minimq: Minimq, topic: str, line: bytes, text: str) -> None:
     said = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": 1}\n' + line + b"\n", status=1)
     assert text in said
-    assert said.endswith("\nno whole part of the lines is stored: go on with line 1\n")
+    assert said.endswith("\nnothing is known to be stored: go on with line 1\n")
 
 
 def test_a_topic_that_is_not_there_or_a_file(minimq: Minimq, topic: str) -> None:
@@ -120,6 +125,21 @@ def test_a_line_that_is_too_long_is_named(minimq: Minimq, topic: str) -> None:
 
 def test_one_message_is_not_messages(minimq: Minimq, topic: str) -> None:
     assert minimq("produce", topic, stdin=b"hello\n").startswith(f"sent 1 message (5 B) to {topic} in ")
+
+
+def test_defaults_are_those_of_the_library() -> None:
+    def defaults(command: click.Command, *names: str) -> list[object]:
+        found = {parameter.name: parameter.default for parameter in command.params}
+        return [found[name] for name in names]
+
+    sending = ProducerOptions()
+    assert defaults(produce, "send_timeout", "limit", "compression") == [
+        sending.send_timeout_s,
+        sending.max_body_bytes,
+        sending.compression,
+    ]
+    assert defaults(bench_produce, "batch") == [sending.batch_messages]
+    assert defaults(consume, "read_from_slaves") == [ConsumerOptions().read_from_slaves]
 
 
 def test_ctrl_c_says_what_was_acknowledged_and_ends_with_130(minimq: Minimq, topic: str, admin: Admin) -> None:

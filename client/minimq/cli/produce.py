@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from minimq.cli.base import check_allowed, count_of, interrupt_later, option, size_of
+from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 #: Bytes that are read before they are sent. All that waits in memory is this, and one line.
 _BLOCK_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
+
+_DEFAULTS = ProducerOptions()
 
 #: Called with the bytes that were sent.
 Advance = Callable[[int], None]
@@ -43,7 +46,7 @@ Advance = Callable[[int], None]
     "limit",
     envvar="MINIMQ_PRODUCE_MAX_BODY_BYTES",
     type=click.IntRange(1, 32 << 20),
-    default=4 << 20,
+    default=_DEFAULTS.max_body_bytes,
     show_default=True,
     metavar="BYTES",
     help="Longest line; brokers have the same option, which must let it through as well.",
@@ -52,17 +55,17 @@ Advance = Callable[[int], None]
 @option(
     "--compression",
     type=click.Choice(("none", "zstd")),
-    default="none",
+    default=_DEFAULTS.compression,
     show_default=True,
     help="How batches are compressed.",
 )
 @option(
     "--send-timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=3.0,
+    default=_DEFAULTS.send_timeout_s,
     show_default=True,
     metavar="SECONDS",
-    help="Time for all tries of a batch: give more to outlast the restart of a broker.",
+    help="Time for all tries of a batch; the default outlasts a failover; give more to outlast a restart.",
 )
 @option(
     "--statistics",
@@ -202,7 +205,7 @@ class _Parser:
 
     def say_stored(self, done: _Done) -> str:
         """Return what is stored of the lines when it ends early, and where to go on."""
-        said = f"lines 1 to {self._stored:,} are stored" if self._stored else "no whole part of the lines is stored"
+        said = f"lines 1 to {self._stored:,} are stored" if self._stored else "nothing is known to be stored"
         more = done.counted.acknowledged - done.messages if done.counted is not None else 0
         if more:
             said += f", and {count_of(more, 'message')} of the lines behind them, which come twice when sent again"

@@ -120,9 +120,14 @@ class OutgoingBatch:
         if len(self.tries) <= 1 and not error.retriable:
             return error
         return SendFailed(
-            f"{self.count} messages for topic {self.topic!r} were not acknowledged: {error.message}",
+            f"{messages_were(self.count, f'for topic {self.topic!r}')} not acknowledged: {error.message}",
             tuple(self.tries),
         )
+
+
+def messages_were(count: int, which: str = "") -> str:
+    """Return "1 message was" or "2 messages were", with what is said of them in between."""
+    return f"{count} {' '.join(filter(None, ('message', which, 'was') if count == 1 else ('messages', which, 'were')))}"
 
 
 class Outcome(Protocol):

@@ -17,7 +17,7 @@ from minimq.sending.decisions import Transaction
 from minimq.sending.dispatcher import Dispatcher
 from minimq.sending.fault_probe import FaultProbe
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
-from minimq.sending.outgoing import InBuffer, Outcome, Records
+from minimq.sending.outgoing import InBuffer, Outcome, Records, messages_were
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selection import Selector
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -220,7 +220,7 @@ class Sender:
         """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""
         left = self._buffer.wait(timeout_s)
         if left:
-            raise SendFailed(f"{left} messages were still on their way after {timeout_s} s")
+            raise SendFailed(f"{messages_were(left)} still on their way after {timeout_s} s")
 
     def close(self, timeout_s: float | None) -> None:
         """Take nothing in any more, flush and end; raises `SendFailed`, which names what has no receipt. Idempotent."""
@@ -240,7 +240,7 @@ class Sender:
         if left:
             topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))
             raise SendFailed(
-                f"{left.total()} messages were not acknowledged within {timeout_s} s before the producer closed: "
+                f"{messages_were(left.total())} not acknowledged within {timeout_s} s before the producer closed: "
                 f"{topics}"
             )
 
