@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 
 from minimq.administration.admin import Admin
@@ -13,6 +14,10 @@ from minimq.local.local_cluster import LocalCluster
 from minimq_broker.store.check import check_directory
 
 _numbers = itertools.count(1)
+
+# How long an example takes says nothing where other tests run beside it.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ Programs that send and receive messages need nothing of this. A connector, such 
 this module, and no other one of the client: these two are what the client keeps as it is.
 
 Writing:       `RecordsSender` sends batches that a connector makes of its own columns (`BatchColumns`).
-Transactions:  what was sent under a `Transaction` is staged; `TransactionEnds` commits it, once and at all brokers.
+Transactions:  what was sent under a `Transaction` is staged; `TransactionCommitter` commits it, once, at all brokers.
 Reading:       `QueueFinder` tells which queues there are and where they end, `RangeReader` reads a part of one.
 """
 
@@ -19,7 +19,7 @@ from minimq.sending.key_hash import java_hash
 from minimq.sending.producer_options import CompressionName
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.records_sender import RecordsSender
-from minimq.sending.transactions import TransactionEnds
+from minimq.sending.transactions import TransactionCommitter
 from minimq_common.batch import SEPARATOR, RecordBatch, Section
 from minimq_common.batch_columns import MAX_METADATA, BatchColumns, check_metadata, tag_section
 from minimq_common.compression import Compression
@@ -42,7 +42,7 @@ __all__ = [
     "StagedPart",
     "TagFilter",
     "Transaction",
-    "TransactionEnds",
+    "TransactionCommitter",
     "check_metadata",
     "java_hash",
     "staged_parts",

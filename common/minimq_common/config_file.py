@@ -76,7 +76,7 @@ def _wanted(kind: Any) -> str:  # noqa: ANN401 - a type
         members = get_args(kind) if get_origin(kind) is Literal else [member.value for member in kind]
         return "one of " + ", ".join(map(json.dumps, members))
     if get_origin(kind) is tuple:
-        return f"a list, and each item {_WORDS[get_args(kind)[0]]}"
+        return f"a list in brackets, and each item {_WORDS[get_args(kind)[0]]}"
     return _WORDS[kind]
 
 

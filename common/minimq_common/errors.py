@@ -36,7 +36,7 @@ classes. No mark at all: the call fails at once.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class MiniMQError(Exception):
@@ -99,6 +99,14 @@ class TopicNotFound(ServerError):
 
     code = "TOPIC_NOT_FOUND"
     refresh_route = True
+
+    @classmethod
+    def nowhere(cls, topic: str) -> Self:
+        """Return the error for a topic of which none of the servers that run knows."""
+        return cls(
+            f"topic {topic} is on no broker: create it with `minimq topic create {topic}`, or, if it exists, "
+            "start the broker that carries it"
+        )
 
 
 class TopicExists(ServerError):

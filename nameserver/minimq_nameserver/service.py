@@ -208,8 +208,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         if not self._table.brokers():
             text = f"topic {topic} has no route: no broker is registered with this name server; start one with "
             await rpc.abort(context, TopicNotFound(text + "`minimq-broker --nameserver HOST:PORT`"))
-        text = f"topic {topic} has no route: create it with `minimq topic create {topic}`"
-        await rpc.abort(context, TopicNotFound(text + ", or, if it exists, start the broker that carries it"))
+        await rpc.abort(context, TopicNotFound.nowhere(topic))
 
     async def ListTopics(
         self,

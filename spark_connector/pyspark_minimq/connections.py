@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
 from minimq import ProducerOptions
-from minimq.connectors import RangeReader, RecordsSender, TransactionEnds
+from minimq.connectors import RangeReader, RecordsSender, TransactionCommitter
 
 T = TypeVar("T")
 
@@ -29,10 +29,10 @@ def records_sender(nameserver: str, options: ProducerOptions) -> RecordsSender:
     return _shared((RecordsSender, nameserver, options), lambda: RecordsSender(nameserver, options))
 
 
-def transaction_ends(nameserver: str, patience_s: float) -> TransactionEnds:
+def transaction_committer(nameserver: str, patience_s: float) -> TransactionCommitter:
     """Return what ends transactions of this process at a cluster, kept as a reader is; raises as for that."""
     return _shared(
-        (TransactionEnds, nameserver, patience_s), lambda: TransactionEnds(nameserver, patience_s=patience_s)
+        (TransactionCommitter, nameserver, patience_s), lambda: TransactionCommitter(nameserver, patience_s=patience_s)
     )
 
 

@@ -169,7 +169,7 @@ class Follower:
         read = done.end if done is not None else {}
         known = {queue.topic for queue in (*sight.bounds, *read)} | {carrier.topic for carrier in sight.silent}
         for topic in sorted(set(self._subscription.names()) - known):
-            raise errors.TopicNotFound(f"topic {topic} is on no broker: create it with `minimq topic create {topic}`")
+            raise errors.TopicNotFound.nowhere(topic)
         if self._subscription.queues and not sight.silent:
             self._subscription.check(sight.bounds.keys() | read.keys())
         self._is_checked = True

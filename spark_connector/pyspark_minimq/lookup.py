@@ -80,7 +80,7 @@ class Lookup:
         for (topic, broker), reason in sight.silent.items():
             raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")
         for topic in sorted(set(topics) - {queue.topic for queue in sight.bounds}):
-            raise errors.TopicNotFound(f"topic {topic} is on no broker: create it with `minimq topic create {topic}`")
+            raise errors.TopicNotFound.nowhere(topic)
         self._subscription.check(sight.bounds.keys())
         return self._subscription.chosen(sight.bounds)
 

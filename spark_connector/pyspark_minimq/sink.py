@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from minimq import MiniMQError, errors
 from minimq.connectors import Transaction
 from pyspark_minimq import transaction_names
-from pyspark_minimq.connections import transaction_ends
+from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.write_options import WriteOptions
 from pyspark_minimq.writing import Written, write
@@ -118,8 +118,8 @@ class MinimqWriter:
         [transaction] = transactions
         topics = frozenset[str]().union(*(message.topics for message in staged))
         try:
-            ends = transaction_ends(self._options.nameserver, self._options.commit_timeout_s)
-            decision = ends.commit(transaction, topics, parts, decided=decided)
+            committer = transaction_committer(self._options.nameserver, self._options.commit_timeout_s)
+            decision = committer.commit(transaction, topics, parts, decided=decided)
         except errors.TransactionEnded as error:
             raise MinimqSparkError(f"{error.message}: {self.advice.behind}") from None
         except errors.TransactionExpired as error:
@@ -136,9 +136,11 @@ class MinimqWriter:
         self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired
     ) -> None:
         """Raise `MinimqSparkError` for what a broker has lost, unless that is decided, and to be accepted."""
-        ends = transaction_ends(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
+        committer = transaction_committer(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
         try:
-            ends.commit(transaction, topics, (), decided=True)  # which decides nothing, so it shows what is decided
+            committer.commit(
+                transaction, topics, (), decided=True
+            )  # which decides nothing, so it shows what is decided
             return
         except errors.TransactionExpired as lost:
             text = lost.message.splitlines()[0]
@@ -180,9 +182,9 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
         if not topics:
             return
         try:
-            ends = transaction_ends(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
+            committer = transaction_committer(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
             # It consists of nothing, unless it was decided before.
-            decision = ends.commit(self._transaction, topics, ())
+            decision = committer.commit(self._transaction, topics, ())
         except MiniMQError as error:
             log.warning("what transaction %s has staged is left to expire: %s", self._transaction, error.message)
             return

@@ -15,7 +15,7 @@ from minimq.sending.decisions import Decision, StagedPart, Transaction, staged_p
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.records_sender import RecordsSender
-from minimq.sending.transactions import TransactionEnds
+from minimq.sending.transactions import TransactionCommitter
 from minimq.transport.broker_link import BrokerLink
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import (
@@ -130,7 +130,7 @@ def test_readers_see_it_once_it_is_committed_everywhere_and_in_its_order(
     shared: LocalCluster, topic: str, name: str
 ) -> None:
     transaction = Transaction(name, 0)
-    with RecordsSender(shared.nameserver) as sender, TransactionEnds(shared.nameserver) as ends:
+    with RecordsSender(shared.nameserver) as sender, TransactionCommitter(shared.nameserver) as ends:
         futures = [
             sender.send(topic, queue, records(body), transaction=transaction)
             for body in (b"1", b"2", b"3")
@@ -163,7 +163,7 @@ def test_records_without_a_transaction_are_seen_at_once(shared: LocalCluster, to
 
 def test_what_an_attempt_without_a_commit_has_staged_is_let_go_of(shared: LocalCluster, topic: str, name: str) -> None:
     transaction = Transaction(name, 3)
-    with RecordsSender(shared.nameserver) as sender, TransactionEnds(shared.nameserver) as ends:
+    with RecordsSender(shared.nameserver) as sender, TransactionCommitter(shared.nameserver) as ends:
         stage(sender, topic, transaction, b"first")
         ends.commit(transaction, [topic], stage(sender, topic, transaction, b"second"))
     assert bodies_in(shared, topic) == in_each(b"second")
@@ -178,7 +178,7 @@ def test_after_its_end_a_transaction_takes_nothing_more_and_says_how_it_ended(
     shared: LocalCluster, topic: str, name: str
 ) -> None:
     transaction = Transaction(name, 3)
-    with RecordsSender(shared.nameserver) as sender, TransactionEnds(shared.nameserver) as ends:
+    with RecordsSender(shared.nameserver) as sender, TransactionCommitter(shared.nameserver) as ends:
         parts = stage(sender, topic, transaction, b"1")
         decision = ends.commit(transaction, [topic], parts)
         for number in (2, 3):
@@ -195,7 +195,7 @@ def test_a_transaction_of_which_one_broker_has_nothing_is_decided_there_as_well(
 ) -> None:
     transaction = Transaction(name, 0)
     queue = MessageQueue(topic, "broker-b", 0)
-    with RecordsSender(shared.nameserver) as sender, TransactionEnds(shared.nameserver) as ends:
+    with RecordsSender(shared.nameserver) as sender, TransactionCommitter(shared.nameserver) as ends:
         stage(sender, topic, transaction, b"left over")
         future = sender.send(topic, queue, records(b"1"), transaction=transaction)
         ends.commit(transaction, [topic], parts_of([future]))
@@ -205,7 +205,7 @@ def test_a_transaction_of_which_one_broker_has_nothing_is_decided_there_as_well(
 
 
 def test_mistakes_are_told_at_once(shared: LocalCluster, topic: str, name: str) -> None:
-    with RecordsSender(shared.nameserver) as sender, TransactionEnds(shared.nameserver) as ends:
+    with RecordsSender(shared.nameserver) as sender, TransactionCommitter(shared.nameserver) as ends:
         with pytest.raises(InvalidArgument, match="of another topic"):
             sender.send(topic, MessageQueue("other", "broker-a", 0), records(b"x"))
         with pytest.raises(InvalidArgument, match="has written nothing"):
@@ -215,7 +215,7 @@ def test_mistakes_are_told_at_once(shared: LocalCluster, topic: str, name: str) 
     with pytest.raises(Closed):
         ends.commit(Transaction(name, 0), [topic], ())
     with pytest.raises(InvalidArgument, match="patience_s is 0"):
-        TransactionEnds(shared.nameserver, patience_s=0)
+        TransactionCommitter(shared.nameserver, patience_s=0)
 
 
 # ---- when something does ------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_second_attempt_ends_what_the_first_has_decided(pair: LocalCluster, na
             broker.kill()
             broker.start()
 
-    with RecordsSender(pair.nameserver) as sender, TransactionEnds(pair.nameserver) as ends:
+    with RecordsSender(pair.nameserver) as sender, TransactionCommitter(pair.nameserver) as ends:
         first = stage(sender, topic, transaction, b"first")
         if restart == "before":
             kill_all()
@@ -249,7 +249,7 @@ def test_a_second_attempt_ends_what_the_first_has_decided(pair: LocalCluster, na
 def test_a_broker_that_is_away_is_named_and_nothing_is_decided_without_it(pair: LocalCluster, name: str) -> None:
     topic, transaction = make_topic(pair), Transaction(name, 0)
     away = pair.brokers[1]
-    with RecordsSender(pair.nameserver) as sender, TransactionEnds(pair.nameserver, patience_s=1.0) as ends:
+    with RecordsSender(pair.nameserver) as sender, TransactionCommitter(pair.nameserver, patience_s=1.0) as ends:
         parts = stage(sender, topic, transaction, b"1")
         away.kill()
         with pytest.raises(Unavailable, match=r"not ended within 1 s .*broker broker-b: .*not known whether it is dec"):
@@ -277,7 +277,7 @@ def test_a_commit_waits_for_a_broker_that_hangs_after_the_decision(pair: LocalCl
         parts = stage(sender, topic, transaction, b"1")
         decide(pair.brokers[0], name, Decision(0, parts, ("broker-a", "broker-b")))
         hanging.pause()
-        with TransactionEnds(pair.nameserver, timeout_s=0.5, patience_s=1.0) as ends:
+        with TransactionCommitter(pair.nameserver, timeout_s=0.5, patience_s=1.0) as ends:
             with pytest.raises(Unavailable, match="it is decided, and not published there yet"):
                 ends.commit(transaction, [topic], parts)
             hanging.resume()
@@ -292,7 +292,7 @@ def test_a_broker_that_hangs_and_has_nothing_to_do_with_it_is_passed_over(pair: 
         admin.create_topic(topic, queues=1, brokers=[carrying.name])
     with (
         RecordsSender(pair.nameserver) as sender,
-        TransactionEnds(pair.nameserver, timeout_s=1.0, patience_s=5.0) as ends,
+        TransactionCommitter(pair.nameserver, timeout_s=1.0, patience_s=5.0) as ends,
     ):
         parts = stage(sender, topic, transaction, b"1")
         hanging.pause()
@@ -313,7 +313,10 @@ def test_patience_does_not_end_as_long_as_a_broker_publishes(pair: LocalCluster,
             broker.start()
             wait_until(lambda: broker.name in [known.broker_name for known in admin.cluster()], PATIENCE_S)
             admin.create_topic(topic, queues=1, brokers=[broker.name])
-            with RecordsSender(pair.nameserver) as sender, TransactionEnds(pair.nameserver, patience_s=1.0) as ends:
+            with (
+                RecordsSender(pair.nameserver) as sender,
+                TransactionCommitter(pair.nameserver, patience_s=1.0) as ends,
+            ):
                 parts = stage(sender, topic, transaction, b"1")
                 between.left = [1000] * 1000
                 with pytest.raises(Unavailable, match=r"not ended within 1 s .*broker broker-x: "):
@@ -329,7 +332,7 @@ def test_patience_does_not_end_as_long_as_a_broker_publishes(pair: LocalCluster,
 def test_to_hear_again_and_again_that_nobody_knows_the_decision_is_no_way_forward(
     shared: LocalCluster, topic: str, name: str
 ) -> None:
-    with ThreadPoolExecutor(1) as pool, TransactionEnds(shared.nameserver, patience_s=0.5) as ends:
+    with ThreadPoolExecutor(1) as pool, TransactionCommitter(shared.nameserver, patience_s=0.5) as ends:
         commit = pool.submit(ends.commit, Transaction(name, 0), [topic], (), decided=True)
         error = commit.exception(PATIENCE_S)
     assert isinstance(error, Unavailable)
@@ -339,7 +342,7 @@ def test_to_hear_again_and_again_that_nobody_knows_the_decision_is_no_way_forwar
 def test_a_broker_is_taken_out_of_service_by_one_more_transaction(pair: LocalCluster, name: str) -> None:
     """Also the one that has decided so far."""
     topic, leaving = make_topic(pair), pair.brokers[0]
-    with TransactionEnds(pair.nameserver, patience_s=5.0) as ends, Admin(pair.nameserver) as admin:
+    with TransactionCommitter(pair.nameserver, patience_s=5.0) as ends, Admin(pair.nameserver) as admin:
         for number in (0, 1, 2):
             transaction = Transaction(name, number)
             with RecordsSender(pair.nameserver) as sender:
@@ -357,7 +360,7 @@ def test_a_broker_is_taken_out_of_service_by_one_more_transaction(pair: LocalClu
 def test_the_next_master_commits_what_the_last_one_has_staged(tmp_path: Path, name: str) -> None:
     with replicas(tmp_path, role="sync-master") as cluster:
         options = ProducerOptions(send_timeout_s=PATIENCE_S)
-        with RecordsSender(cluster.nameserver, options) as sender, TransactionEnds(cluster.nameserver) as ends:
+        with RecordsSender(cluster.nameserver, options) as sender, TransactionCommitter(cluster.nameserver) as ends:
             transaction = Transaction(name, 0)
             parts = stage(sender, "t", transaction, b"0")
             last = wait_for_master(cluster)
@@ -376,7 +379,7 @@ def test_what_was_staged_for_too_long_is_not_committed_in_parts(tmp_path: Path, 
     transaction = Transaction(name, 0)
     with LocalCluster(brokers=2, data_dir=tmp_path, broker_options={"transaction_expiry_s": 0.2}) as cluster:
         topic = make_topic(cluster)
-        with RecordsSender(cluster.nameserver) as sender, TransactionEnds(cluster.nameserver) as ends:
+        with RecordsSender(cluster.nameserver) as sender, TransactionCommitter(cluster.nameserver) as ends:
             parts = stage(sender, topic, transaction, b"1")
             link = BrokerLink(cluster.brokers[0].address)
             request = broker_pb2.DescribeTransactionRequest(name=name)
@@ -426,7 +429,7 @@ def test_what_is_staged_twice_after_a_lost_answer_is_published_once(
                 parts = parts_of(futures)
                 statuses = [future.result().status for future in futures]
                 assert (SendStatus.ALREADY_STORED in statuses) == bound
-                with TransactionEnds(pair.nameserver) as ends:
+                with TransactionCommitter(pair.nameserver) as ends:
                     ends.commit(transaction, [topic], parts)
             found = [message for message in read_all(pair.nameserver, topic) if message.body != b"0"]
             assert sorted(message.body for message in found) == [b"%d" % number for number in range(1, 7)]

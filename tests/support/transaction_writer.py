@@ -8,7 +8,7 @@ from pathlib import Path
 from minimq.sending.decisions import Transaction, staged_parts
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.records_sender import RecordsSender
-from minimq.sending.transactions import TransactionEnds
+from minimq.sending.transactions import TransactionCommitter
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import TransactionEnded
 from minimq_common.model import Message
@@ -21,7 +21,7 @@ def write(nameserver: str, topic: str, attempt: str, progress: Path) -> None:
     """Go on after the last number that is known to be committed, for ever."""
     number = int(progress.read_text()) + 1
     options = ProducerOptions(send_timeout_s=30.0)
-    with RecordsSender(nameserver, options) as sender, TransactionEnds(nameserver) as ends:
+    with RecordsSender(nameserver, options) as sender, TransactionCommitter(nameserver) as ends:
         while True:
             transaction = Transaction("row", number)
             receipts, decided = [], False

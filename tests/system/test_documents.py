@@ -7,8 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
+
 import minimq
 from minimq import LocalCluster
+from minimq.cli import main as client
+from minimq_broker import __main__ as broker
+from minimq_nameserver import __main__ as nameserver
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,3 +99,33 @@ def test_the_public_face_is_small_and_documented() -> None:
     assert len(minimq.__all__) <= 30
     for name in minimq.__all__:
         assert getattr(minimq, name).__doc__, name
+
+
+COMMANDS = {"minimq": client.main, "minimq-broker": broker.main, "minimq-nameserver": nameserver.main}
+
+
+def test_the_commands_that_documents_name_are_there() -> None:
+    named = 0
+    for document in ("README.md", "ARCHITECTURE.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))):
+        text = (ROOT / document).read_text()
+        lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        for line in (*lines, *(code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", prose))):
+            for found in re.finditer(r"(?:^|\| )(minimq(?:-broker|-nameserver)?) ([a-z-][^#|>]*)", line):
+                check_command(COMMANDS[found[1]], found[2].split(), f"{document}: {found[0]}")
+                named += 1
+    assert named > 50
+
+
+def check_command(command: click.Command, words: list[str], where: str) -> None:
+    context = click.Context(command)
+    options = set[str]()
+    while True:
+        options.update(name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts))
+        if not isinstance(command, click.Group) or not words or not re.fullmatch("[a-z][a-z-]*", words[0]):
+            break
+        named = command.get_command(context, words.pop(0))
+        assert named is not None, where
+        command = named
+    used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
+    assert used <= options, where

@@ -90,7 +90,10 @@ class GroupAdmin:
         answers = self._ask([check_group(group)], masters)[group]
         if not answers.is_known:
             raise_failures(f"group {group} is not known", answers.failed, masters, "the others do not know it")
-            raise GroupNotFound(f"there is no group {group}: `minimq group list` shows those there are")
+            raise GroupNotFound(
+                f"there is no group {group}: `minimq group list` shows those there are; one that only brokers know "
+                "which are away comes back with them"
+            )
         return answers.description(group, datetime.now(UTC))
 
     def reset_offsets(
@@ -200,7 +203,7 @@ class GroupAdmin:
         # Slaves show the queues of a broker whose master is away.
         carriers = sorted({*described, *self._routed(topic)})
         if not carriers:
-            raise TopicNotFound(f"topic {topic} is on no broker: `minimq topic list` shows those there are")
+            raise TopicNotFound.nowhere(topic)
         wanted = carriers if chosen is None else list(chosen)
         absent = [broker for broker in wanted if broker not in carriers]
         if absent:

@@ -267,7 +267,7 @@ class TopicAdmin:
         check_topic(name)
         answers = self._masters.patiently(lambda: self._masters.describe(name, self._masters.find_readable()))
         if not answers:
-            raise TopicNotFound(f"topic {name} is on no broker: create it with `minimq topic create {name}`")
+            raise TopicNotFound.nowhere(name)
         return TopicDescription(
             topic=name,
             settings=tuple(
@@ -301,7 +301,7 @@ class TopicAdmin:
         masters = self._masters.find_all(cluster, brokers)
         present = self._masters.describe(topic, masters)
         if not present:
-            raise TopicNotFound(f"topic {topic} is on no broker: `minimq topic list` shows those there are")
+            raise TopicNotFound.nowhere(topic)
         absent = [broker for broker in brokers if broker not in present]
         if absent:
             create = " --broker ".join((f"minimq topic create {topic}", *absent))

@@ -114,7 +114,7 @@ class Commit:
 Call = Describe | Commit
 
 
-class Ending:
+class CommitProtocol:
     """One attempt to end a transaction: says which calls to make, and takes in what comes of them. Not thread-safe.
 
     Calls may be made again and answers may be lost, and the attempt may itself end at any moment: the next one goes on

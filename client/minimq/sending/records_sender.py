@@ -66,11 +66,11 @@ class RecordsSender:
             queue: of that topic; None for any, of a broker that is well.
             records: become a batch within this call, so they may be changed or let go after it.
             transaction: the batch is only staged: readers see it once the transaction is committed, see
-                `TransactionEnds`. A receipt of a staged batch has the offset -1.
+                `TransactionCommitter`. A receipt of a staged batch has the offset -1.
 
         Returns:
             The receipt. The future raises `TransactionEnded` when the transaction is decided already, by an earlier
-            attempt that came as far as that or by a later writer; `TransactionEnds.commit` has to be told. It raises
+            attempt that came as far as that or by a later writer; `TransactionCommitter.commit` has to be told. Or
             `SendFailed` after the last try, `Closed`, or another `MiniMQError` that no further try would change.
 
         Raises:

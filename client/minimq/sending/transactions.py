@@ -1,4 +1,4 @@
-"""Ending transactions over several brokers: makes the calls that an `Ending` asks for, patiently."""
+"""CommitProtocol transactions over several brokers: makes the calls that a `CommitProtocol` asks for, patiently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minimq.administration.fan_out import FanOut
 from minimq.administration.masters import Masters
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq.routes.nameserver_link import NameServerLinks
-from minimq.sending.decisions import Call, Commit, Decision, Describe, Ending, StagedPart, Transaction
+from minimq.sending.decisions import Call, Commit, CommitProtocol, Decision, Describe, StagedPart, Transaction
 from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -33,7 +33,7 @@ _AGAIN_S = 0.1
 _OTHERS_S = 1.0
 
 
-class TransactionEnds:
+class TransactionCommitter:
     """Commits transactions whose batches were staged with `RecordsSender.send`. Thread-safe; a context manager.
 
     Args:
@@ -106,17 +106,17 @@ class TransactionEnds:
         """
         if not topics and not parts:
             raise InvalidArgument(f"transaction {transaction} has written nothing: no topic and no part is given")
-        attempt = _Attempt(Ending(transaction, parts, decided=decided), topics, self._masters, self._others)
+        attempt = _Attempt(CommitProtocol(transaction, parts, decided=decided), topics, self._masters, self._others)
         give_up = time.monotonic() + self._patience_s
-        while not attempt.ending.finished:
+        while not attempt.protocol.finished:
             if attempt.go_on():
                 give_up = time.monotonic() + self._patience_s
             elif time.monotonic() >= give_up:
                 raise attempt.out_of_patience(self._patience_s)
             else:
                 self._closed.wait(_AGAIN_S)
-        assert attempt.ending.decision is not None
-        return attempt.ending.decision
+        assert attempt.protocol.decision is not None
+        return attempt.protocol.decision
 
     def close(self) -> None:
         """End all connections; later calls, and those under way, raise `Closed`. Idempotent."""
@@ -128,8 +128,8 @@ class TransactionEnds:
 class _Attempt:
     """One call of `commit`."""
 
-    def __init__(self, ending: Ending, topics: Collection[str], masters: Masters, others: FanOut) -> None:
-        self.ending = ending
+    def __init__(self, protocol: CommitProtocol, topics: Collection[str], masters: Masters, others: FanOut) -> None:
+        self.protocol = protocol
         self._topics = sorted(topics)
         self._masters = masters
         self._others = others
@@ -149,46 +149,46 @@ class _Attempt:
             self._reasons[""] = error
             return False
         self._reasons.pop("", None)
-        before, self._made = self._made, self.ending.calls()
+        before, self._made = self._made, self.protocol.calls()
         heard = self._describe([call.broker_name for call in self._made if isinstance(call, Describe)], addresses)
         told = self._commit([call for call in self._made if isinstance(call, Commit)], addresses)
         return told or (heard and self._made != before)  # to hear the same again is no way forward
 
     def out_of_patience(self, patience_s: float) -> MiniMQError:
         """Return what whoever commits is told when nothing went on for so long."""
-        ending, waited = self.ending, f"within {patience_s:g} s"
+        protocol, waited = self.protocol, f"within {patience_s:g} s"
         reasons = {
             name: f"broker {name}: {error.message}" if name else error.message for name, error in self._reasons.items()
         }
-        waited_for = [reason for name, reason in reasons.items() if not name or name in ending.needed]
-        if ending.decided and not waited_for:
+        waited_for = [reason for name, reason in reasons.items() if not name or name in protocol.needed]
+        if protocol.decided and not waited_for:
             waited_for = ["a broker has refused a batch since it is decided, and none knows how", *reasons.values()]
         why = "; ".join(waited_for)
-        if ending.decision is None:
+        if protocol.decision is None:
             left = "it is not known whether it is decided, which only these can tell"
         else:
             left = "it is decided, and not published there yet"
         return Unavailable(
-            f"transaction {ending.transaction} was not ended {waited} ({why}): {left}; see to it that they run"
+            f"transaction {protocol.transaction} was not ended {waited} ({why}): {left}; see to it that they run"
         )
 
     def _look(self) -> dict[str, str]:
-        """Return the addresses of all masters by broker name, and tell the ending which brokers there are."""
-        undecided = self.ending.decision is None
+        """Return the addresses of all masters by broker name, and tell the protocol which brokers there are."""
+        undecided = self.protocol.decision is None
         known = self._masters.brokers(settled=undecided)
         addresses = {broker.broker_name: broker.master for broker in known if broker.master is not None}
         if undecided:
             routes = [self._masters.nameservers.route(topic) for topic in self._topics]
-            self.ending.see({queues.broker_name for route in routes for queues in route.queues}, addresses)
+            self.protocol.see({queues.broker_name for route in routes for queues in route.queues}, addresses)
         return addresses
 
     # ---- calls ----------------------------------------------------------------------------------
 
     def _describe(self, names: Sequence[str], addresses: Mapping[str, str]) -> bool:
         """Ask brokers what they know; return whether one has told, or is passed over."""
-        needed = {*names} & self.ending.needed
+        needed = {*names} & self.protocol.needed
         asked = self._reached(names, addresses)
-        request = broker_pb2.DescribeTransactionRequest(name=self.ending.transaction.name)
+        request = broker_pb2.DescribeTransactionRequest(name=self.protocol.transaction.name)
         answers: dict[str, broker_pb2.DescribeTransactionResponse] = {}
         failures: dict[str, MiniMQError] = {}
         for calls, group in ((self._masters.calls, needed), (self._others, {*names} - needed)):
@@ -197,24 +197,24 @@ class _Attempt:
             answers |= answered
             failures |= failed
         for name, error in failures.items():
-            self.ending.failed(name)
+            self.protocol.failed(name)
             if name in needed:
                 self._wait_for(name, error)
             else:
                 self._reasons[name] = error
         for name, answer in answers.items():
             self._reasons.pop(name, None)
-            self.ending.described(name, _decision_from_wire(answer.decision) if answer.HasField("decision") else None)
+            self.protocol.described(name, _decision_from_wire(answer.decision) if answer.HasField("decision") else None)
         return bool(answers) or not failures.keys() <= needed
 
     def _commit(self, calls: Sequence[Commit], addresses: Mapping[str, str]) -> bool:
         """Tell brokers decisions; return whether that got us further."""
-        ending = self.ending
+        protocol = self.protocol
         decisions = {call.broker_name: call.decision for call in calls}
         asked = self._reached(decisions, addresses)
         requests = {
             name: broker_pb2.CommitTransactionRequest(
-                name=ending.transaction.name, decision=_decision_to_wire(decisions[name])
+                name=protocol.transaction.name, decision=_decision_to_wire(decisions[name])
             )
             for name in asked
         }
@@ -222,7 +222,7 @@ class _Attempt:
         further = bool(answers)
         for name, answer in answers.items():
             self._reasons.pop(name, None)
-            ending.committed(name, _decision_from_wire(answer.decision))
+            protocol.committed(name, _decision_from_wire(answer.decision))
         for name, error in failures.items():
             if isinstance(error, TransactionExpired):
                 self._expired(name, decisions[name], error)
@@ -245,17 +245,17 @@ class _Attempt:
     def _wait_for(self, name: str, error: MiniMQError) -> None:
         """Take in why a broker gave no answer; raise it when waiting does not change that."""
         if not error.retriable:
-            raise type(error)(f"transaction {self.ending.transaction}: broker {name}: {error.message}")
+            raise type(error)(f"transaction {self.protocol.transaction}: broker {name}: {error.message}")
         self._reasons[name] = error
 
     def _expired(self, name: str, decision: Decision, error: TransactionExpired) -> None:
-        transaction = self.ending.transaction
+        transaction = self.protocol.transaction
         if decision.number < transaction.number:  # whoever committed that was told
             log.warning(
                 "transactions: an earlier one stays without a part name=%s: %s", transaction.name, error.message
             )
-            self.ending.cannot_catch_up(name)
-        elif self.ending.decision is None:
+            self.protocol.cannot_catch_up(name)
+        elif self.protocol.decision is None:
             raise TransactionExpired(f"transaction {transaction} is not decided: {error.message}")
         else:
             raise TransactionExpired(
@@ -264,7 +264,7 @@ class _Attempt:
 
     def _is_publishing(self, name: str, address: str) -> bool:
         """Return whether a broker that takes long has less left to publish than before."""
-        request = broker_pb2.DescribeTransactionRequest(name=self.ending.transaction.name)
+        request = broker_pb2.DescribeTransactionRequest(name=self.protocol.transaction.name)
         answers, _ = self._masters.calls.call_all({name: address}, lambda stub: stub.DescribeTransaction, request)
         if name not in answers:
             return False

@@ -12,7 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minimq import MessageQueue, SendStatus
-from minimq.sending.decisions import Call, Commit, Decision, Describe, Ending, StagedPart, Transaction, staged_parts
+from minimq.sending.decisions import (
+    Call,
+    Commit,
+    CommitProtocol,
+    Decision,
+    Describe,
+    StagedPart,
+    Transaction,
+    staged_parts,
+)
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded
 
@@ -23,162 +32,164 @@ def part(broker_name: str, *sequences: int, producer_id: int = 7) -> StagedPart:
     return StagedPart(broker_name, producer_id, sequences)
 
 
-def told(ending: Ending, **latest: Decision | None) -> Ending:
+def told(protocol: CommitProtocol, **latest: Decision | None) -> CommitProtocol:
     for broker_name, decision in latest.items():
-        ending.described(broker_name, decision)
-    return ending
+        protocol.described(broker_name, decision)
+    return protocol
 
 
-def ending_of(number: int, *parts: StagedPart, carrying: Iterable[str] = ("a", "b"), decided: bool = False) -> Ending:
-    ending = Ending(Transaction(NAME, number), parts, decided=decided)
-    ending.see(set(carrying))
-    return ending
+def protocol_of(
+    number: int, *parts: StagedPart, carrying: Iterable[str] = ("a", "b"), decided: bool = False
+) -> CommitProtocol:
+    protocol = CommitProtocol(Transaction(NAME, number), parts, decided=decided)
+    protocol.see(set(carrying))
+    return protocol
 
 
 # ---- single decisions ---------------------------------------------------------------------------
 
 
 def test_all_are_asked_before_the_lowest_named_one_decides_and_the_others_follow() -> None:
-    ending = ending_of(0, part("b", 1, 2))
-    assert ending.calls() == [Describe("a"), Describe("b")]
-    assert told(ending, b=None).calls() == [Describe("a")]
+    protocol = protocol_of(0, part("b", 1, 2))
+    assert protocol.calls() == [Describe("a"), Describe("b")]
+    assert told(protocol, b=None).calls() == [Describe("a")]
     decision = Decision(0, (part("b", 1, 2),), ("a", "b"))
-    assert told(ending, a=None).calls() == [Commit("a", decision)]
-    ending.failed("a")
-    assert ending.calls() == [Commit("a", decision)]
-    ending.committed("a", decision)
-    assert not ending.finished
-    assert ending.calls() == [Commit("b", decision)]
-    ending.committed("b", decision)
-    assert ending.finished
-    assert ending.calls() == []
-    assert ending.decision == decision
+    assert told(protocol, a=None).calls() == [Commit("a", decision)]
+    protocol.failed("a")
+    assert protocol.calls() == [Commit("a", decision)]
+    protocol.committed("a", decision)
+    assert not protocol.finished
+    assert protocol.calls() == [Commit("b", decision)]
+    protocol.committed("b", decision)
+    assert protocol.finished
+    assert protocol.calls() == []
+    assert protocol.decision == decision
 
 
 def test_a_decision_for_the_number_stands_wherever_it_is_found() -> None:
     """It was made with the brokers that were there: what a new one has staged since is let go of by the same call."""
     earlier = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
-    ending = ending_of(4, part("0", 9), part("b", 8), carrying=["0", "a", "b"])
-    told(ending, b=earlier)
-    assert ending.calls() == [Commit(name, earlier) for name in ("0", "a", "b")]
-    assert ending.decision == earlier
+    protocol = protocol_of(4, part("0", 9), part("b", 8), carrying=["0", "a", "b"])
+    told(protocol, b=earlier)
+    assert protocol.calls() == [Commit(name, earlier) for name in ("0", "a", "b")]
+    assert protocol.decision == earlier
 
 
 def test_what_the_coordinator_keeps_counts_and_not_what_it_was_told() -> None:
-    ending = told(ending_of(0, part("b", 1)), a=None, b=None)
+    protocol = told(protocol_of(0, part("b", 1)), a=None, b=None)
     kept = Decision(0, (part("a", 5),), ("a", "b"))
-    ending.committed("a", kept)
-    assert ending.calls() == [Commit("b", kept)]
+    protocol.committed("a", kept)
+    assert protocol.calls() == [Commit("b", kept)]
 
 
 def test_brokers_of_the_decision_before_are_asked_and_the_lowest_of_them_decides() -> None:
     """Another attempt may know fewer or more brokers that carry the topic; all know the decision before."""
     before = Decision(4, (part("c", 1),), ("b", "c"))
-    ending = told(ending_of(5, part("a", 3)), a=None, b=before)
-    assert ending.calls() == [Describe("c")]
-    assert told(ending, c=before).calls() == [Commit("b", Decision(5, (part("a", 3),), ("a", "b")))]
+    protocol = told(protocol_of(5, part("a", 3)), a=None, b=before)
+    assert protocol.calls() == [Describe("c")]
+    assert told(protocol, c=before).calls() == [Commit("b", Decision(5, (part("a", 3),), ("a", "b")))]
 
 
 def test_a_broker_that_carries_nothing_any_more_is_not_named_again() -> None:
     before = Decision(4, (), ("a", "b", "c"))
-    ending = told(ending_of(5, part("a", 3)), a=before, b=before, c=before)
-    [call] = ending.calls()
+    protocol = told(protocol_of(5, part("a", 3)), a=before, b=before, c=before)
+    [call] = protocol.calls()
     assert isinstance(call, Commit)
     assert call.decision.broker_names == ("a", "b")
 
 
 def test_other_brokers_are_asked_once_and_not_waited_for() -> None:
-    ending = told(ending_of(0, part("a", 1), carrying=["a"]), a=None)
-    ending.see(["a"], ["a", "x"])
-    assert ending.calls() == [Describe("x")]
-    ending.failed("x")
-    ending.see(["a"], ["a", "x"])  # as before every round
-    assert ending.calls() == [Commit("a", Decision(0, (part("a", 1),), ("a",)))]
+    protocol = told(protocol_of(0, part("a", 1), carrying=["a"]), a=None)
+    protocol.see(["a"], ["a", "x"])
+    assert protocol.calls() == [Describe("x")]
+    protocol.failed("x")
+    protocol.see(["a"], ["a", "x"])  # as before every round
+    assert protocol.calls() == [Commit("a", Decision(0, (part("a", 1),), ("a",)))]
 
 
 def test_a_broker_that_was_passed_over_is_waited_for_once_it_turns_out_to_be_needed() -> None:
-    ending = ending_of(5, part("a", 1), carrying=["a"])
-    ending.see(["a"], ["a", "x"])
-    ending.failed("x")
-    told(ending, a=Decision(4, (), ("a", "x")))
-    assert ending.calls() == [Describe("x")]
+    protocol = protocol_of(5, part("a", 1), carrying=["a"])
+    protocol.see(["a"], ["a", "x"])
+    protocol.failed("x")
+    told(protocol, a=Decision(4, (), ("a", "x")))
+    assert protocol.calls() == [Describe("x")]
 
 
 def test_a_broker_that_was_passed_over_may_be_the_one_that_knows_the_decision() -> None:
     """It has refused a batch, carries the topic no more, and answers again at last."""
     earlier = Decision(5, (), ("a", "x"))
-    ending = ending_of(5, carrying=["a"], decided=True)
-    ending.see(["a"], ["a", "x"])
-    ending.failed("x")
-    assert told(ending, a=None).calls() == [Describe("a"), Describe("x")]
-    assert told(ending, x=earlier).calls() == [Commit("a", earlier), Commit("x", earlier)]
+    protocol = protocol_of(5, carrying=["a"], decided=True)
+    protocol.see(["a"], ["a", "x"])
+    protocol.failed("x")
+    assert told(protocol, a=None).calls() == [Describe("a"), Describe("x")]
+    assert told(protocol, x=earlier).calls() == [Commit("a", earlier), Commit("x", earlier)]
 
 
 def test_a_decision_at_another_broker_is_found() -> None:
     """The topic was on other brokers when an earlier attempt got as far as that."""
     earlier = Decision(3, (part("x", 1),), ("x", "y"))
-    ending = ending_of(3, part("a", 1), carrying=["a"])
-    ending.see(["a"], ["a", "x"])
-    told(ending, a=None, x=earlier)
-    assert ending.calls() == [Commit(name, earlier) for name in ("a", "x", "y")]
+    protocol = protocol_of(3, part("a", 1), carrying=["a"])
+    protocol.see(["a"], ["a", "x"])
+    told(protocol, a=None, x=earlier)
+    assert protocol.calls() == [Commit(name, earlier) for name in ("a", "x", "y")]
 
 
 def test_who_missed_the_transaction_before_gets_its_part_of_that_first() -> None:
     """It would let go of it otherwise."""
     before = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
-    ending = told(ending_of(5, part("a", 3)), a=before, b=None)
-    assert ending.calls() == [Commit("b", before)]
-    ending.committed("b", before)
-    assert [call.broker_name for call in ending.calls()] == ["a"]
-    lost = told(ending_of(5, part("a", 3)), a=before, b=None)
+    protocol = told(protocol_of(5, part("a", 3)), a=before, b=None)
+    assert protocol.calls() == [Commit("b", before)]
+    protocol.committed("b", before)
+    assert [call.broker_name for call in protocol.calls()] == ["a"]
+    lost = told(protocol_of(5, part("a", 3)), a=before, b=None)
     lost.cannot_catch_up("b")
-    assert lost.calls() == ending.calls()
+    assert lost.calls() == protocol.calls()
 
 
 def test_who_knows_only_of_an_older_transaction_gets_its_part_of_the_one_before_first() -> None:
     older, before = Decision(3, (), ("a", "b")), Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
-    ending = told(ending_of(5, part("a", 3)), a=before, b=older)
-    assert ending.calls() == [Commit("b", before)]
+    protocol = told(protocol_of(5, part("a", 3)), a=before, b=older)
+    assert protocol.calls() == [Commit("b", before)]
 
 
 def test_who_has_caught_up_is_still_told_of_this_one() -> None:
     """Otherwise what it has staged would never be published."""
     before = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
-    ending = told(ending_of(5, part("a", 3), part("b", 4)), a=before, b=None)
-    ending.committed("b", before)
+    protocol = told(protocol_of(5, part("a", 3), part("b", 4)), a=before, b=None)
+    protocol.committed("b", before)
     decision = Decision(5, (part("a", 3), part("b", 4)), ("a", "b"))
-    ending.committed("a", decision)
-    assert not ending.finished
-    assert ending.calls() == [Commit("b", decision)]
+    protocol.committed("a", decision)
+    assert not protocol.finished
+    assert protocol.calls() == [Commit("b", decision)]
 
 
 def test_a_later_number_means_that_another_writer_is_ahead() -> None:
     later = Decision(6, (), ("a", "b"))
     with pytest.raises(TransactionEnded, match="broker b has decided number 6"):
-        told(ending_of(5, part("a", 3)), b=later)
-    ending = told(ending_of(5, part("a", 3)), a=None, b=None)
+        told(protocol_of(5, part("a", 3)), b=later)
+    protocol = told(protocol_of(5, part("a", 3)), a=None, b=None)
     with pytest.raises(TransactionEnded, match="another writer"):
-        ending.committed("a", later)
+        protocol.committed("a", later)
 
 
 def test_two_decisions_for_one_number_are_told() -> None:
-    ending = told(ending_of(0, part("a", 3)), a=Decision(0, (part("a", 1),), ("a",)))
+    protocol = told(protocol_of(0, part("a", 3)), a=Decision(0, (part("a", 1),), ("a",)))
     with pytest.raises(InternalError, match="broker b keeps another decision"):
-        ending.committed("b", Decision(0, (part("b", 1),), ("b",)))
+        protocol.committed("b", Decision(0, (part("b", 1),), ("b",)))
 
 
 def test_nothing_new_is_decided_with_a_part_missing() -> None:
     """A broker refused to stage, since the transaction is decided; it will say so again when it is reached."""
-    ending = told(ending_of(5, part("a", 3), decided=True), a=None, b=None)
-    assert ending.calls() == [Describe("a"), Describe("b")]
+    protocol = told(protocol_of(5, part("a", 3), decided=True), a=None, b=None)
+    assert protocol.calls() == [Describe("a"), Describe("b")]
     earlier = Decision(5, (), ("a", "b"))
-    assert told(ending, b=earlier).calls() == [Commit("a", earlier), Commit("b", earlier)]
+    assert told(protocol, b=earlier).calls() == [Commit("a", earlier), Commit("b", earlier)]
 
 
 def test_a_decision_is_the_same_when_it_comes_back_sorted_by_broker() -> None:
     """Tasks list their parts one after the other."""
-    ending = told(ending_of(0, part("b", 1), part("a", 2), part("b", 0, producer_id=3)), a=None, b=None)
-    [call] = ending.calls()
+    protocol = told(protocol_of(0, part("b", 1), part("a", 2), part("b", 0, producer_id=3)), a=None, b=None)
+    [call] = protocol.calls()
     assert isinstance(call, Commit)
     assert call.decision.parts == (part("a", 2), part("b", 1), part("b", 0, producer_id=3))
 
@@ -251,7 +262,7 @@ class World:
     def __init__(self, *names: str, hung: str | None = None) -> None:
         self.brokers = {name: Broker() for name in names}
         self.hung = hung
-        self.attempts: list[Ending | None] = []
+        self.attempts: list[CommitProtocol | None] = []
         #: Parts by number and attempt.
         self.parts: dict[tuple[int, int], int] = {}
         self.in_flight: list[Call] = []
@@ -260,7 +271,7 @@ class World:
     def there(self) -> list[str]:
         return [name for name, broker in self.brokers.items() if broker.up]
 
-    def begin(self, number: int) -> Ending:
+    def begin(self, number: int) -> CommitProtocol:
         attempt = len(self.attempts)
         decided = False
         parts = []
@@ -270,13 +281,13 @@ class World:
             if sequences:
                 parts.append(StagedPart(name, attempt, tuple(sequences)))
         self.parts[number, attempt] = sum(len(part.sequences) for part in parts)
-        ending = Ending(Transaction(NAME, number), parts, decided=decided)
-        self.look(ending)
-        self.attempts.append(ending)
-        return ending
+        protocol = CommitProtocol(Transaction(NAME, number), parts, decided=decided)
+        self.look(protocol)
+        self.attempts.append(protocol)
+        return protocol
 
-    def look(self, ending: Ending) -> None:
-        ending.see(self.there, [*self.there, self.hung] if self.hung else self.there)
+    def look(self, protocol: CommitProtocol) -> None:
+        protocol.see(self.there, [*self.there, self.hung] if self.hung else self.there)
 
     def call(self, call: Call) -> Decision | None:
         broker = self.brokers[call.broker_name]
@@ -284,30 +295,30 @@ class World:
 
     def step(self, index: int, which: int, outcome: str) -> None:
         """Let an attempt make one of the calls that it wants to make."""
-        ending = self.attempts[-1 - index % len(self.attempts)]
-        if ending is None:
+        protocol = self.attempts[-1 - index % len(self.attempts)]
+        if protocol is None:
             return
-        calls = ending.calls()
+        calls = protocol.calls()
         if not calls:
             return
         call = calls[which % len(calls)]
         if call.broker_name == self.hung or not self.brokers[call.broker_name].up or outcome == "not sent":
-            ending.failed(call.broker_name)
-            self.look(ending)
+            protocol.failed(call.broker_name)
+            self.look(protocol)
         elif outcome == "late":
             self.in_flight.append(call)
-            ending.failed(call.broker_name)
+            protocol.failed(call.broker_name)
         else:
             latest = self.call(call)
             if outcome == "answer lost":
-                ending.failed(call.broker_name)
+                protocol.failed(call.broker_name)
                 return
             try:
                 if isinstance(call, Describe):
-                    ending.described(call.broker_name, latest)
+                    protocol.described(call.broker_name, latest)
                 else:
                     assert latest is not None
-                    ending.committed(call.broker_name, latest)
+                    protocol.committed(call.broker_name, latest)
             except TransactionEnded:
                 self.crash(index)
 
@@ -330,13 +341,13 @@ class World:
             else:
                 self.in_flight.append(call)
 
-    def finish(self, ending: Ending) -> None:
+    def finish(self, protocol: CommitProtocol) -> None:
         for _ in range(200):
-            if ending.finished or ending not in self.attempts:
+            if protocol.finished or protocol not in self.attempts:
                 return
-            self.look(ending)
-            self.step(len(self.attempts) - 1 - self.attempts.index(ending), 0, "answered")
-        raise AssertionError(f"no end: {ending.calls()}")
+            self.look(protocol)
+            self.step(len(self.attempts) - 1 - self.attempts.index(protocol), 0, "answered")
+        raise AssertionError(f"no end: {protocol.calls()}")
 
     def check(self, numbers: int) -> None:
         """Of each number exactly one attempt is published, as a whole and once."""
@@ -404,8 +415,8 @@ def play_rounds(rounds: list[list[Step]], hung: str | None = None) -> None:
         world.check(number + 1)
     for index in range(len(world.in_flight)):
         world.arrive(index)
-    for ending in [ending for ending in world.attempts if ending is not None]:
-        world.finish(ending)
+    for protocol in [protocol for protocol in world.attempts if protocol is not None]:
+        world.finish(protocol)
     world.check(len(rounds) + 1)
 
 
