@@ -93,8 +93,8 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
     What has been written is committed, at the latest when the command ends, also on Ctrl-C, which is its normal end
-    with exit status 0: the next run goes on after it. When a broker is not reached then, it ends with status 1, and what was
-    written since the last commit comes again. Several runs in one group share the queues among them.
+    with exit status 0: the next run goes on after it. When a broker is not reached then, it ends with status 1, and
+    what was written since the last commit comes again. Several runs in one group share the queues among them.
 
     \b
     Examples:
