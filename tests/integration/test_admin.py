@@ -215,7 +215,7 @@ def test_an_update_of_nothing_or_of_no_topic_is_refused(admin: Admin, topic: str
         admin.update_topic(topic)
     with pytest.raises(InvalidArgument, match="0 write queues"):
         admin.update_topic(topic, write_queues=0)
-    with pytest.raises(TopicNotFound, match="minimq topic list"):
+    with pytest.raises(TopicNotFound, match="is on no broker: create it"):
         admin.update_topic("no-such-topic", write_queues=2)
 
 
