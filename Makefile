@@ -17,7 +17,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .PHONY: bench bench-exactly-once bench-faults bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.done java etcd ## Install everything: the virtual environment .venv, and Java and etcd if there are none
 
