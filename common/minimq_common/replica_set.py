@@ -303,6 +303,16 @@ def what_was_mended(replica_set: ReplicaSet, report: Report) -> str:
     )
 
 
+def what_was_promoted(replica_set: ReplicaSet, replica_id: int) -> tuple[bool, str]:
+    """Return whether a promotion, which `promote` has recorded, may lose what was acknowledged, and a line about it."""
+    is_unclean = replica_id not in replica_set.in_sync
+    what = "unclean promotion, acknowledged messages that the replica does not have are lost"
+    return is_unclean, (
+        f"{what if is_unclean else 'promotion'} broker={replica_set.broker_name} cluster={replica_set.cluster} "
+        f"to={replica_id} term={replica_set.term} in_sync={sorted(replica_set.in_sync)}"
+    )
+
+
 def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
     """Return the record with another in-sync set; the same one when this was done since the master knew the record.
 

@@ -75,7 +75,8 @@ class EtcdController:
             if promoted is known:  # it is the master already, or about to be
                 break
             if await view.replace(promoted):
-                _say_promotion(promoted, replica_id)
+                is_unclean, what = rules.what_was_promoted(promoted, replica_id)
+                log.log(logging.ERROR if is_unclean else logging.INFO, "controller: %s", what)
                 break
         while (record := view.existing()).successor is not None:
             await view.wait()
@@ -90,20 +91,3 @@ class EtcdController:
         if key not in self._views:
             self._views[key] = EtcdView(self._link, key, self._term_lease_s)
         return self._views[key]
-
-
-def _say_promotion(record: ReplicaSet, replica_id: int) -> None:
-    """Say who was promoted: as an error when what was acknowledged may be lost by that."""
-    is_unclean = replica_id not in record.in_sync
-    log.log(
-        logging.ERROR if is_unclean else logging.INFO,
-        "controller: %s broker=%s cluster=%s to=%d term=%d in_sync=%s",
-        "unclean promotion, acknowledged messages that the replica does not have are lost"
-        if is_unclean
-        else "promotion",
-        record.broker_name,
-        record.cluster,
-        replica_id,
-        record.term,
-        sorted(record.in_sync),
-    )

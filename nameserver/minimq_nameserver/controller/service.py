@@ -15,7 +15,14 @@ from minimq_common import rpc
 from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
 from minimq_common.errors import BrokerConflict, MiniMQError, StoreError, Unavailable
 from minimq_common.model import Permission
-from minimq_common.replica_set import ReplicaSet, check_not_ending, check_promoted, is_news, what_was_mended
+from minimq_common.replica_set import (
+    ReplicaSet,
+    check_not_ending,
+    check_promoted,
+    is_news,
+    what_was_mended,
+    what_was_promoted,
+)
 from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.controller.decisions import DecisionFile
@@ -164,7 +171,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         record = self._table.promote(key, replica_id, unclean=unclean, now=time.monotonic())
         self._decide(record)
         if record is not known:  # else it is the master already, or about to be
-            _say_promotion(record, replica_id)
+            is_unclean, what = what_was_promoted(record, replica_id)
+            log.log(logging.ERROR if is_unclean else logging.INFO, "%s", what)
         self._hold_elections()  # the lease of a master that is gone is over already
         while (record := self._table.record(key) or record).successor is not None:
             await self._change(key)
@@ -236,21 +244,4 @@ def _as_broker(report: ReplicaReport, address: str) -> BrokerState:
     """Return who reports, or who else has its place, as one of those that register."""
     return BrokerState(
         report.cluster, report.broker_name, report.replica_id, address, 0, Permission.READ_WRITE, topics={}
-    )
-
-
-def _say_promotion(record: ReplicaSet, replica_id: int) -> None:
-    """Say who was promoted: as an error when what was acknowledged may be lost by that."""
-    is_unclean = replica_id not in record.in_sync
-    log.log(
-        logging.ERROR if is_unclean else logging.INFO,
-        "%s broker=%s cluster=%s to=%d term=%d in_sync=%s",
-        "unclean promotion, acknowledged messages that the replica does not have are lost"
-        if is_unclean
-        else "promotion",
-        record.broker_name,
-        record.cluster,
-        replica_id,
-        record.term,
-        sorted(record.in_sync),
     )
