@@ -15,7 +15,7 @@ from pyspark_minimq import transaction_names
 from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.write_options import WriteOptions
-from pyspark_minimq.writing import Written, write
+from pyspark_minimq.writing import Written, in_one_line, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,9 +126,9 @@ class MinimqWriter:
             self._look_at_loss(transaction, topics, error)
             return
         except errors.Unavailable as error:
-            raise MinimqSparkError(f"{error.message.splitlines()[0]}; {self.advice.away}") from None
+            raise MinimqSparkError(f"{in_one_line(error)}; {self.advice.away}") from None
         except MiniMQError as error:
-            raise MinimqSparkError(error.message.splitlines()[0]) from None
+            raise MinimqSparkError(in_one_line(error)) from None
         if decided or set(decision.parts) != set(parts):
             log.warning("transaction %s was decided before, and is published: nothing is added to it", transaction)
 
@@ -138,14 +138,13 @@ class MinimqWriter:
         """Raise `MinimqSparkError` for what a broker has lost, unless that is decided, and to be accepted."""
         committer = transaction_committer(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
         try:
-            committer.commit(
-                transaction, topics, (), decided=True
-            )  # which decides nothing, so it shows what is decided
+            # It decides nothing, so it shows what is decided.
+            committer.commit(transaction, topics, (), decided=True)
             return
         except errors.TransactionExpired as lost:
-            text = lost.message.splitlines()[0]
+            text = in_one_line(lost)
         except MiniMQError:
-            raise MinimqSparkError(f"{error.message.splitlines()[0]}; {self.advice.expired}") from None
+            raise MinimqSparkError(f"{in_one_line(error)}; {self.advice.expired}") from None
         if self._options.fail_on_data_loss:
             raise MinimqSparkError(f"{text}; {_LOST}")
         log.warning("%s; failOnDataLoss is false, so it is given up", text)

@@ -68,7 +68,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
                 pass
             return Written(transaction, frozenset(topics), (), decided=True)
     except MiniMQError as error:
-        raise MinimqSparkError(_in_one_line(error)) from None
+        raise MinimqSparkError(in_one_line(error)) from None
     return Written(transaction, frozenset(topics), staged_parts(receipts) if transaction is not None else ())
 
 
@@ -168,7 +168,7 @@ class _Gathered:
         return pa.concat_batches(self._parts)
 
 
-def _in_one_line(error: MiniMQError) -> str:
+def in_one_line(error: MiniMQError) -> str:
     """Return the cause of an error, and of the last try where there were several: Spark shows nothing but text."""
     text = error.message.splitlines()[0]
     if isinstance(error, errors.SendFailed) and error.tries:
