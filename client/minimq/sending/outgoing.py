@@ -127,7 +127,8 @@ class OutgoingBatch:
 
 def messages_were(count: int, which: str = "") -> str:
     """Return "1 message was" or "2 messages were", with what is said of them in between."""
-    return f"{count} {' '.join(filter(None, ('message', which, 'was') if count == 1 else ('messages', which, 'were')))}"
+    noun, verb = ("message", "was") if count == 1 else ("messages", "were")
+    return " ".join(filter(None, (str(count), noun, which, verb)))
 
 
 class Outcome(Protocol):
