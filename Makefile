@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Many tests wait, so that two cores feed three workers; what ARGS names runs in one process, which starts sooner.
+WORKERS ?= $(if $(ARGS),0,3)
 VENV := .venv
 PROTO_VENV := .venv-proto
 COMPOSE_FILE := docker/docker-compose.yml
@@ -13,7 +15,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd demo test test-fault docs lint format proto proto-check lock clean
+.PHONY: help setup java etcd demo test test-long docs lint format proto proto-check lock clean
 .PHONY: bench bench-exactly-once bench-faults bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
 
 help: ## List the targets
@@ -24,11 +26,11 @@ setup: $(VENV)/.done java etcd ## Install everything: the virtual environment .v
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
 
-test: setup ## Run the tests; one of them: make test ARGS="tests/unit -k batch"
-	$(VENV)/bin/pytest $(ARGS)
+test: setup ## Run the tests, about 16 minutes; one of them: make test ARGS="tests/unit -k batch"
+	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
-test-fault: setup ## Kill brokers and members many times; takes several minutes
-	MINIMQ_TEST_ROUNDS=20 $(VENV)/bin/pytest -m fault $(ARGS)
+test-long: setup ## Run the long tests, and those with random rounds for many rounds; takes hours
+	MINIMQ_TEST_ROUNDS=20 MINIMQ_TEST_SCHEDULES=100000 $(VENV)/bin/pytest -m "long or rounds" $(ARGS)
 
 bench: setup ## Measure throughput and latency on this machine
 	$(VENV)/bin/python bench/run.py $(ARGS)

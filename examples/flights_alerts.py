@@ -1,5 +1,6 @@
 """From topic to topic: a stream picks out the flights that left late, names their carriers, and sends each on once.
 
+    pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_alerts.py
 
 Flights come in by one topic, alerts go out by another. The query is stopped in the middle and goes on from its

@@ -2,6 +2,8 @@
 
 Starts a cluster of its own, compares everything that comes out with the data it put in, and ends with status 1 when
 anything differs. Nothing is left running, or on the disk.
+
+    make demo   # or, with Java: pip install '.[spark,demo]' && python examples/flights_demo.py
 """
 
 from __future__ import annotations

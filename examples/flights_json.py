@@ -1,5 +1,6 @@
 """JSON bodies as columns: what is a flight becomes a table, what is none is set apart and counted.
 
+    pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_json.py
 
 A month of flights goes through a topic, and so do a few messages that somebody should not have sent. They neither

@@ -1,5 +1,6 @@
 """A plot of what Spark computed: how late flights leave, by the hour at which they should.
 
+    pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_plot.py --output delays_by_hour.png
 
 A year of flights goes through a topic; Spark makes 19 rows of it, and these are drawn.

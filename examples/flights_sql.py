@@ -1,5 +1,6 @@
 """A topic in Spark SQL: a temporary view of its messages, a view of what is in them, and a query over both.
 
+    pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_sql.py
 
 Which three carriers flew most from each airport of New York in a month, and how late did they leave?

@@ -1,5 +1,6 @@
 """Departures by airport and day, counted as they come: a streaming aggregation with late data and a restart.
 
+    pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_windows.py
 
 The flights of two weeks go through a queue for each airport. Some are sent a day late, which is in time for a watermark

@@ -1,5 +1,6 @@
 """A Spark job that reads a topic and counts what is there, queue by queue.
 
+    pip install '.[spark]'   # and Java
     python examples/spark_job.py orders --nameserver 127.0.0.1:9876
 
 The master is the one of `spark-submit` where that runs it, otherwise this machine.

@@ -23,7 +23,10 @@ INTRODUCTION = """# Every option
 
 This page is written by `make docs` from the code.
 
-Durations are in seconds, sizes in bytes. An option of a command can be given as a flag, as an environment variable, or
+Durations are in seconds, sizes in bytes; servers also take them with a unit, as a flag, as a variable and in a file:
+`3d`, `1h30m`, `500ms`; `10GB` (powers of 1000), `64MiB` (of 1024).
+
+An option of a command can be given as a flag, as an environment variable, or
 in a [file](#configuration-files); a flag wins over a variable, and that over the file. Options of producers and
 consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or together,
 `Producer(nameserver, ProducerOptions(send_timeout_s=5.0))`.
@@ -32,7 +35,8 @@ consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or toge
 
 FILES = """\
 `--config FILE`, or the variable `MINIMQ_BROKER_CONFIG` or `MINIMQ_NAMESERVER_CONFIG`, names a file in TOML. Its
-keys are the flags without the dashes in front, its values have the type of the option: a flag with two sides
+keys are the flags without the dashes in front, its values have the type of the option: durations and sizes may also be
+text such as `"3d"` and `"10GB"`, a flag with two sides
 (`--reflection`, `--no-reflection`) is `true` or `false`, one that takes several values is a list. Whatever else stands
 there is an error, which names the key that is nearest, and the server does not start. Paths are relative to where the
 server is started.

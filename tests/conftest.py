@@ -1,23 +1,79 @@
-"""What tests of several folders share: a cluster of real servers, and topics on it."""
+"""Hooks and fixtures that tests of several folders share: a cluster of real servers, and topics on it."""
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
+import logging
+import os
 import re
+import signal
+import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+import pytest_timeout
 
 from minimq.administration.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq_broker.store.check import check_directory
+from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE
+
+if TYPE_CHECKING:
+    from support.scheduling import GroupScheduling
 
 _numbers = itertools.count(1)
+_stderr_key = pytest.StashKey[int]()
 
 # How long an example takes says nothing where other tests run beside it.
-hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.register_profile("patient", deadline=None, derandomize=not IS_SEED_GIVEN, print_blob=True)
 hypothesis.settings.load_profile("patient")
+
+
+# The sessions of tests end before the second compiler of a JVM, and many threads that collect garbage, would pay off.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if IS_SEED_GIVEN and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = SEED  # before hypothesis reads it
+    # A shell lets what it starts in the background ignore it, and so would all servers and commands of the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.stash[_stderr_key] = os.dup(sys.__stderr__.fileno()) if sys.__stderr__ else 2
+
+
+def pytest_report_header() -> str:
+    return f"{SEED_VARIABLE}={SEED}"
+
+
+# ---- Parallel runs --------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling | None:
+    from support.scheduling import GroupScheduling  # noqa: PLC0415 - a run in one process does without xdist
+
+    return GroupScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+# ---- Tests that hang ------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> None:
+    """Print the stacks of all threads just before the test's own timeout, also if it hangs outside of Python."""
+    faulthandler.dump_traceback_later(0.95 * settings.timeout, file=item.config.stash[_stderr_key])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_cancel_timer() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
+# ---- Fixtures -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +88,15 @@ def check_stores(cluster: LocalCluster) -> None:
     """Verify the stores of a cluster that has ended."""
     for broker in cluster.brokers:
         assert check_directory(broker.data_dir).findings == [], broker
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Undo what commands that run in this process set: it would hide from later tests what is logged."""
+    yield
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("minimq") and isinstance(logger, logging.Logger):
+            logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.log_format import LogFormat
 from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_common.options import check_limits, option
+from minimq_common.replica_bounds import MAX_LEASE_S, MAX_REPLICA_ID, MAX_REPLICAS
 
 #: Where Linux says how much memory the control group of this process may use: that of its container.
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -33,7 +34,7 @@ class BrokerOptions:
         "Number of this replica, which never changes; each broker of one name has another.",
         flag="--id",
         minimum=0,
-        maximum=(1 << 31) - 1,
+        maximum=MAX_REPLICA_ID,
     )
     role: Literal["async-master", "sync-master", "slave"] = option(
         "async-master",
@@ -50,6 +51,7 @@ class BrokerOptions:
         2,
         "Replicas, the master among them, that have to be in sync for a sync-master to accept messages.",
         minimum=1,
+        maximum=MAX_REPLICAS,
     )
     replica_lag_s: float = option(
         5.0, "Time in which a slave has to catch up with its master; later it is not in sync any more.", minimum=0.1
@@ -69,6 +71,7 @@ class BrokerOptions:
         "With etcd, time after which a master that is not heard of is replaced; a name server has an option of its "
         "own for it.",
         minimum=0.5,
+        maximum=MAX_LEASE_S,
     )
     cluster: str = option("default", "Name of the cluster.")
     listen: str = option(
@@ -100,6 +103,16 @@ class BrokerOptions:
     )
     retention_bytes: int = option(
         0, "Disk that the CommitLog may use before its oldest files are deleted, 0: without a limit.", minimum=0
+    )
+    dead_letter_retention_s: float = option(
+        0.0,
+        "How long dead letters are kept after their segment is deleted, 0: for ever.",
+        minimum=0,
+    )
+    dead_letter_bytes: int = option(
+        1 << 30,
+        "Disk that dead letters of deleted segments may use before the oldest of them are deleted, 0: without a limit.",
+        minimum=0,
     )
     retention_check_s: float = option(10.0, "Time between two looks for what is to be deleted.", minimum=0.01)
     disk_warn: float = option(
@@ -135,6 +148,12 @@ class BrokerOptions:
         24 * 3600.0,
         "Time for which what is staged for a transaction waits for its end; nobody who comes later can commit it.",
         minimum=0.1,
+    )
+    group_expiry_s: float = option(
+        7 * 24 * 3600.0,
+        "Time after which a consumer group without members that commits nothing is deleted, 0: never. The log warns a "
+        "day ahead, or a tenth of the time if that is less.",
+        minimum=0,
     )
     session_grace_s: float = option(
         3.0,

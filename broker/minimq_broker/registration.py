@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
-from minimq_broker.core.complaint import Complaint
 from minimq_common import rpc
-from minimq_common.errors import DeadlineExceeded, InternalError, MiniMQError, Unavailable
+from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
+from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class _Link:
         self._timeout_s = timeout_s
         self._leaving = asyncio.Event()
         self._wake = asyncio.Event()  # there is something to send, or the link is leaving
-        self._complaint = Complaint()
+        self._outage = OutageLog(log)
 
     def send(self) -> None:
         self._wake.set()
@@ -186,35 +186,30 @@ class _Link:
             self._found(answer.master_address)
             await _wait(self._wake, min(self._heartbeat_s, answer.expire_after_ms / 3000))
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            if sent_version >= 0:
+                farewell = nameserver_pb2.RegisterRequest(
+                    broker_name=name, data_version=sent_version, heartbeat_only=True, leaving=True
+                )
+                await stream.write(farewell)
             await stream.done_writing()
         await asyncio.Event().wait()  # for the reader to see the end of the stream, or for `stop` to lose patience
 
     def _found(self, master_address: str) -> None:
-        if not self.connected:
+        if not self._outage.worked("registered nameserver=%s", self.address) and not self.connected:
             log.info("registered nameserver=%s", self.address)
-        self._complaint.over()
         self.master_address = master_address or None
         self.connected = True
 
     def _lost(self, error: Exception) -> None:
-        cause = _cause(error, self.address)
-        # Once for each cause, not for each try.
-        kind = type(cause).__name__ if isinstance(cause, Unavailable) else cause.message
-        if self._complaint.is_new(kind) and not self._leaving.is_set():
-            fault = error if isinstance(cause, InternalError) else None  # its place in the source tells most
-            log.warning(
-                "not registered, trying again nameserver=%s reason=%r", self.address, cause.message, exc_info=fault
-            )
+        cause = rpc.from_rpc_error(error, f"name server {self.address}") if isinstance(error, grpc.RpcError) else error
+        if not self._leaving.is_set():
+            message = "not registered, trying again nameserver=%s reason=%r"
+            if isinstance(cause, MiniMQError):
+                self._outage.failed(message, self.address, cause.message, cause=cause)
+            else:
+                self._outage.crashed(message, self.address, cause, cause=cause)
         self.master_address = None
         self.connected = False
-
-
-def _cause(error: Exception, address: str) -> MiniMQError:
-    if isinstance(error, grpc.RpcError):
-        return rpc.from_rpc_error(error, f"name server {address}")
-    if isinstance(error, MiniMQError):
-        return error
-    return InternalError(f"the registration failed: {type(error).__name__}: {error}")
 
 
 async def _wait(event: asyncio.Event, longest_s: float) -> None:

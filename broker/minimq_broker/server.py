@@ -21,16 +21,19 @@ from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
 from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.group_deletion import IdleGroups
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.retention import Retention
 from minimq_broker.services.route_lookup import RouteLookup
-from minimq_broker.services.service import BrokerService
+from minimq_broker.services.service import BrokerService, ServiceOptions
 from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
 from minimq_broker.services.transactions import TransactionService
 from minimq_broker.store.data_dir import Owner
+from minimq_broker.store.lmdb_file import unreadable
 from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
+from minimq_common.call_boundary import CallBoundary
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
 from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2, replication_pb2_grpc
@@ -67,6 +70,7 @@ class Broker:
         self._retention: Retention | None = None
         self._transactions: TransactionService | None = None
         self._service: BrokerService | None = None
+        self._idle_groups: IdleGroups | None = None
         self._roles: RoleKeeper | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -90,8 +94,10 @@ class Broker:
         options = self._options
         engine = self._engine = self._open_engine(options)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
+        group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
-        self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+        service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues)
+        self._server = grpc.aio.server(interceptors=[CallBoundary(unreadable)], options=rpc.SERVER_OPTIONS)
         self._address = await rpc.bind(self._server, options.listen)
         self._routes = RouteLookup(options.nameservers)
         self._roles = self._make_roles(engine, options) if options.controller else None
@@ -102,9 +108,10 @@ class Broker:
         standing = Standing(engine, self._roles)
         self._transactions = TransactionService(engine, options.name, options.transaction_expiry_s)
         self._transactions.start()
-        self._service = BrokerService(
-            engine, identity, sessions, options.auto_create_queues, self._routes, standing, self._transactions
-        )
+        self._service = BrokerService(engine, identity, service_options, self._routes, standing, self._transactions)
+        service = self._service
+        self._idle_groups = IdleGroups(group_expiry_ms, lambda: service.group_deletion)
+        self._idle_groups.start()
         broker_pb2_grpc.add_BrokerServicer_to_server(self._service, self._server)
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         replication_pb2_grpc.add_ReplicationServicer_to_server(replication, self._server)
@@ -130,6 +137,9 @@ class Broker:
             checkpoint_interval_s=options.checkpoint_interval_s,
             retention=RetentionRules(
                 max_age_ms=math.ceil(options.retention_s * 1000), max_bytes=options.retention_bytes
+            ),
+            dead_letters=RetentionRules(
+                max_age_ms=math.ceil(options.dead_letter_retention_s * 1000), max_bytes=options.dead_letter_bytes
             ),
             watermarks=Watermarks(
                 warn=options.disk_warn, delete_early=options.disk_delete_early, refuse=options.disk_refuse
@@ -161,6 +171,9 @@ class Broker:
         routes, self._routes = self._routes, None
         if routes is not None:
             await routes.close()
+        idle_groups, self._idle_groups = self._idle_groups, None
+        if idle_groups is not None:
+            await idle_groups.stop()
         transactions, self._transactions = self._transactions, None
         if transactions is not None:
             await transactions.stop()

@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from minimq import errors
     from minimq.administration.admin import Admin
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from minimq.sending.queue_selection import by_consistent_hash, by_hash, by_random
     from minimq.sending.receipt import SendReceipt, SendStatus
     from minimq.sending.statistics import ProducerStatistics
-    from minimq_common import errors
     from minimq_common.errors import MiniMQError
     from minimq_common.model import Message, MessageQueue, Permission
 else:
@@ -90,7 +90,7 @@ else:
         "by_consistent_hash": "minimq.sending.queue_selection",
         "by_hash": "minimq.sending.queue_selection",
         "by_random": "minimq.sending.queue_selection",
-        "errors": "minimq_common.errors",
+        "errors": "minimq.errors",
     }
 
     def __getattr__(name: str) -> object:

@@ -6,6 +6,7 @@ this module, and no other one of the client: these two are what the client keeps
 Writing:       `RecordsSender` sends batches that a connector makes of its own columns (`BatchColumns`).
 Transactions:  what was sent under a `Transaction` is staged; `TransactionCommitter` commits it, once, at all brokers.
 Reading:       `QueueFinder` tells which queues there are and where they end, `RangeReader` reads a part of one.
+Waiting:       `with_retries` repeats calls while servers are absent, `describe_away` names brokers that are away.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from minimq.filtering.tag_filter import TagFilter
 from minimq.receiving.queue_finder import QueueFinder
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedBatch
+from minimq.routes.away import describe_away
+from minimq.routes.retries import with_retries
+from minimq.routes.retry_schedule import after_waiting
 from minimq.sending.decisions import Decision, StagedPart, Transaction, staged_parts
 from minimq.sending.key_hash import java_hash
 from minimq.sending.producer_options import CompressionName
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.records_sender import RecordsSender
 from minimq.sending.transactions import TransactionCommitter
-from minimq_common.batch import SEPARATOR, RecordBatch, Section
-from minimq_common.batch_columns import MAX_METADATA, BatchColumns, check_metadata, tag_section
+from minimq_common.batch import MAX_METADATA, SEPARATOR, RecordBatch, Section
+from minimq_common.batch_columns import BatchColumns, check_metadata, tag_section
 from minimq_common.compression import Compression
+from minimq_common.moments import timestamp_ms
 
 __all__ = [
     "MAX_METADATA",
@@ -43,8 +48,12 @@ __all__ = [
     "TagFilter",
     "Transaction",
     "TransactionCommitter",
+    "after_waiting",
     "check_metadata",
+    "describe_away",
     "java_hash",
     "staged_parts",
     "tag_section",
+    "timestamp_ms",
+    "with_retries",
 ]

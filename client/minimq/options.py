@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from minimq_common.errors import InvalidArgument
@@ -29,12 +31,28 @@ def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
     return addresses
 
 
-def with_changes(options: Options, changes: Mapping[str, Any]) -> Options:
-    """Return options with single ones changed by name. Raises `InvalidArgument`."""
+def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..., object] | None = None) -> Options:
+    """Return options with single ones changed by name.
+
+    Args:
+        options: what is changed.
+        changes: values by name.
+        made: the class that takes the names, of which arguments of its own may be meant as well.
+
+    Raises:
+        InvalidArgument: there is no such option; the text says which may be meant, or which there are.
+    """
     names = [field.name for field in dataclasses.fields(options)]
     unknown = sorted(changes.keys() - set(names))
     if unknown:
-        raise InvalidArgument(f"unknown option {', '.join(unknown)}: {type(options).__name__} has {', '.join(names)}")
+        own = (
+            [name for name in inspect.signature(made).parameters if name not in {"options", "changes"}] if made else []
+        )
+        near = [found[0] for name in unknown if (found := difflib.get_close_matches(name, [*own, *names], 1))]
+        said = f"unknown option {', '.join(unknown)}: "
+        if near:
+            raise InvalidArgument(f"{said}did you mean {', '.join(dict.fromkeys(near))}?")
+        raise InvalidArgument(f"{said}{type(options).__name__} has {', '.join(names)}")
     return dataclasses.replace(options, **changes)
 
 

@@ -27,7 +27,7 @@ from itertools import accumulate, pairwise
 
 import google_crc32c
 
-from minimq_common.compression import decompress
+from minimq_common.compression import MAX_CONTENT_BYTES, content_size, decompress
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
 VERSION = 2
@@ -44,6 +44,18 @@ _CRC_RESIDUE = 0x48674BC7
 #: Written instead of the number of hashes when a batch has more distinct tags than are worth listing.
 TOO_MANY_TAGS = 0xFFFF
 MAX_TAG_HASHES = 64
+#: Most records in one batch. It bounds what a small compressed batch can make of a reader's memory.
+MAX_RECORDS = 1 << 20
+#: Most distinct tags in one batch: their codes have 16 bits.
+MAX_TAGS = 1 << 16
+#: Most characters of a tag.
+MAX_TAG = 255
+#: Most characters that the keys, or the properties, of one message may have.
+MAX_METADATA = 32_767
+#: Latest born time, in ms since 1970: the end of the year 9999, as far as `datetime` counts.
+MAX_TIME_MS = 253_402_300_799_999
+#: No delta of 32 bits leads from here to a later time than that, so the born times need not be looked at one by one.
+_MAX_BORN_MS = MAX_TIME_MS - (1 << 32)
 
 #: Joins the keys of one record, and the tags of the dictionary.
 SEPARATOR = "\0"
@@ -71,6 +83,23 @@ class Section(IntEnum):
 
 
 DIRECTORY = struct.Struct(f"<{len(Section)}I")
+
+#: Columns of text: their offsets, and the values that these point into.
+_TEXTS = (
+    (Section.KEY_OFFSETS, Section.KEYS),
+    (Section.NAME_OFFSETS, Section.NAMES),
+    (Section.VALUE_OFFSETS, Section.VALUES),
+)
+_PROPERTY_SECTIONS = (
+    Section.PROPERTY_OFFSETS,
+    Section.NAME_OFFSETS,
+    Section.VALUE_OFFSETS,
+    Section.NAMES,
+    Section.VALUES,
+)
+_OFFSET = struct.Struct("<i")
+#: Most characters that the tags of all records of a batch have together, as a column of Arrow holds them.
+_MAX_TAG_COLUMN = 2 * MAX_CONTENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +138,12 @@ def tag_hash(tag: str | None) -> int:
 
 
 def read_header(data: bytes | memoryview) -> Header:
-    """Return the header of a batch. Raises `CorruptBatch` when it cannot be one, `InvalidArgument` when it is newer."""
+    """Return the header of a batch whose checksum was verified: nothing else tells damage from a newer format.
+
+    Raises:
+        CorruptBatch: this cannot be a header.
+        InvalidArgument: the batch has a newer format.
+    """
     if len(data) < HEADER_BYTES + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
@@ -131,39 +165,77 @@ def verify(data: bytes) -> None:
         raise CorruptBatch(f"a batch of {len(data)} bytes does not match its CRC-32C")
 
 
+def check_header(header: Header, data: bytes) -> None:
+    """Refuse a header that promises what a batch of this size and codec cannot hold. Does not open the batch.
+
+    A broker calls this before it stores a batch: offsets are given by the count in the header.
+
+    Raises:
+        CorruptBatch: the count, the codec, the tags, a time or the largest body is not possible.
+    """
+    _check_ranges(header)
+    content = len(data) - header.size - CRC_BYTES
+    if header.codec == CODEC_ZSTD:
+        content = content_size(memoryview(data)[header.size : -CRC_BYTES])
+    # Each record takes an offset, and one more offset stands behind the last.
+    if content < DIRECTORY.size + 4 * (header.count + 1) + header.largest_body:
+        raise CorruptBatch(
+            f"a batch says that it has {header.count} records, the largest of {header.largest_body} bytes, "
+            f"but it has {content} bytes of content"
+        )
+
+
+def _check_ranges(header: Header) -> None:
+    """Raise `CorruptBatch` when a number of the header is not possible, whatever the content is."""
+    if header.codec not in (CODEC_NONE, CODEC_ZSTD):
+        raise CorruptBatch(
+            f"codec {header.codec} of a batch is not known here: upgrade this side, if it is not damaged"
+        )
+    if header.count > MAX_RECORDS:
+        raise CorruptBatch(f"a batch says that it has {header.count} records, the limit is {MAX_RECORDS}")
+    if header.tag_hashes is not None and len(header.tag_hashes) > MAX_TAG_HASHES:
+        raise CorruptBatch(f"a batch lists {len(header.tag_hashes)} hashes of tags, the limit is {MAX_TAG_HASHES}")
+    if not 0 <= header.born_first_ms <= header.born_last_ms <= _MAX_BORN_MS:
+        raise CorruptBatch(
+            f"the records of a batch were born from {header.born_first_ms} to {header.born_last_ms} ms after 1970, "
+            f"which is not a range within 0 to {_MAX_BORN_MS}"
+        )
+
+
 class RecordBatch:
     """A batch opened for reading. Columns are decoded when first asked for; not safe to share between threads.
+
+    What is wrong with the shape of its columns is found when it is made; `check_values` looks at every value.
 
     Args:
         data: the batch, whose checksum is verified here, and which is decompressed if need be.
 
     Raises:
         CorruptBatch: the bytes do not match their checksum, cannot be decompressed or contradict each other.
-        InvalidArgument: the batch has a newer format or a codec that is not known.
+        InvalidArgument: the batch has a newer format.
     """
 
-    __slots__ = ("_bounds", "_content", "header")
+    __slots__ = ("_are_texts_checked", "_bounds", "_content", "header")
 
     def __init__(self, data: bytes) -> None:
-        header = read_header(data)
         verify(data)
+        header = read_header(data)
+        _check_ranges(header)
         #: What the sections are cut out of: the batch itself, or the content of its frame. Either is a `bytes`, whose
         #: first byte is aligned, and so is the first section.
         self._content, start, end = data, header.size, len(data) - CRC_BYTES
         if header.codec == CODEC_ZSTD:
             self._content = decompress(memoryview(data)[start:end])
             start, end = 0, len(self._content)
-        elif header.codec != CODEC_NONE:
-            raise InvalidArgument(f"codec {header.codec} of a batch is not known here: upgrade this side")
         if end - start < DIRECTORY.size:
             raise CorruptBatch(f"a batch of {len(data)} bytes has no directory of its sections")
         lengths = DIRECTORY.unpack_from(self._content, start)
         self.header = header
+        self._are_texts_checked = False
         self._bounds = tuple(accumulate(lengths, initial=start + DIRECTORY.size))
         if self._bounds[-1] != end:
             raise CorruptBatch(f"the sections of a batch end at {self._bounds[-1]} where they should at {end}")
-        if lengths[Section.BODY_OFFSETS] != 4 * (header.count + 1):
-            raise CorruptBatch(f"a batch says that it has {header.count} records, but has other columns")
+        self._check_shape()
 
     def __len__(self) -> int:
         return self.header.count
@@ -181,29 +253,58 @@ class RecordBatch:
         """Tell whether a section is there, which it is when at least one record needs it."""
         return bool(self._bounds[which] != self._bounds[which + 1])
 
+    def check_values(self) -> None:
+        """Look at every value, so that no other method raises afterwards. Raises `CorruptBatch`."""
+        self._ascending(Section.BODY_OFFSETS)
+        self.tags()
+        self.check_texts()
+
+    def check_texts(self) -> None:
+        """Look at all keys and properties, once; they are decoded one by one later. Raises `CorruptBatch`."""
+        if self._are_texts_checked:
+            return
+        ends = self._ascending(Section.PROPERTY_OFFSETS)
+        if ends[-1] > MAX_METADATA and max(end - start for start, end in pairwise(ends)) > MAX_METADATA + 1:
+            raise CorruptBatch(f"a record of a batch has more than {MAX_METADATA + 1} properties")
+        for offsets, values in _TEXTS:
+            bounds = self._ascending(offsets)
+            self._check_text(values, bounds)
+            # A character has at most four bytes. Only where all values together are longer one of them can be.
+            if bounds[-1] > 4 * MAX_METADATA and max(end - start for start, end in pairwise(bounds)) > 4 * MAX_METADATA:
+                raise CorruptBatch(f"a record of a batch has more than {4 * MAX_METADATA} bytes of {values.name}")
+        self._are_texts_checked = True
+
     def bodies(self, first: int = 0) -> list[bytes]:
-        """Return the bodies from record number `first` on."""
+        """Return the bodies from record number `first` on. Raises `CorruptBatch`."""
         return self._slices(Section.BODY_OFFSETS, Section.BODIES, first)
 
     def tags(self, first: int = 0) -> list[str | None]:
-        """Return the tags from record number `first` on."""
+        """Return the tags from record number `first` on. Raises `CorruptBatch`."""
         count = self.header.count - first
         if not self.has(Section.TAG_DICTIONARY):
             return [None] * count
-        text = str(self.section(Section.TAG_DICTIONARY), "utf-8")
-        dictionary: list[str | None] = [tag or None for tag in text.split(SEPARATOR)]
+        dictionary = self.tag_dictionary()
         codes = self._numbers(Section.TAG_CODES)
         if codes is None:
-            return dictionary * count
-        return list(map(dictionary.__getitem__, codes[first:]))
+            return dictionary[:1] * count
+        try:
+            return list(map(dictionary.__getitem__, codes[first:]))
+        except IndexError:
+            raise CorruptBatch(f"a record of a batch has none of its {len(dictionary)} tags") from None
+
+    def tag_dictionary(self) -> list[str | None]:
+        """Return the distinct tags by their codes; None stands for "no tag". Raises `CorruptBatch`."""
+        return [tag or None for tag in self._tag_texts()]
 
     def keys(self, index: int) -> tuple[str, ...]:
-        """Return the keys of one record."""
+        """Return the keys of one record. Raises `CorruptBatch` if those of any record are malformed."""
+        self.check_texts()
         text = self._text(Section.KEY_OFFSETS, Section.KEYS, index)
         return tuple(text.split(SEPARATOR)) if text else ()
 
     def properties(self, index: int) -> dict[str, str]:
-        """Return the properties of one record."""
+        """Return the properties of one record. Raises `CorruptBatch` if those of any record are malformed."""
+        self.check_texts()
         if not self.has(Section.PROPERTY_OFFSETS):
             return {}
         start, end = struct.unpack_from("<2i", self.section(Section.PROPERTY_OFFSETS), 4 * index)
@@ -222,13 +323,71 @@ class RecordBatch:
         return message_id(self.header.producer_id, self.header.sequence, index)
 
     def _slices(self, offsets: Section, values: Section, first: int) -> list[bytes]:
+        bounds = self._ascending(offsets, first)
+        data = bytes(self.section(values))  # slicing bytes is faster than slicing a view, by more than this copy
+        return [data[start:end] for start, end in pairwise(bounds)]
+
+    def _ascending(self, offsets: Section, first: int = 0) -> list[int]:
+        """Return a column of offsets from record number `first` on; `[0]` when it is empty. Raises `CorruptBatch`."""
+        section = self.section(offsets)
+        if not section:
+            return [0]
         ends = array("i")
-        ends.frombytes(self.section(offsets)[4 * first :])
+        ends.frombytes(section[4 * first :])
         if sys.byteorder == "big":
             ends.byteswap()
         bounds = ends.tolist()
-        data = bytes(self.section(values))  # slicing bytes is faster than slicing a view, by more than this copy
-        return [data[start:end] for start, end in pairwise(bounds)]
+        # Offsets that overlap would make a reader copy the same bytes again and again. Sorting what is sorted takes
+        # 4 ns for each.
+        if bounds[0] < 0 or bounds != sorted(bounds):
+            raise CorruptBatch(f"the {offsets.name} of a batch do not ascend")
+        return bounds
+
+    def _check_shape(self) -> None:
+        """Raise `CorruptBatch` unless the columns have the lengths that the count of records demands."""
+        count = self.header.count
+        self._check_span(Section.BODY_OFFSETS, count, len(self.section(Section.BODIES)))
+        if self.has(Section.KEY_OFFSETS) or self.has(Section.KEYS):
+            self._check_span(Section.KEY_OFFSETS, count, len(self.section(Section.KEYS)))
+        if any(map(self.has, _PROPERTY_SECTIONS)):
+            properties = max(len(self.section(Section.NAME_OFFSETS)) // 4 - 1, 0)
+            self._check_span(Section.PROPERTY_OFFSETS, count, properties)
+            self._check_span(Section.NAME_OFFSETS, properties, len(self.section(Section.NAMES)))
+            self._check_span(Section.VALUE_OFFSETS, properties, len(self.section(Section.VALUES)))
+        for codes, widths in ((Section.BORN, (0, 1, 2, 4)), (Section.TAG_CODES, (0, 1, 2))):
+            if len(self.section(codes)) not in [width * count for width in widths]:
+                raise CorruptBatch(f"the {codes.name} of a batch are not one for each of {count} records")
+        most = _MAX_TAG_COLUMN // count
+        if len(self.section(Section.TAG_DICTIONARY)) > most and max(map(len, self._tag_texts())) > most:
+            raise CorruptBatch(f"a tag of a batch has more than {most} characters, for {count} records")
+
+    def _tag_texts(self) -> list[str]:
+        section = bytes(self.section(Section.TAG_DICTIONARY))
+        if section.count(SEPARATOR.encode()) >= MAX_TAGS:
+            raise CorruptBatch(f"a batch has more than {MAX_TAGS} distinct tags")
+        try:
+            return section.decode().split(SEPARATOR)
+        except UnicodeDecodeError as error:
+            raise CorruptBatch(f"a tag of a batch is not UTF-8: {error.reason}") from None
+
+    def _check_span(self, offsets: Section, count: int, end: int) -> None:
+        """Raise `CorruptBatch` unless a column has `count` + 1 offsets, from 0 to `end`."""
+        section = self.section(offsets)
+        if len(section) != 4 * (count + 1):
+            raise CorruptBatch(f"a batch of {self.header.count} records has {len(section)} bytes of {offsets.name}")
+        if _OFFSET.unpack_from(section)[0] != 0 or _OFFSET.unpack_from(section, 4 * count)[0] != end:
+            raise CorruptBatch(f"the {offsets.name} of a batch do not lead from 0 to {end}")
+
+    def _check_text(self, values: Section, ends: list[int]) -> None:
+        """Raise `CorruptBatch` unless a column of text is UTF-8, each value by itself."""
+        section = self.section(values)
+        try:
+            is_ascii = len(str(section, "utf-8")) == len(section)
+        except UnicodeDecodeError as error:
+            raise CorruptBatch(f"the {values.name} of a batch are not UTF-8: {error.reason}") from None
+        # A value that begins or ends inside of a character begins with one of the bytes that continue a character.
+        if not is_ascii and any(section[end] & 0xC0 == 0x80 for end in ends if end < len(section)):
+            raise CorruptBatch(f"the {values.name} of a batch are cut inside of a character")
 
     def _text(self, offsets: Section, values: Section, index: int) -> str:
         if not self.has(offsets):

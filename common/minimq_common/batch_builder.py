@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
-from minimq_common.batch import SEPARATOR, Section
+from minimq_common.batch import MAX_METADATA, SEPARATOR, Section
 from minimq_common.batch_columns import (
-    MAX_METADATA,
     BatchColumns,
     check_metadata,
     little,
@@ -91,6 +90,30 @@ class BatchBuilder:
         )
         return columns.build(born_ms, producer_id, sequence, unsettled)
 
+    def split(self, count: int) -> list[BatchBuilder]:
+        """Return the messages in so many builders, at most as many as there are messages, as even as can be.
+
+        Raises:
+            InvalidArgument: a key has a NUL.
+        """
+        if sum([keys.count(SEPARATOR) for keys in self._keys]) != self._separators:
+            raise InvalidArgument("a key has a NUL character")
+        ends = [len(self) * part // count for part in range(1, count + 1)]
+        return [self._part(begin, end) for begin, end in pairwise([0, *ends])]
+
+    def _part(self, begin: int, end: int) -> BatchBuilder:
+        part = BatchBuilder(self._max_body_bytes, self._compression)
+        part._bodies = self._bodies[begin:end]
+        part._lengths = self._lengths[begin:end]
+        part._tags = self._tags[begin:end]
+        if any(part_keys := self._keys[begin:end]):
+            part._keys = part_keys
+            part._separators = sum([keys.count(SEPARATOR) for keys in part_keys])
+        if any(part_properties := self._properties[begin:end]):
+            part._properties = part_properties
+        part.size = sum(part._lengths) + len("".join(part._keys)) + sum(map(_characters, part._properties))
+        return part
+
     def _add(self, messages: Sequence[Message]) -> None:
         bodies = [message.body for message in messages]
         lengths = list(map(len, bodies))
@@ -131,7 +154,7 @@ class BatchBuilder:
     def _add_properties(self, properties: list[Mapping[str, str]]) -> None:
         if properties.count(NO_PROPERTIES) == len(properties) and not self._properties:
             return  # told by identity, at the speed of C
-        sizes = [sum(map(len, record)) + sum(map(len, record.values())) for record in properties]
+        sizes = list(map(_characters, properties))
         check_metadata(max(sizes), "properties")
         self.size += sum(sizes)
         self._properties += [NO_PROPERTIES] * (len(self) - len(self._properties))
@@ -167,6 +190,10 @@ def encode(
     builder = BatchBuilder(max_body_bytes, compression)
     builder.add(messages)
     return builder.build(born_ms, producer_id, sequence)
+
+
+def _characters(properties: Mapping[str, str]) -> int:
+    return sum(map(len, properties)) + sum(map(len, properties.values()))
 
 
 def _offsets(lengths: Iterable[int]) -> bytes:

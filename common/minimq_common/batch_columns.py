@@ -6,6 +6,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import Literal
 
 import google_crc32c
 import msgspec
@@ -16,7 +17,10 @@ from minimq_common.batch import (
     CRC_BYTES,
     DIRECTORY,
     HEADER,
+    MAX_METADATA,
+    MAX_TAG,
     MAX_TAG_HASHES,
+    MAX_TAGS,
     SEPARATOR,
     TOO_MANY_TAGS,
     VERSION,
@@ -25,11 +29,6 @@ from minimq_common.batch import (
 )
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument
-
-#: Most characters that the keys, or the properties, of one message may have.
-MAX_METADATA = 32_767
-#: Most distinct tags in one batch.
-MAX_TAGS = 1 << 16
 
 
 class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +103,9 @@ def tag_section(dictionary: Sequence[str]) -> tuple[bytes, list[int] | None]:
     """Return the section of distinct tags, which are sorted, and their hashes, None when these are too many to list.
 
     Raises:
-        InvalidArgument: a tag has a NUL, or there are too many.
+        InvalidArgument: a tag has a NUL or is too long, or there are too many.
     """
+    check_metadata(max(map(len, dictionary)), "tag")
     if any(SEPARATOR in tag for tag in dictionary):
         raise InvalidArgument("a tag has a NUL character")
     if len(dictionary) > MAX_TAGS:
@@ -114,8 +114,13 @@ def tag_section(dictionary: Sequence[str]) -> tuple[bytes, list[int] | None]:
     return SEPARATOR.join(dictionary).encode(), hashes
 
 
-def check_metadata(largest: int, what: str) -> None:
-    """Raise `InvalidArgument` when the keys, or the properties, of a message have too many characters."""
+def check_metadata(largest: int, what: Literal["tag", "keys", "properties"]) -> None:
+    """Raise `InvalidArgument` when the tag, the keys or the properties of a message have too many characters."""
+    if what == "tag" and largest > MAX_TAG:
+        raise InvalidArgument(
+            f"the tag of a message has {largest} characters, the limit is {MAX_TAG}: put identifiers into keys, and "
+            "text into a property"
+        )
     if largest > MAX_METADATA:
         raise InvalidArgument(
             f"the {what} of a message have {largest} characters, the limit is {MAX_METADATA}: put it into the body"

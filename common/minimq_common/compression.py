@@ -42,22 +42,41 @@ class Compression:
         return frame if len(frame) < WORTHWHILE * size else None
 
 
-def decompress(frame: bytes | memoryview) -> bytes:
-    """Return the content of a frame.
+def content_size(frame: bytes | memoryview) -> int:
+    """Return how many bytes a frame says that it opens to, without opening it.
 
     Raises:
-        CorruptBatch: it is no frame, or more than one, or it is damaged, or its content is not as large as it says, or
-            larger than `MAX_CONTENT_BYTES`; then no room was made for the content.
+        CorruptBatch: it is no frame, or does not say it, or says more than `MAX_CONTENT_BYTES`.
     """
     import zstandard  # noqa: PLC0415 - see above
 
     try:
         size = zstandard.frame_content_size(frame)
-        if not 0 <= size <= MAX_CONTENT_BYTES:
-            said = f"{size} bytes" if size >= 0 else "no size"
-            raise CorruptBatch(f"a compressed batch says {said} of its content, the limit is {MAX_CONTENT_BYTES}")
-        # A frame that breaks off is read through a window, whose size it chooses as well.
-        opener = zstandard.ZstdDecompressor(max_window_size=MAX_CONTENT_BYTES)
+    except zstandard.ZstdError as error:
+        raise _not_opened(frame, error) from None
+    if not 0 <= size <= MAX_CONTENT_BYTES:
+        said = f"{size} bytes" if size >= 0 else "no size"
+        raise CorruptBatch(f"a compressed batch says {said} of its content, the limit is {MAX_CONTENT_BYTES}")
+    return int(size)
+
+
+def decompress(frame: bytes | memoryview) -> bytes:
+    """Return the content of a frame.
+
+    Raises:
+        CorruptBatch: as `content_size`, and then no room was made for the content; or there is more than one frame, or
+            it is damaged, or its content is not as large as it says.
+    """
+    import zstandard  # noqa: PLC0415 - see above
+
+    content_size(frame)
+    # A frame that breaks off is read through a window, whose size it chooses as well.
+    opener = zstandard.ZstdDecompressor(max_window_size=MAX_CONTENT_BYTES)
+    try:
         return opener.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise CorruptBatch(f"a compressed batch of {len(frame)} bytes cannot be opened: {error}") from None
+        raise _not_opened(frame, error) from None
+
+
+def _not_opened(frame: bytes | memoryview, error: Exception) -> CorruptBatch:
+    return CorruptBatch(f"a compressed batch of {len(frame)} bytes cannot be opened: {error}")

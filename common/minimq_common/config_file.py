@@ -7,7 +7,7 @@ import json
 import textwrap
 import tomllib
 import types
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -15,19 +15,23 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.quantities import Unit
+
+#: Options that are numbers without a unit.
+NO_UNITS: Mapping[str, Unit] = types.MappingProxyType({})
 
 _WORDS: Mapping[object, str] = types.MappingProxyType(
     {str: "a string", bool: "true or false", int: "a whole number", float: "a number", Path: "a string"}
 )
 
 
-def read_config(path: Path, kinds: Mapping[str, object], durations: Container[str] = ()) -> dict[str, Any]:
+def read_config(path: Path, kinds: Mapping[str, object], units: Mapping[str, Unit] = NO_UNITS) -> dict[str, Any]:
     """Return what a file sets, by key, as values of the options.
 
     Args:
         path: the file.
         kinds: the type of each key's value, as an options class declares it. An empty string stands for None.
-        durations: keys whose numbers are seconds.
+        units: how to read text that stands for a number with a unit, such as "3d", by key.
 
     Raises:
         InvalidArgument: the file cannot be read, is not TOML, has an unknown key, or a value of another type.
@@ -45,13 +49,21 @@ def read_config(path: Path, kinds: Mapping[str, object], durations: Container[st
         kind = without_none(kinds[key])
         try:
             values[key] = (
-                None if value == "" and kind is not kinds[key] else msgspec.convert(value, kind, dec_hook=_path)
+                None
+                if value == "" and kind is not kinds[key]
+                else msgspec.convert(_without_unit(value, units.get(key)), kind, dec_hook=_path)
             )
         except msgspec.ValidationError:
             said = json.dumps(value, default=str, ensure_ascii=False)
-            unit = " of seconds" if key in durations else ""
+            unit = f" of {units[key].name}, or text such as {units[key].example!r}" if key in units else ""
             raise InvalidArgument(f"{path}: {key} is {said}: it has to be {_wanted(kind)}{unit}") from None
     return values
+
+
+def _without_unit(value: object, unit: Unit | None) -> object:
+    """Return the number that text with a unit stands for, anything else as it is."""
+    number = unit.read(value) if unit is not None and isinstance(value, str) else None
+    return value if number is None else number
 
 
 def without_none(annotation: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minimq_common.replica_bounds import check_record
 from minimq_common.replica_set import ReplicaSet, Report
 from minimq_proto.v1 import controller_pb2
 
@@ -28,8 +29,12 @@ def replica_set_to_wire(replica_set: ReplicaSet) -> controller_pb2.ReplicaSet:
 
 
 def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
-    """Return the value for a record."""
-    return ReplicaSet(
+    """Return the value for a record.
+
+    Raises:
+        InvalidArgument: a value breaks a rule that the text names.
+    """
+    record = ReplicaSet(
         cluster=message.cluster,
         broker_name=message.broker_name,
         term=message.term,
@@ -46,6 +51,8 @@ def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
         successor=message.successor if message.HasField("successor") else None,
         common_end=message.common_end,
     )
+    check_record(record)
+    return record
 
 
 def report_to_wire(report: Report, wait_s: float) -> controller_pb2.ReportRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.metadata
 import logging
 import signal
@@ -11,6 +12,7 @@ from typing import Literal, Protocol
 
 from minimq_common.errors import MiniMQError
 from minimq_common.log_format import LogFormat, formatter
+from minimq_common.log_handler import SummingHandler
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -45,7 +47,7 @@ def version() -> str:
 
 def set_up_logging(level: LogLevel, log_format: LogFormat = "text") -> None:
     """Send log records of at least that level to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = SummingHandler()
     handler.setFormatter(formatter(log_format))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
 
@@ -70,6 +72,8 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
             that line is a log record, as all others are.
     """
     set_up_logging(log_level, log_format)
+    gc.freeze()  # what was imported stays
+    gc.enable()
     try:
         asyncio.run(_serve(role, server))
     except MiniMQError as error:

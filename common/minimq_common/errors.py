@@ -10,7 +10,8 @@
     │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    ├── InternalError
     │   ├── NotDrained              ├── StaleSequence       ├── GroupNotFound     ├── NotMaster
     │   ├── NotEnoughReplicas       ├── TransactionEnded    ├── TransactionExpired
-    │   ├── StaleTerm               ├── TermEnding          ├── ReplicaSetChanged └── NotInSync
+    │   ├── StaleTerm               ├── TermEnding          ├── ReplicaSetChanged ├── NotInSync
+    │   └── TopicUnavailable
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
     ├── SendFailed              all tries of a send failed; lists each of them
@@ -27,16 +28,23 @@ classes. No mark at all: the call fails at once.
     retriable       tries again, elsewhere if it may                           TransportError, NoPermission, SystemBusy,
                                                                                StoreFull, InternalError, NotDrained,
                                                                                BrokerConflict, BufferFull,
-                                                                               NotMaster, NotEnoughReplicas
+                                                                               NotMaster, NotEnoughReplicas,
+                                                                               TopicUnavailable
     refresh_route   asks for the route first; a batch that may go to any       TransportError, NoPermission, NotMaster,
-                    queue then tries another                                   TopicNotFound, QueueNotFound
+                    queue then tries another                                   TopicNotFound, QueueNotFound,
+                                                                               TopicUnavailable
     avoid_broker    sends to other brokers for a while                         TransportError, SystemBusy, StoreFull,
                                                                                InternalError, NotEnoughReplicas
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Self
+
+if TYPE_CHECKING:
+    from minimq_common.model import AwayBroker
 
 
 class MiniMQError(Exception):
@@ -62,6 +70,12 @@ class MiniMQError(Exception):
     def message(self) -> str:
         """The text of the error, without its code."""
         return str(self.args[0])
+
+    def with_message(self, message: str) -> Self:
+        """Return the same error, with everything that it carries, under another text."""
+        error = copy.copy(self)
+        error.args = (message,)
+        return error
 
 
 class UsageError(MiniMQError):
@@ -103,10 +117,33 @@ class TopicNotFound(ServerError):
     @classmethod
     def nowhere(cls, topic: str) -> Self:
         """Return the error for a topic of which none of the servers that run knows."""
+        from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX  # noqa: PLC0415 - it has errors of this module
+
+        if topic.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)):
+            first = "gives up" if topic.startswith(DEAD_LETTER_PREFIX) else "tries again"
+            return cls(
+                f"topic {topic} is on no broker: its group makes it with the first message that it {first}, so there "
+                "is none yet, unless the broker that carries it does not run"
+            )
         return cls(
             f"topic {topic} is on no broker: create it with `minimq topic create {topic}`, or, if it exists, "
             "start the broker that carries it"
         )
+
+
+class TopicUnavailable(ServerError):
+    """All brokers that carry the topic are away, or no broker is registered at all.
+
+    `away` holds those that are known to carry it.
+    """
+
+    code = "TOPIC_UNAVAILABLE"
+    retriable = True
+    refresh_route = True
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0, away: Sequence[AwayBroker] = ()) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.away = tuple(away)
 
 
 class TopicExists(ServerError):

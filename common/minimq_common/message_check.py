@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from minimq_common.batch import MAX_METADATA, MAX_TAG
 from minimq_common.batch_builder import BatchBuilder
-from minimq_common.batch_columns import MAX_METADATA
 from minimq_common.model import Message
 
 
@@ -15,7 +15,8 @@ def check_message(message: Message, max_body_bytes: int) -> int:
         max_body_bytes: largest body that is let through.
 
     Raises:
-        InvalidArgument: a body is empty or not bytes, or a tag, key or property is not text or has a NUL.
+        InvalidArgument: a body is empty or not bytes, or a tag, key or property is not text, has a NUL or is too
+            long.
         MessageTooLarge: the body is over the limit.
     """
     if _is_plain(message, max_body_bytes):
@@ -34,7 +35,7 @@ def _is_plain(message: Message, max_body_bytes: int) -> bool:
         type(message.body) is bytes
         and 0 < len(message.body) <= max_body_bytes
         and not message.properties
-        and (message.tag is None or _is_plain_text(message.tag))
+        and (message.tag is None or (_is_plain_text(message.tag) and len(message.tag) <= MAX_TAG))
         and type(keys) in (list, tuple)
         and all(map(_is_plain_text, keys))
         and sum(map(len, keys)) + len(keys) <= MAX_METADATA

@@ -7,9 +7,8 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -22,6 +21,7 @@ from prometheus_client.registry import Collector
 from minimq_common import distribution
 from minimq_common.distribution import Distribution
 from minimq_common.errors import CannotListen
+from minimq_common.scrape_server import ScrapeServer, serve
 
 #: Time between two looks at how late the event loop is, in seconds.
 _LOOK_EVERY_S = 0.5
@@ -45,7 +45,7 @@ class MetricsServer:
         self._collector = _OneAtATime(collect, self._loop_lag)
         self._prefix = prefix
         self._lag = Distribution(distribution.SECONDS)
-        self._server: WSGIServer | None = None
+        self._server: ScrapeServer | None = None
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> str:
@@ -59,7 +59,7 @@ class MetricsServer:
         ProcessCollector(registry=registry)
         host, _, port = address.rpartition(":")
         try:
-            server, _ = await asyncio.to_thread(start_http_server, int(port), host.strip("[]"), registry)
+            server = await asyncio.to_thread(serve, host.strip("[]"), int(port), registry)
         except OSError as error:
             raise CannotListen(f"cannot show metrics at {address}: {error.strerror}") from None
         self._server = server
@@ -75,7 +75,7 @@ class MetricsServer:
         if server is not None:
             await asyncio.to_thread(self._close, server)
 
-    def _close(self, server: WSGIServer) -> None:
+    def _close(self, server: ScrapeServer) -> None:
         self._collector.close()
         server.shutdown()
         server.server_close()

@@ -6,8 +6,9 @@ collection; a message is checked when its batch is built, many at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import IntFlag
 from types import MappingProxyType
 
@@ -28,6 +29,20 @@ class Permission(IntFlag):
     READ_WRITE = 6
 
 
+#: Permissions by the names that people write.
+PERMISSIONS: Mapping[str, Permission] = {
+    "read-write": Permission.READ_WRITE,
+    "read": Permission.READ,
+    "write": Permission.WRITE,
+    "none": Permission.NONE,
+}
+
+
+def permission_name(permission: int) -> str:
+    """Return a permission as people write it: read-write, read, write or none."""
+    return next((name for name, value in PERMISSIONS.items() if value == permission), "none")
+
+
 class MessageQueue(msgspec.Struct, frozen=True, order=True):
     """One queue of a topic: ordered, and carried by one broker (name)."""
 
@@ -45,8 +60,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         topic: where it goes.
         body: the payload, 1 byte to 4 MiB unless the broker is told otherwise.
-        tag: one label that consumers may filter by.
-        keys: identifiers by which people look for the message; none may contain a NUL character.
+        tag: one label that consumers may filter by, of at most 255 characters.
+        keys: identifiers such as the number of an order. Selectors send messages with the same first key to the same
+            queue, consumers see the keys and filter by them (`where="KEYS = 'o-17'"`); nothing looks a message up by
+            its key. None may contain a NUL character.
         properties: further names and values, both text.
     """
 
@@ -55,6 +72,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     tag: str | None = None
     keys: Sequence[str] = ()
     properties: Mapping[str, str] = NO_PROPERTIES
+
+
+#: Most queues that a topic has on one broker.
+MAX_QUEUES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +103,53 @@ class BrokerData:
 
 
 @dataclass(frozen=True, slots=True)
+class AwayBroker:
+    """A broker that has gone, as a name server remembers it. Its queues cannot be used.
+
+    Attributes:
+        cluster: the cluster it belonged to.
+        broker_name: its name.
+        addresses: HOST:PORT at which its replicas were reached last, by broker id.
+        since: when it went, in UTC.
+        stopped: it was stopped; otherwise it was lost.
+        queues: how many of its queues could be read: of the topic that was asked about, else of all topics.
+    """
+
+    cluster: str
+    broker_name: str
+    addresses: Mapping[int, str]
+    since: datetime
+    stopped: bool
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Everything a client needs to find the queues of one topic."""
+    """Everything a client needs to find the queues of one topic.
+
+    Attributes:
+        topic: its name.
+        queues: what each broker carries, sorted by broker name.
+        brokers: where these brokers are, by name.
+        away: brokers that carried the topic and have gone, sorted by name; they are not among the others.
+    """
 
     topic: str
     queues: tuple[QueueData, ...]
     brokers: Mapping[str, BrokerData]
+    away: tuple[AwayBroker, ...] = ()
 
     def write_queues(self) -> list[MessageQueue]:
         """All queues that take messages now: writable, and their broker has a master. Sorted."""
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
-            for data in self.queues
-            if data.permission & Permission.WRITE and self.master_of(data.broker_name) is not None
+            for data in self._writable()
             for queue_id in range(data.write_queues)
         ]
+
+    def write_queue_count(self) -> int:
+        """Return how many queues take messages now."""
+        return sum(data.write_queues for data in self._writable())
 
     def read_queues(self) -> list[MessageQueue]:
         """All queues that can be read. Sorted."""
@@ -106,6 +159,11 @@ class TopicRoute:
             if data.permission & Permission.READ
             for queue_id in range(data.read_queues)
         ]
+
+    def _writable(self) -> Iterator[QueueData]:
+        for data in self.queues:
+            if data.permission & Permission.WRITE and self.master_of(data.broker_name) is not None:
+                yield data
 
     def master_of(self, broker_name: str) -> str | None:
         """Address of the master of a broker name, if one is known."""

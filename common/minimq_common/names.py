@@ -19,6 +19,8 @@ MAX_TOPIC = 127
 MAX_GROUP = 120
 MAX_BROKER = 120
 MAX_TRANSACTION = 120
+#: A host name of DNS has 253 characters at most.
+MAX_ADDRESS = 260
 
 
 def _check(kind: str, name: str, longest: int, pattern: re.Pattern[str] = _NAME, characters: str = "_ - % |") -> str:
@@ -41,6 +43,11 @@ def check_topic(name: str) -> str:
 def check_group(name: str) -> str:
     """Return the name. Raises `InvalidArgument` when it cannot name a consumer group."""
     return _check("group", name, MAX_GROUP)
+
+
+def is_group(name: str) -> bool:
+    """Tell whether a name can be that of a consumer group."""
+    return 0 < len(name) <= MAX_GROUP and _NAME.match(name) is not None
 
 
 def check_transaction(name: str) -> str:
@@ -70,6 +77,10 @@ def check_cluster(name: str) -> str:
 
 def check_address(address: str) -> str:
     """Return the HOST:PORT. Raises `InvalidArgument` when it is not one."""
+    if len(address) > MAX_ADDRESS:
+        raise InvalidArgument(
+            f"an address has {len(address)} characters, the limit is {MAX_ADDRESS}: {address[:40]}..."
+        )
     host, colon, port = address.rpartition(":")
     if not host or "/" in host or not colon or not port.isdecimal() or int(port) > 65_535:
         raise InvalidArgument(f"{address!r} is not an address: write HOST:PORT, for example 127.0.0.1:9876")

@@ -15,9 +15,9 @@ An option is one field: its default, a sentence with the unit, and its limits st
     def main(options: NameServerOptions) -> None: ...
 
 The flag is the name of the field: `--listen`, and `--expire-after` for `expire_after_s`, whose unit stands in the
-help instead. The variable is the prefix and the flag: `MINIMQ_NAMESERVER_EXPIRE_AFTER`. The key in a configuration
-file, which `--config` names, is the flag without the dashes in front: `expire-after = 60`. A flag wins over a variable,
-and both win over the file.
+help instead; text such as `2m` is taken as well. The variable is the prefix and the flag:
+`MINIMQ_NAMESERVER_EXPIRE_AFTER`. The key in a configuration file, which `--config` names, is the flag without the
+dashes in front: `expire-after = 60`. A flag wins over a variable, and both win over the file.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from click.core import ParameterSource
 
 from minimq_common.config_file import example_config, read_config, without_none
 from minimq_common.errors import InvalidArgument
+from minimq_common.quantities import BYTES, SECONDS, Unit
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -140,8 +141,8 @@ def _config_option(
         if path is None:
             return
         try:
-            durations = {_key(field) for field in fields if field.name.endswith("_s")}
-            values = read_config(path, {_key(field): hints[field.name] for field in fields}, durations)
+            units = {_key(field): unit for field in fields if (unit := _unit(field.name)) is not None}
+            values = read_config(path, {_key(field): hints[field.name] for field in fields}, units)
         except InvalidArgument as error:
             raise click.UsageError(error.message, context) from None
         names = {_key(field): field.name for field in fields}
@@ -218,7 +219,7 @@ def _click_option(
     return click.option(
         f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
         field.name,
-        type=_click_type(kind),
+        type=_click_type(kind, _unit(field.name)),
         default=default,
         help=about.sentence,
         metavar=about.metavar or _metavar(field.name, kind),
@@ -228,7 +229,16 @@ def _click_option(
     )
 
 
-def _click_type(kind: object) -> click.ParamType[Any] | type[Any]:
+def _unit(name: str) -> Unit | None:
+    """Return the unit in which the option of a field may be given as text, too."""
+    if name.endswith("_s"):
+        return SECONDS
+    return BYTES if name.endswith("_bytes") else None
+
+
+def _click_type(kind: object, unit: Unit | None) -> click.ParamType[Any] | type[Any]:
+    if unit is not None and kind in (int, float):
+        return _Quantity(cast(type[Any], kind), unit)
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
@@ -252,6 +262,28 @@ def _metavar(name: str, kind: object) -> str | None:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "[" + "|".join(str(member.value) for member in kind) + "]"
     return None
+
+
+class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A number, or text with a unit such as 3d or 10GB."""
+
+    def __init__(self, kind: type[Any], unit: Unit) -> None:
+        self._number = click.types.convert_type(kind)
+        self._unit = unit
+        self.name = self._number.name
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        number = self._unit.read(value) if isinstance(value, str) else None
+        if number is not None:
+            return number
+        try:
+            return self._number.convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(
+                f"{value!r} is neither a number of {self._unit.name} nor, for example, {self._unit.example}.",
+                param,
+                ctx,
+            )
 
 
 class _CommaSeparated(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only

@@ -39,7 +39,7 @@ from minimq_common.errors import (
     StaleTerm,
     TermEnding,
 )
-from minimq_common.names import check_address, check_broker, check_cluster
+from minimq_common.replica_bounds import check_in_sync, check_report, check_terms
 
 #: By how much longer than the lease an authority waits, as a share of it.
 _MARGIN = 0.1
@@ -87,16 +87,7 @@ class Report:
     known: ReplicaSet | None = None
 
     def __post_init__(self) -> None:
-        check_cluster(self.cluster)
-        check_broker(self.broker_name)
-        check_address(self.address)
-        positions = self.last_term, self.log_end, self.common_end or 0
-        if self.replica_id < 0 or self.min_in_sync < 1 or self.run < 1 or min(positions) < 0:
-            raise InvalidArgument(f"the report of {self.broker_name} ({self.replica_id}) has a number below its limit")
-        if self.known is not None and (self.known.key != self.key or self.known.master_id not in self.known.addresses):
-            raise InvalidArgument(
-                f"the report of {self.broker_name} ({self.replica_id}) names a record that is not one"
-            )
+        check_report(self)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -276,7 +267,11 @@ def mended(replica_set: ReplicaSet | None, report: Report) -> ReplicaSet | None:
 
     If the record knows this very leadership, its master just goes on. Otherwise nobody knows who else was given a
     lease, here or there, so nobody leads until they are all over: the next election gives out a new term.
+
+    Raises:
+        InvalidArgument: the replica claims a term that was never given.
     """
+    check_terms(replica_set, report)
     told = report.known
     if told is None:
         return replica_set
@@ -330,6 +325,7 @@ def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collecti
         InvalidArgument: the master itself is not in the set.
     """
     wanted = frozenset(in_sync)
+    check_in_sync(f"the set asked for {replica_set}", wanted)
     if known.term != replica_set.term:
         raise StaleTerm(
             f"the in-sync set of {replica_set} is not changed for term {known.term}: it is in term {replica_set.term}, "

@@ -58,11 +58,14 @@ _STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
     errors.InvalidArgument.code: grpc.StatusCode.INVALID_ARGUMENT,
     errors.MessageTooLarge.code: grpc.StatusCode.INVALID_ARGUMENT,
     errors.TopicNotFound.code: grpc.StatusCode.NOT_FOUND,
+    errors.TopicUnavailable.code: grpc.StatusCode.NOT_FOUND,
     errors.QueueNotFound.code: grpc.StatusCode.NOT_FOUND,
     errors.TopicExists.code: grpc.StatusCode.ALREADY_EXISTS,
     errors.NoPermission.code: grpc.StatusCode.PERMISSION_DENIED,
     errors.OffsetOutOfRange.code: grpc.StatusCode.OUT_OF_RANGE,
     errors.CorruptBatch.code: grpc.StatusCode.DATA_LOSS,
+    errors.CorruptEntry.code: grpc.StatusCode.DATA_LOSS,
+    errors.StoreError.code: grpc.StatusCode.DATA_LOSS,
     errors.Fenced.code: grpc.StatusCode.ABORTED,
     errors.GroupConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.BrokerConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
@@ -154,6 +157,19 @@ def to_failure(error: BaseException) -> errors_pb2.Failure:
 def from_failure(failure: errors_pb2.Failure) -> MiniMQError:
     """Return the error that a failure stands for."""
     return _make(failure.code, failure.message, failure.retry_after_ms)
+
+
+async def write(context: Any, message: object) -> None:  # noqa: ANN401 - the context of any stream
+    """Write a message to a stream of a server.
+
+    Raises:
+        asyncio.CancelledError: the peer has left. gRPC cancels the call for that, but a write that is under way then
+            fails first, with an error that looks like a fault of the server.
+    """
+    try:
+        await context.write(message)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:

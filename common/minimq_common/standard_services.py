@@ -14,6 +14,8 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
+from minimq_common import rpc
+
 _Status = health_pb2.HealthCheckResponse
 
 
@@ -75,7 +77,7 @@ class _Health(health_pb2_grpc.HealthServicer):
             changed, is_last = self._changed, self._is_last
             status = self._status if request.service in self._services else _Status.SERVICE_UNKNOWN
             if status != told:
-                await context.write(_Status(status=status))
+                await rpc.write(context, _Status(status=status))
             if is_last:
                 return
             told = status

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from minimq_common import rpc
+
 Message = TypeVar("Message")
 
 
@@ -41,7 +43,7 @@ class StreamWriter(Generic[Message]):
         if message is None:
             self._turn.release()
             return None
-        write = asyncio.ensure_future(self._context.write(message))
+        write = asyncio.ensure_future(rpc.write(self._context, message))
         write.add_done_callback(self._written)
         await asyncio.shield(write)
         return message

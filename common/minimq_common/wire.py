@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from minimq_common.model import BrokerData, Permission, QueueData, TopicRoute
+from datetime import UTC, datetime, timedelta
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import MAX_QUEUES, AwayBroker, BrokerData, Permission, QueueData, TopicRoute
 from minimq_proto.v1 import nameserver_pb2
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def permission_from_wire(bits: int) -> Permission:
@@ -23,6 +28,19 @@ def broker_from_wire(message: nameserver_pb2.BrokerData) -> BrokerData:
     return BrokerData(message.cluster, message.broker_name, dict(sorted(message.addresses.items())))
 
 
+def away_from_wire(message: nameserver_pb2.AwayBroker) -> AwayBroker:
+    """Return the value for a broker that has gone."""
+    broker = broker_from_wire(message.broker)
+    return AwayBroker(
+        cluster=broker.cluster,
+        broker_name=broker.broker_name,
+        addresses=broker.addresses,
+        since=_EPOCH + timedelta(milliseconds=message.since_ms),
+        stopped=message.stopped,
+        queues=message.queues,
+    )
+
+
 def route_to_wire(route: TopicRoute) -> nameserver_pb2.TopicRoute:
     """Return the message for the route of one topic."""
     return nameserver_pb2.TopicRoute(
@@ -40,14 +58,26 @@ def route_to_wire(route: TopicRoute) -> nameserver_pb2.TopicRoute:
     )
 
 
+def queue_data(broker_name: str, read_queues: int, write_queues: int, permission: int) -> QueueData:
+    """Return the value for a topic on one broker. Raises `InvalidArgument` when it has more queues than can be."""
+    for count in (read_queues, write_queues):
+        if not 0 <= count <= MAX_QUEUES:
+            raise InvalidArgument(f"a topic has {count} queues on broker {broker_name!r}, the limit is {MAX_QUEUES}")
+    return QueueData(broker_name, read_queues, write_queues, permission_from_wire(permission))
+
+
 def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
-    """Return the value for the route of one topic, its queue data sorted by broker name."""
+    """Return the value for the route of one topic, its queue data sorted by broker name.
+
+    Raises:
+        InvalidArgument: a broker has more queues than can be.
+    """
     queues = (
-        QueueData(data.broker_name, data.read_queues, data.write_queues, permission_from_wire(data.permission))
-        for data in message.queues
+        queue_data(data.broker_name, data.read_queues, data.write_queues, data.permission) for data in message.queues
     )
     return TopicRoute(
         topic=message.topic,
         queues=tuple(sorted(queues, key=lambda data: data.broker_name)),
         brokers={broker.broker_name: broker_from_wire(broker) for broker in message.brokers},
+        away=tuple(map(away_from_wire, message.away)),
     )

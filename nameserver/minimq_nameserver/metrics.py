@@ -36,6 +36,15 @@ class NameServerMetrics:
             ("cluster",),
             (((cluster,), number) for cluster, number in sorted(clusters.items())),
         )
+        yield gauges(
+            f"{PREFIX}_brokers_away",
+            "Brokers that have gone, or came back without some of their topics, and are remembered.",
+            ("cluster",),
+            (
+                ((cluster,), number)
+                for cluster, number in sorted(Counter(away.broker.cluster for away in service.away()).items())
+            ),
+        )
         yield gauge(f"{PREFIX}_topics", "Topics that have a route.", service.topics)
         yield gauge(f"{PREFIX}_conflicts", "Brokers whose place another one has.", service.conflicts)
         yield gauge(f"{PREFIX}_watchers", "Clients that watch routes.", service.watchers)

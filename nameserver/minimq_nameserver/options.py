@@ -9,6 +9,7 @@ from minimq_common.daemon import LogLevel
 from minimq_common.log_format import LogFormat
 from minimq_common.names import check_address
 from minimq_common.options import check_limits, option
+from minimq_common.replica_bounds import MAX_LEASE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,13 @@ class NameServerOptions:
         "'busy, try again' instead of 'no such topic', and watchers are told nothing. 0 turns it off.",
         minimum=0,
     )
+    remember_away_s: float = option(
+        86_400.0,
+        "Time for which a broker that has gone is remembered, so that tools and Spark say which queues are missing "
+        "(`minimq cluster forget` ends it); 0 remembers none. A restart forgets all of them.",
+        minimum=0,
+    )
+    remember_away_brokers: int = option(100, "Maximum number of departed brokers to remember.", minimum=1)
     controller_dir: Path | None = option(
         None,
         "Be the controller of replicated brokers, too, and keep in this directory which of them are masters; name the "
@@ -43,6 +51,7 @@ class NameServerOptions:
         "Silence after which the controller replaces the master of a broker (a tenth more, in fact); the master serves "
         "nobody from then on. It holds for masters that are elected from now on.",
         minimum=0.1,
+        maximum=MAX_LEASE_S,
     )
     log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")
     log_format: LogFormat = option(

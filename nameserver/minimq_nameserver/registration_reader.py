@@ -7,10 +7,9 @@ import functools
 import sys
 from collections.abc import Container, Iterable
 
-from minimq_common.errors import InvalidArgument
 from minimq_common.model import QueueData
 from minimq_common.names import check_topic
-from minimq_common.wire import permission_from_wire
+from minimq_common.wire import permission_from_wire, queue_data
 from minimq_nameserver.broker_state import BrokerState
 from minimq_proto.v1 import nameserver_pb2
 
@@ -73,8 +72,4 @@ def _read_topics(
 
 # Most topics of a broker look alike: one object for all of them, in this registration and the next, saves memory and
 # makes the comparison of two registrations quick.
-@functools.lru_cache(maxsize=1 << 14)
-def _queue_data(broker_name: str, read_queues: int, write_queues: int, permission: int) -> QueueData:
-    if read_queues < 0 or write_queues < 0:
-        raise InvalidArgument(f"a topic of {broker_name} has a negative count of queues")
-    return QueueData(broker_name, read_queues, write_queues, permission_from_wire(permission))
+_queue_data = functools.lru_cache(maxsize=1 << 14)(queue_data)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from minimq_common.errors import BrokerConflict, InvalidArgument
 from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
+from minimq_nameserver.away import AwayBrokers, RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict, ConflictLog
 
@@ -52,16 +53,23 @@ class RouteTable:
     What a topic's route says of a broker name comes from the replica with the lowest id, so it does not depend on the
     order in which the replicas registered. Without a master the queues can be read but not written.
 
-    A broker that gets no place, or loses it to another one, is remembered for a while: see `conflicts`.
+    A broker that gets no place, or loses it to another one, is remembered for a while: see `conflicts`. So is a broker
+    name whose last replica has gone, until its topics are registered again: see `away`. No route leads there.
 
     Not thread-safe: all calls come from one thread.
 
-    Attributes:
+    Args:
         expire_after_s: seconds of silence after which a broker is removed.
+        remember_away_s: seconds for which a broker that has gone is remembered; 0 remembers none.
+        remember_away: how many of them are remembered.
+
+    Attributes:
+        expire_after_s: as above.
     """
 
-    def __init__(self, expire_after_s: float) -> None:
+    def __init__(self, expire_after_s: float, remember_away_s: float = 0.0, remember_away: int = 0) -> None:
         self.expire_after_s = expire_after_s
+        self._away = AwayBrokers(remember_away_s, remember_away)
         self._brokers: dict[str, dict[int, _Replica]] = {}
         self._by_session: dict[int, _Replica] = {}
         self._by_address: dict[str, _Replica] = {}
@@ -105,7 +113,8 @@ class RouteTable:
         self._brokers.setdefault(name, {})[state.broker_id] = replica
         self._by_session[session] = self._by_address[state.address] = replica
         self._conflicts.settle(state)
-        return Change(self._reindex(name), tuple(ended))
+        changed = self._reindex(name)
+        return Change(changed | self._away.returned(name, self._told[name].topics), tuple(ended))
 
     def heartbeat(self, session: int, data_version: int, now: float) -> bool:
         """Note that a broker lives. False when it is not known with that version, and has to register anew."""
@@ -115,27 +124,61 @@ class RouteTable:
         replica.last_seen = now
         return True
 
-    def unregister(self, session: int) -> Change:
-        """Remove the broker that registered over a stream. Nothing happens when it has registered anew over another."""
+    def unregister(self, session: int, now: float, *, stopped: bool = False) -> Change:
+        """Remove the broker that registered over a stream. Nothing happens when it has registered anew over another.
+
+        Args:
+            session: the stream, which has ended.
+            now: the time.
+            stopped: the broker ended it in good order, because it stops.
+        """
         replica = self._by_session.get(session)
         if replica is None:
             return Change()
         self._remove(replica)
-        return Change(self._reindex(replica.state.broker_name))
+        return Change(self._gone(replica.state.broker_name, now, stopped=stopped))
 
     def expire(self, now: float) -> Change:
-        """Remove the brokers that have been silent for too long."""
+        """Remove the brokers that have been silent for too long, and forget those that went too long ago."""
         silent = [each for each in self._by_session.values() if now - each.last_seen >= self.expire_after_s]
+        last_seen: dict[str, float] = {}
         for replica in silent:
             self._remove(replica)
-        changed = [self._reindex(name) for name in {replica.state.broker_name for replica in silent}]
+            name = replica.state.broker_name
+            last_seen[name] = max(replica.last_seen, last_seen.get(name, replica.last_seen))
+        changed = [self._gone(name, since, stopped=False) for name, since in last_seen.items()]
         return Change(
-            frozenset().union(*changed),
+            frozenset().union(*changed, self._away.expire(now)),
             tuple(
                 (replica.session, f"no heartbeat of {replica.state} for {now - replica.last_seen:.1f} s")
                 for replica in silent
             ),
         )
+
+    def forget(self, broker_name: str) -> Change | None:
+        """Forget a broker that is away, since it will not come back; None when there is nothing to forget.
+
+        Of one that is registered with fewer topics than before, those that it lacks are forgotten.
+
+        Raises:
+            InvalidArgument: it is registered and lacks nothing.
+        """
+        topics = self._away.remove(broker_name)
+        if topics is None and broker_name in self._told:
+            raise InvalidArgument(f"broker {broker_name} is registered: stop it before it is forgotten")
+        return None if topics is None else Change(topics)
+
+    def missing_from(self, broker_name: str) -> Collection[str]:
+        """Return the topics that brokers of a name carried, and that none of that name carries now."""
+        return self._away.missing_from(broker_name)
+
+    def away(self, topic: str | None = None) -> list[RememberedBroker]:
+        """Return the brokers that have gone, sorted by name; those that carried a topic, if one is given."""
+        return self._away.all() if topic is None else self._away.of(topic)
+
+    def away_topics(self) -> list[str]:
+        """Return the topics, sorted, all of whose brokers are away."""
+        return sorted(self._away.topics() - self._topics.keys())
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return where the queues of a topic are, sorted by broker name, or None when no broker carries it."""
@@ -237,6 +280,14 @@ class RouteTable:
         del self._brokers[state.broker_name][state.broker_id]
         if not self._brokers[state.broker_name]:
             del self._brokers[state.broker_name]
+
+    def _gone(self, name: str, since: float, *, stopped: bool) -> frozenset[str]:
+        """Bring everything up to date after replicas of a name were removed. Returns the topics that have changed."""
+        told = self._told.get(name)
+        changed = self._reindex(name)
+        if told is None or name in self._told:
+            return changed
+        return changed | self._away.add(RememberedBroker(told.broker, told.topics, since, stopped))
 
     def _reindex(self, name: str) -> frozenset[str]:
         """Bring what follows from the brokers up to date with one name. Returns the topics whose route has changed."""

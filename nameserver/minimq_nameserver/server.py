@@ -12,6 +12,7 @@ import grpc.aio
 from prometheus_client.core import Metric
 
 from minimq_common import rpc
+from minimq_common.call_boundary import CallBoundary
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
 from minimq_nameserver.controller.metrics import ControllerMetrics
@@ -43,7 +44,8 @@ class NameServer:
 
     def __init__(self, options: NameServerOptions) -> None:
         self._options = options
-        self._service = NameServerService(RouteTable(options.expire_after_s), time.monotonic)
+        table = RouteTable(options.expire_after_s, options.remember_away_s, options.remember_away_brokers)
+        self._service = NameServerService(table, time.monotonic)
         self._address = options.listen
         self._controller: ControllerService | None = None
         self._server: grpc.aio.Server | None = None
@@ -70,7 +72,7 @@ class NameServer:
             CannotListen: the port is taken, or the host is not this machine's.
             StoreError: the directory of the controller cannot be used.
         """
-        self._server = grpc.aio.server(options=tuple(_SERVER_OPTIONS.items()))
+        self._server = grpc.aio.server(interceptors=[CallBoundary()], options=tuple(_SERVER_OPTIONS.items()))
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         if self._options.controller_dir is not None:
             self._controller = ControllerService(

@@ -8,16 +8,24 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import NoReturn
 
 import grpc.aio
 
 from minimq_common import rpc
-from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, Unavailable
+from minimq_common.errors import (
+    BrokerConflict,
+    InvalidArgument,
+    MiniMQError,
+    SystemBusy,
+    TopicNotFound,
+    TopicUnavailable,
+    Unavailable,
+)
 from minimq_common.model import TopicRoute
-from minimq_common.names import check_topic
+from minimq_common.names import check_broker, check_topic
 from minimq_common.stream_writer import StreamWriter
 from minimq_common.wire import broker_to_wire, route_to_wire
+from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict
 from minimq_nameserver.counters import Counters
@@ -46,6 +54,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
     def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
         self._table = table
         self._clock = clock
+        #: What the clock shows, and the time of day at that moment: what is told of a moment never changes.
+        self._began = clock(), time.time()
         self._watchers = Watchers()
         self._settled = False
         self._session_ids = itertools.count(1)
@@ -76,6 +86,10 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
     def conflicts(self) -> int:
         """Number of brokers whose place another one has."""
         return len(self._table.conflicts(self._clock()))
+
+    def away(self) -> list[RememberedBroker]:
+        """Return the brokers that have gone."""
+        return self._table.away()
 
     @property
     def watchers(self) -> int:
@@ -119,13 +133,15 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         task = asyncio.current_task()
         assert task is not None
         self._streams[session] = task
+        stopped = False
         try:
             try:
                 async for request in request_iterator:
-                    await context.write(await self._register(session, request))
+                    await rpc.write(context, await self._register(session, request))
+                    stopped = request.leaving
             finally:
                 # Before anything is answered: a broker whose stream broke must not be found any more.
-                self._leave(session)
+                self._leave(session, stopped=stopped)
         except asyncio.CancelledError:
             reason = self._reasons.pop(session, None)
             if reason is None:
@@ -135,7 +151,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             self.counters.refusals += 1
             level = logging.DEBUG if self._was_told(error) else logging.WARNING
             log.log(level, "registration refused reason=%r", error.message)
-            await rpc.abort(context, error)
+            raise
         finally:
             self._reasons.pop(session, None)
 
@@ -151,6 +167,10 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             self.counters.registrations += 1
             level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
             log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
+            missing = self._table.missing_from(state.broker_name)
+            if missing and known is None:
+                text = "broker registered without topics that one of its name carried broker=%s missing=%d topic=%s"
+                log.warning(text, state, len(missing), min(missing))
         return nameserver_pb2.RegisterResponse(
             master_address=self._table.master_of(request.broker_name) or "",
             expire_after_ms=round(self._table.expire_after_s * 1000),
@@ -161,12 +181,12 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         known = self._table.conflicts(self._clock())
         return any(conflict.times > 1 and conflict.reason == error.message for conflict in known)
 
-    def _leave(self, session: int) -> None:
+    def _leave(self, session: int, *, stopped: bool) -> None:
         del self._streams[session]
         state = self._table.broker(session)
         if state is not None:
-            log.info("broker left broker=%s", state)
-        self._carry_out(self._table.unregister(session))
+            log.info("broker left broker=%s stopped=%s", state, stopped)
+        self._carry_out(self._table.unregister(session, self._clock(), stopped=stopped))
 
     def _carry_out(self, change: Change) -> None:
         if not self._stopping:
@@ -186,29 +206,25 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.GetRouteRequest, nameserver_pb2.GetRouteResponse],
     ) -> nameserver_pb2.GetRouteResponse:
         """Answer where the queues of a topic are."""
-        try:
-            check_topic(request.topic)
-        except InvalidArgument as error:
-            await rpc.abort(context, error)
+        check_topic(request.topic)
         self.counters.look_ups += 1
-        route = self._table.route(request.topic)
-        if route is None:
+        route = self._route(request.topic)
+        if not route.queues:
             self.counters.unknown_look_ups += 1
-            await self._abort_unknown(context, request.topic)
-        return nameserver_pb2.GetRouteResponse(route=route_to_wire(route))
+            if not (route.away and request.knows_away):
+                raise self._unknown(request.topic, knows_away=request.knows_away)
+        return nameserver_pb2.GetRouteResponse(route=route)
 
-    async def _abort_unknown(
-        self,
-        context: grpc.aio.ServicerContext[nameserver_pb2.GetRouteRequest, nameserver_pb2.GetRouteResponse],
-        topic: str,
-    ) -> NoReturn:
+    def _unknown(self, topic: str, *, knows_away: bool) -> MiniMQError:
+        """Return why there is no route for a topic."""
         if not self._settled:
             text = f"topic {topic} is not known yet: this name server has just started and waits for its brokers"
-            await rpc.abort(context, SystemBusy(text, retry_after_s=_BUSY_RETRY_S))
+            return SystemBusy(text, retry_after_s=_BUSY_RETRY_S)
         if not self._table.brokers():
             text = f"topic {topic} has no route: no broker is registered with this name server; start one with "
-            await rpc.abort(context, TopicNotFound(text + "`minimq-broker --nameserver HOST:PORT`"))
-        await rpc.abort(context, TopicNotFound.nowhere(topic))
+            cls = TopicUnavailable if knows_away else TopicNotFound
+            return cls(text + "`minimq-broker --nameserver HOST:PORT`")
+        return TopicNotFound.nowhere(topic)
 
     async def ListTopics(
         self,
@@ -216,13 +232,16 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
     ) -> nameserver_pb2.ListTopicsResponse:
         """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
+        names, away = sorted(self._table.topics()), self._table.away_topics()
         if request.names_only:
-            return nameserver_pb2.ListTopicsResponse(names=sorted(self._table.topics()))
+            return nameserver_pb2.ListTopicsResponse(names=names, away_names=away)
         answer = nameserver_pb2.ListTopicsResponse()
-        for number, topic in enumerate(sorted(self._table.topics())):
-            route = self._table.route(topic)
-            if route is not None:
-                answer.routes.append(route_to_wire(route))
+        for number, topic in enumerate((*names, *away)):
+            route = self._route(topic)
+            if route.queues:
+                answer.routes.append(route)
+            elif route.away:
+                answer.away_routes.append(route)
             if number % _ROUTES_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return answer
@@ -233,16 +252,28 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
     ) -> nameserver_pb2.GetClusterResponse:
         """Answer all brokers and their versions, sorted by name, and those whose place another one has."""
-        now = self._clock()
         return nameserver_pb2.GetClusterResponse(
             brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
-            conflicts=[_conflict_to_wire(conflict, now) for conflict in self._table.conflicts(now)],
+            conflicts=[self._conflict_to_wire(conflict) for conflict in self._table.conflicts(self._clock())],
             versions=[
                 nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
                 for (name, broker_id), version in self._table.versions().items()
             ],
             settled=self._settled,
+            away=[self._away_to_wire(away, away.queues) for away in self._table.away()],
         )
+
+    async def ForgetBroker(
+        self,
+        request: nameserver_pb2.ForgetBrokerRequest,
+        context: grpc.aio.ServicerContext[nameserver_pb2.ForgetBrokerRequest, nameserver_pb2.ForgetBrokerResponse],
+    ) -> nameserver_pb2.ForgetBrokerResponse:
+        """Remember a broker that is away no longer."""
+        change = self._table.forget(check_broker(request.broker_name))
+        if change is not None:
+            log.info("broker forgotten broker=%s client=%s", request.broker_name, context.peer())
+            self._carry_out(change)
+        return nameserver_pb2.ForgetBrokerResponse(forgotten=change is not None)
 
     async def WatchRoutes(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self,
@@ -264,8 +295,6 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             await writer.drained()
             for ended in done:
                 ended.result()
-        except MiniMQError as error:
-            await rpc.abort(context, error)
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
@@ -289,21 +318,36 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     def _route_event(self, topic: str) -> nameserver_pb2.RouteEvent:
         # Looked up only when it is written: a client that was slow to read gets the latest route, not a history.
-        return nameserver_pb2.RouteEvent(route=route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {})))
+        return nameserver_pb2.RouteEvent(route=self._route(topic))
 
+    def _route(self, topic: str) -> nameserver_pb2.TopicRoute:
+        """Return where the queues of a topic are, and which brokers carried some that have gone."""
+        route = route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {}))
+        route.away.extend(self._away_to_wire(away, away.queues_of(topic)) for away in self._table.away(topic))
+        return route
 
-def _conflict_to_wire(conflict: Conflict, now: float) -> nameserver_pb2.BrokerConflictReport:
-    def day_ms(moment: float) -> int:
-        return round((time.time() - (now - moment)) * 1000)
+    def _away_to_wire(self, away: RememberedBroker, queues: int) -> nameserver_pb2.AwayBroker:
+        return nameserver_pb2.AwayBroker(
+            broker=broker_to_wire(away.broker),
+            since_ms=self._time_of_day_ms(away.since),
+            stopped=away.stopped,
+            queues=queues,
+        )
 
-    return nameserver_pb2.BrokerConflictReport(
-        cluster=conflict.cluster,
-        broker_name=conflict.broker_name,
-        broker_id=conflict.broker_id,
-        address=conflict.address,
-        holder_address=conflict.holder_address,
-        reason=conflict.reason,
-        first_ms=day_ms(conflict.first_at),
-        last_ms=day_ms(conflict.last_at),
-        times=conflict.times,
-    )
+    def _conflict_to_wire(self, conflict: Conflict) -> nameserver_pb2.BrokerConflictReport:
+        return nameserver_pb2.BrokerConflictReport(
+            cluster=conflict.cluster,
+            broker_name=conflict.broker_name,
+            broker_id=conflict.broker_id,
+            address=conflict.address,
+            holder_address=conflict.holder_address,
+            reason=conflict.reason,
+            first_ms=self._time_of_day_ms(conflict.first_at),
+            last_ms=self._time_of_day_ms(conflict.last_at),
+            times=conflict.times,
+        )
+
+    def _time_of_day_ms(self, moment: float) -> int:
+        """Return a moment of the clock in ms since 1970: the same at each call."""
+        began, began_at = self._began
+        return round((began_at + moment - began) * 1000)

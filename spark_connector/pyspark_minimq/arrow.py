@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, ReceivedMessage, errors
-from minimq.connectors import SEPARATOR, ReceivedBatch, RecordBatch, Section
+from minimq.connectors import MAX_METADATA, SEPARATOR, ReceivedBatch, RecordBatch, Section
 from pyspark_minimq.sections import fixed_array, variable_array
 
 #: Batches with fewer records than this are put together: on its own, each would cost as much as one of hundreds.
@@ -38,7 +38,7 @@ _INDEX_DIGITS: Final = 8  # of the index, at the end of a message id
 _UNSIGNED: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
 
 #: What decoding raises when the sections of a batch contradict each other.
-_MALFORMED: Final = (pa.ArrowException, ValueError, LookupError, struct.error)
+_MALFORMED: Final = (errors.CorruptBatch, pa.ArrowException, ValueError, LookupError, struct.error)
 
 #: Takes a batch and the type of the column, which may differ in what is nullable inside of it.
 _Column = Callable[[ReceivedBatch, pa.DataType], pa.Array]
@@ -120,7 +120,7 @@ class ArrowColumns:
         size = 0
         for batch in batches:
             if len(batch.records) < SMALL_BATCH:
-                small += [m for m in _messages(batch, start) if m.queue_offset < end and self._wants(m)]
+                small += [m for m in batch.messages(start) if m.queue_offset < end and self._wants(m)]
                 size += batch.records.size
                 if len(small) < MERGED_RECORDS and size < MERGED_BYTES:
                     continue
@@ -181,13 +181,6 @@ def _corrupt(batch: ReceivedBatch, error: Exception) -> errors.CorruptBatch:
 # ---- Record by record ----------------------------------------------------------------------------
 
 
-def _messages(batch: ReceivedBatch, start: int) -> list[ReceivedMessage]:
-    try:
-        return batch.messages(start)
-    except _MALFORMED as error:
-        raise _corrupt(batch, error) from None
-
-
 _ROW_VALUES: dict[str, Callable[[ReceivedMessage], object]] = {
     "topic": lambda message: message.topic,
     "broker_name": lambda message: message.queue.broker_name,
@@ -230,8 +223,7 @@ def _tag(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
     records = batch.records
     if not records.has(Section.TAG_DICTIONARY):
         return pa.nulls(len(records), kind)
-    tags = str(records.section(Section.TAG_DICTIONARY), "utf-8").split(SEPARATOR)
-    dictionary = pa.array([tag or None for tag in tags], kind)
+    dictionary = pa.array(records.tag_dictionary(), kind)
     codes = _numbers(records, Section.TAG_CODES)
     if codes is None:
         return pa.repeat(dictionary[0], len(records))
@@ -244,6 +236,9 @@ def _keys(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
         return _empty(kind, _capacity(batch))[:count]
     joined = variable_array(records, pa.string(), count, Section.KEY_OFFSETS, Section.KEYS)
     joined.validate(full=True)  # the functions below trust what they are given
+    longest = pc.max(pc.binary_length(joined)).as_py()
+    if longest > 4 * MAX_METADATA:  # a character has at most four bytes; the parts would take far more than the text
+        raise ValueError(f"a record has {longest} bytes of keys")
     present = pc.not_equal(pc.binary_length(joined), 0)
     if bytes(records.section(Section.KEYS)).find(SEPARATOR.encode()) < 0 and pc.all(present).as_py():
         return pa.ListArray.from_arrays(_counting(_capacity(batch) + 1, 1).cast(pa.int32())[: count + 1], joined, kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -94,6 +94,7 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
         return [0]
     encoded = checked_text("tag", column.fill_null("")).dictionary_encode()
     _refuse_nul("tag", encoded.dictionary)
+    _limit("tag", pc.utf8_length(encoded.dictionary), lambda row: encoded.dictionary[row].as_py())
     order = pc.sort_indices(encoded.dictionary)
     tags = encoded.dictionary.take(order).to_pylist()
     if tags == [""]:
@@ -157,7 +158,7 @@ def _properties(sections: list[bytes], column: pa.Array) -> None:
         _limit("properties", characters, lambda row: _text_of_properties(names, values, offsets[row : row + 2]))
 
 
-def _limit(column: str, characters: pa.Array, text_of: Callable[[int], str]) -> None:
+def _limit(column: Literal["tag", "keys", "properties"], characters: pa.Array, text_of: Callable[[int], str]) -> None:
     """Refuse the longest value of a column if it is too long."""
     longest = pc.max(characters)
     try:

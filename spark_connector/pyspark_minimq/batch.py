@@ -14,6 +14,8 @@ from pyspark_minimq import reading
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import plan_ranges
+from pyspark_minimq.tag_advice import TagAdvice
+from pyspark_minimq.tracebacks import without_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,20 +33,22 @@ class MinimqBatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @without_traceback
     def partitions(self) -> list[reading.RangePartition]:
         """Return what the tasks read. Where the topics end is looked up now, and holds for this data frame for good.
 
         Raises:
             MinimqSparkError: an offset is not stored, or a topic is not readable.
-            MiniMQError: a topic does not exist, or a server does not answer.
+            MiniMQError: a topic does not exist; or a server does not answer, or is away, for as long as is waited.
         """
         options = self._options
         with closing(QueueFinder(options.nameserver)) as finder:
-            lookup = Lookup(finder, options.subscription)
-            bounds = lookup.whole()
-            starting = lookup.offsets_at(options.starting, bounds)
-            ending = lookup.offsets_at(options.ending, bounds)
+            lookup = Lookup(finder, options.subscription, options.timeout_s)
+            bounds = lookup.patiently(lambda: lookup.whole(partial=not options.fail_on_data_loss))
+            starting = lookup.patiently(lambda: lookup.offsets_at(options.starting, bounds))
+            ending = lookup.patiently(lambda: lookup.offsets_at(options.ending, bounds))
         ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=options.fail_on_data_loss)
+        TagAdvice(options, self._schema).consider(ranges)
         return reading.cut(ranges, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
 from minimq import ProducerOptions
-from minimq.connectors import RangeReader, RecordsSender, TransactionCommitter
+from minimq.connectors import RangeOptions, RangeReader, RecordsSender, TransactionCommitter
 
 T = TypeVar("T")
 
@@ -15,13 +15,19 @@ T = TypeVar("T")
 _kept: dict[Hashable, object] = {}
 
 
-def range_reader(nameserver: str) -> RangeReader:
+def range_reader(nameserver: str, timeout_s: float) -> RangeReader:
     """Return this process's reader for a cluster. It is kept for as long as the process lives: tasks follow in it.
+
+    Args:
+        nameserver: HOST:PORT of each name server, separated by commas.
+        timeout_s: seconds without any progress after which a read fails.
 
     Raises:
         minimq.MiniMQError: an address is not HOST:PORT.
     """
-    return _shared((RangeReader, nameserver), lambda: RangeReader(nameserver))
+    answer_timeout_s = min(RangeOptions().answer_timeout_s, timeout_s)
+    options = RangeOptions(patience_s=timeout_s, answer_timeout_s=answer_timeout_s)
+    return _shared((RangeReader, nameserver, timeout_s), lambda: RangeReader(nameserver, options))
 
 
 def records_sender(nameserver: str, options: ProducerOptions) -> RecordsSender:

@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Set
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from minimq import MessageQueue, MiniMQError, errors
-from minimq.connectors import QueueFinder
+from minimq.connectors import QueueFinder, after_waiting
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
@@ -35,8 +36,8 @@ log = logging.getLogger(__name__)
 IDLE_S = 0.5
 #: So long at most is the time until all are asked again, however many topics a broker has.
 LONGEST_IDLE_S = 5.0
-#: For how long it may be that no broker answers, in seconds.
-PATIENCE_S = 60.0
+#: Seconds to wait for a broker when the size of messages is estimated, which can be guessed as well.
+_SIZE_TIMEOUT_S = 5.0
 #: For how long the size of the messages of a queue is taken to stay the same, in seconds.
 _SIZE_S = 10.0
 #: Taken as the size of a message that cannot be looked at.
@@ -54,7 +55,8 @@ class Follower:
         self._options = options
         self._subscription = options.read.subscription
         self._finder = QueueFinder(options.read.nameserver)
-        self._lookup = Lookup(self._finder, self._subscription)
+        self._timeout_s = options.read.timeout_s
+        self._lookup = Lookup(self._finder, self._subscription, self._timeout_s)
         self._names: list[str] = []
         self._initial: StreamOffset | None = None
         self._frozen: Sight | None = None
@@ -63,6 +65,7 @@ class Follower:
         self._sizes: dict[QueueName, tuple[float, float]] = {}  # bytes of a message, and when that was found
         self._ask_again_at = 0.0
         self._is_checked = False
+        self._away: Mapping[Carrier, str] = {}  # as was told last
         self._answered_at: float | None = None
         self._planned_at = time.monotonic()
         #: Where the queues end, and how much of that is beyond the latest micro-batch; None before the first look.
@@ -73,20 +76,31 @@ class Follower:
         if self._initial is None:
             read = self._options.read
             if self._frozen is None:
-                bounds = self._lookup.whole()
+                bounds = self._lookup.patiently(lambda: self._lookup.whole(partial=not read.fail_on_data_loss))
             else:
                 self._check(self._frozen, None)
                 bounds = self._subscription.chosen(self._frozen.bounds)
-            starting = self._lookup.offsets_at(read.starting, bounds)
+            starting = self._lookup.patiently(lambda: self._lookup.offsets_at(read.starting, bounds))
             self._initial = first_offset(bounds, starting, fail_on_data_loss=read.fail_on_data_loss)
         return self._initial
 
     def freeze(self) -> None:
-        """Take no notice of what comes after this moment. Raises `MiniMQError` when a broker does not answer."""
+        """Take no notice of what comes after this moment.
+
+        Brokers that are away are waited for; what they have is for the next run, if they do not come.
+
+        Raises:
+            MiniMQError: a broker does not answer for as long as is waited.
+        """
+        try:
+            self._frozen = self._lookup.patiently(partial(self._look_at_all, partly=False))
+        except errors.Unavailable:
+            self._frozen = self._look_at_all(partly=True)
+
+    def _look_at_all(self, *, partly: bool) -> Sight:
         sight = self._look(frozenset())
-        for (topic, broker), reason in sight.silent.items():
-            raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")
-        self._frozen = sight
+        self._lookup.check(sight, partial=partly)
+        return sight
 
     def advance(self, done: StreamOffset, limits: Limits) -> StreamOffset | None:
         """Return how far the next micro-batch goes; None when there is none yet.
@@ -130,18 +144,33 @@ class Follower:
         if self._frozen is not None:
             untold = read - self._frozen.told  # nobody knew of these when it was frozen
             if untold:
-                more = self._lookup.look({carrier.topic for carrier in untold}, untold)
+                topics = {carrier.topic for carrier in untold}
+                more = self._lookup.patiently(lambda: self._lookup.look(topics, untold))
                 self._frozen = self._frozen.and_of(more)
             return self._frozen
         time.sleep(max(0.0, self._ask_again_at - time.monotonic()))
-        sight = self._look(read)
+        sight, failure = self._look_if_possible(read)
+        self._tell_away(sight)
         now = time.monotonic()
-        if sight.bounds or sight.absent or not sight.silent:
+        if failure is None:
             self._answered_at = now
-        elif now - (self._answered_at or self._planned_at) > PATIENCE_S:
-            (topic, broker), reason = next(iter(sight.silent.items()))
-            raise errors.Unavailable(f"topic {topic} cannot be looked up, on {broker} and all others: {reason}")
+        elif now - (self._answered_at or self._planned_at) >= self._timeout_s:
+            raise after_waiting(failure, self._timeout_s, "readTimeout")
         return sight
+
+    def _look_if_possible(self, read: Set[Carrier]) -> tuple[Sight, MiniMQError | None]:
+        """Return what brokers tell, and why none does: then the queues that have been read stay where they are."""
+        try:
+            sight = self._look(read)
+        except MiniMQError as error:
+            if not error.retriable:
+                raise
+            return Sight({}, silent=dict.fromkeys(read, error.message)), error
+        if sight.bounds or sight.absent or not sight.silent:
+            return sight, None
+        (topic, broker), reason = next(iter(sight.silent.items()))
+        text = f"topic {topic} cannot be looked up, on {broker} and all others: {reason}"
+        return sight, errors.Unavailable(text)
 
     def _look(self, read: Set[Carrier]) -> Sight:
         """Return what brokers tell of the topics that are wanted and of those that have been read."""
@@ -167,10 +196,11 @@ class Follower:
         if self._is_checked or not (is_new or self._options.read.fail_on_data_loss):
             return  # what was lost in an earlier run is not in the checkpoint any more
         read = done.end if done is not None else {}
-        known = {queue.topic for queue in (*sight.bounds, *read)} | {carrier.topic for carrier in sight.silent}
+        unseen = sight.silent.keys() | sight.away.keys()
+        known = {queue.topic for queue in (*sight.bounds, *read)} | {carrier.topic for carrier in unseen}
         for topic in sorted(set(self._subscription.names()) - known):
             raise errors.TopicNotFound.nowhere(topic)
-        if self._subscription.queues and not sight.silent:
+        if self._subscription.queues and not unseen:
             self._subscription.check(sight.bounds.keys() | read.keys())
         self._is_checked = True
 
@@ -179,7 +209,7 @@ class Follower:
         size, found_at = self._sizes.get(queue, (_GUESSED_BYTES, -_SIZE_S))
         if time.monotonic() - found_at < _SIZE_S:
             return size
-        reader = range_reader(self._options.read.nameserver)
+        reader = range_reader(self._options.read.nameserver, min(self._timeout_s, _SIZE_TIMEOUT_S))
         try:
             with closing(reader.read(MessageQueue(*queue), offset, offset + 1)) as batches:
                 records = next(batches).records
@@ -190,6 +220,14 @@ class Follower:
         return size
 
     # ---- Telling --------------------------------------------------------------------------------
+
+    def _tell_away(self, sight: Sight) -> None:
+        """Warn of brokers that have gone, once each time."""
+        away = self._subscription.out_of_sight(sight)
+        for carrier, text in away.items():
+            if carrier not in self._away:  # the text changes with time
+                log.warning("reading what is there: topic %s: %s", carrier.topic, text)
+        self._away = away
 
     def _tell_losses(self, outlook: Outlook) -> None:
         if not outlook.losses:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import TypeVar
 
 from minimq import MessageQueue, MiniMQError, errors
-from minimq.connectors import QueueFinder
+from minimq.connectors import QueueFinder, describe_away, with_retries
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
 from pyspark_minimq.planning import Bounds, Carrier, Offsets, QueueName, Sight, Subscription, TopicId
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Lookup:
@@ -21,11 +24,13 @@ class Lookup:
     Args:
         finder: asks the brokers.
         subscription: what is to be read.
+        timeout_s: seconds to wait for servers that are away.
     """
 
-    def __init__(self, finder: QueueFinder, subscription: Subscription) -> None:
+    def __init__(self, finder: QueueFinder, subscription: Subscription, timeout_s: float) -> None:
         self._finder = finder
         self._subscription = subscription
+        self._timeout_s = timeout_s
 
     def names(self) -> list[str]:
         """Return the topics that are to be read. Raises `Unavailable` when there is a pattern and nobody answers."""
@@ -63,26 +68,48 @@ class Lookup:
             },
             absent=frozenset(Carrier(*carrier) for carrier in found.absent),
             silent={Carrier(*carrier): error.message for carrier, error in found.failures.items()},
+            away={Carrier(*carrier): describe_away([away], "not read")[0] for carrier, away in found.away.items()},
         )
 
-    def whole(self) -> dict[QueueName, Bounds]:
-        """Return the bounds of all queues that are to be read; nothing may be missing.
+    def patiently(self, attempt: Callable[[], T]) -> T:
+        """Return what an attempt returns, which is repeated for a while when a server is away. Raises what it does."""
+        return with_retries(lambda _: attempt(), self._timeout_s, option="readTimeout")
+
+    def whole(self, *, partial: bool) -> dict[QueueName, Bounds]:
+        """Return the bounds of all queues that are to be read.
+
+        Args:
+            partial: whether those of brokers that are away may be missing, with a warning.
 
         Raises:
             MinimqSparkError: a topic may not be read, or a queue that was chosen does not exist.
             TopicNotFound: a topic does not exist.
-            MiniMQError: a server does not answer.
+            MiniMQError: a server does not answer, or is away.
         """
         topics = self.names()
         if not topics:
             log.warning("subscribePattern %r matches no topic: there is nothing to read", self._subscription.pattern)
         sight = self.look(topics)
+        self.check(sight, partial=partial)
+        for topic in sorted(set(topics) - {queue.topic for queue in sight.bounds}):
+            for carrier, text in sight.away.items():
+                if carrier.topic == topic:
+                    raise errors.Unavailable(f"topic {topic} is on no other broker: {text}; start it again")
+            raise errors.TopicNotFound.nowhere(topic)
+        missing = {queue for queue in self._subscription.queues if queue.carrier in sight.away}
+        self._subscription.check(sight.bounds.keys() | missing)
+        return self._subscription.chosen(sight.bounds)
+
+    def check(self, sight: Sight, *, partial: bool) -> None:
+        """Raise `Unavailable` when brokers did not answer or are away, or warn of the latter; see `whole`."""
         for (topic, broker), reason in sight.silent.items():
             raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")
-        for topic in sorted(set(topics) - {queue.topic for queue in sight.bounds}):
-            raise errors.TopicNotFound.nowhere(topic)
-        self._subscription.check(sight.bounds.keys())
-        return self._subscription.chosen(sight.bounds)
+        away = self._subscription.out_of_sight(sight)
+        what = "; ".join(f"topic {carrier.topic}: {text}" for carrier, text in away.items())
+        if away and not partial:
+            raise errors.Unavailable(f"{what}; start it again, or read the others with failOnDataLoss=false")
+        if away:
+            log.warning("reading what is there: %s", what)
 
     def offsets_at(self, position: Position, bounds: Mapping[QueueName, Bounds]) -> Offsets:
         """Turn a moment into offsets; what is an offset already stays as it is. Raises `MiniMQError`."""

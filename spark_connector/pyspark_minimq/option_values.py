@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from datetime import UTC, datetime
 from typing import NoReturn
 
 from minimq import MiniMQError
-from minimq.connectors import TagFilter
+from minimq.connectors import TagFilter, timestamp_ms
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName
 
@@ -89,19 +90,20 @@ def duration(option: str, text: str) -> float:
     return int(match[1]) * _SECONDS[match[2]]
 
 
+def time_above_zero(option: str, text: str) -> float:
+    """Return seconds that are not 0; see `duration`."""
+    seconds = duration(option, text)
+    if not seconds:
+        raise MinimqSparkError(f"{option} is {text!r}: write a time above 0")
+    return seconds
+
+
 def moment(option: str, text: str) -> datetime:
-    """Return a moment with a time zone: from milliseconds since 1970, or from ISO 8601."""
+    """Return a moment: from milliseconds since 1970, ISO 8601 with a time zone, or a time before now such as -24h."""
     try:
-        if text.isdecimal():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
-        when = datetime.fromisoformat(text)
-    except (ValueError, OverflowError, OSError):
-        raise MinimqSparkError(
-            f"{option} is {_shown(text)}: write milliseconds since 1970, or a time such as 2026-01-31T08:00:00Z"
-        ) from None
-    if when.tzinfo is None:
-        raise MinimqSparkError(f"{option} is {_shown(text)}, which has no time zone: add Z or an offset such as +02:00")
-    return when
+        return datetime.fromtimestamp(timestamp_ms(text, time.time(), option) / 1000, UTC)
+    except MiniMQError as error:
+        raise MinimqSparkError(error.message) from None
 
 
 def offsets(option: str, text: str) -> Offsets:

@@ -28,6 +28,7 @@ OPTIONS = (
     Option("endingOffsets", "latest", None),
     Option("endingTimestamp", "", None),
     Option("failOnDataLoss", "true", "true"),
+    Option("readTimeout", "60s", "60s"),
     Option("minPartitions"),
     Option("maxRecordsPerPartition", "1000000", "1000000"),
     Option("maxOffsetsPerTrigger", None, ""),
@@ -52,7 +53,9 @@ class ReadOptions:
         ending: the first message not to read.
         min_partitions: how many partitions there are to be at least.
         max_records_per_partition: most messages in one partition.
-        fail_on_data_loss: fail when messages of the range are not stored, instead of reading the others.
+        fail_on_data_loss: fail when messages of the range are not stored, or their broker is away when the query is
+            planned, instead of reading the others.
+        timeout_s: seconds to wait for a server that is away, in plans and in tasks alike.
     """
 
     nameserver: str
@@ -63,6 +66,7 @@ class ReadOptions:
     min_partitions: int | None
     max_records_per_partition: int
     fail_on_data_loss: bool
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,7 @@ def _common(values: Values) -> ReadOptions:
         min_partitions=values.get("minPartitions", option_values.count),
         max_records_per_partition=values.required("maxRecordsPerPartition", option_values.count),
         fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
+        timeout_s=values.required("readTimeout", option_values.time_above_zero),
     )
 
 

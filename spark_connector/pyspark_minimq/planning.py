@@ -79,11 +79,13 @@ class Sight:
         bounds: of all queues.
         absent: brokers which say that they do not have the topic any more.
         silent: brokers that did not answer, with the reason.
+        away: brokers that carry queues and have gone, each with a sentence that says since when, and how many queues.
     """
 
     bounds: Mapping[QueueName, Bounds]
     absent: frozenset[Carrier] = frozenset()
     silent: Mapping[Carrier, str] = field(default_factory=dict)
+    away: Mapping[Carrier, str] = field(default_factory=dict)
 
     @property
     def told(self) -> set[Carrier]:
@@ -92,7 +94,12 @@ class Sight:
 
     def and_of(self, other: Sight) -> Sight:
         """Return what both tell; of queues that are in both what this one tells."""
-        return Sight({**other.bounds, **self.bounds}, self.absent | other.absent, {**other.silent, **self.silent})
+        return Sight(
+            {**other.bounds, **self.bounds},
+            self.absent | other.absent,
+            {**other.silent, **self.silent},
+            {**other.away, **self.away},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,11 @@ class Subscription:
         if self.queues:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}
+
+    def out_of_sight(self, sight: Sight) -> dict[Carrier, str]:
+        """Return which brokers have gone that carry queues which are to be read, sorted."""
+        chosen = {queue.carrier for queue in self.queues}
+        return {carrier: text for carrier, text in sorted(sight.away.items()) if not chosen or carrier in chosen}
 
     def _matches(self, topic: str) -> bool:
         assert self.pattern is not None

@@ -15,6 +15,7 @@ from minimq.connectors import RangeReader, ReceivedBatch
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, split_ranges
+from pyspark_minimq.tracebacks import without_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +40,7 @@ def cut(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[RangePartit
     return [RangePartition(part) for part in parts]
 
 
+@without_traceback
 def read(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition as Arrow batches.
 
@@ -51,7 +53,7 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
 
         part = partition.part
         columns = ArrowColumns(schema, options.tags)
-        reader = range_reader(options.nameserver)
+        reader = range_reader(options.nameserver, options.timeout_s)
         if columns.are_known:  # nothing has to be fetched
             start, end = _stored(reader, part, strict=options.fail_on_data_loss)
             yield from columns.count(MessageQueue(*part.queue), start, end)

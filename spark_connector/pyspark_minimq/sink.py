@@ -14,6 +14,7 @@ from minimq.connectors import Transaction
 from pyspark_minimq import transaction_names
 from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.tracebacks import without_traceback
 from pyspark_minimq.write_options import WriteOptions
 from pyspark_minimq.writing import Written, in_one_line, write
 
@@ -89,6 +90,7 @@ class MinimqWriter:
         """Return that of a transactional write, in a task; raises `MinimqSparkError`."""
         raise NotImplementedError
 
+    @without_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a partition, in a task; raises `MinimqSparkError`."""
         return write(self._options, iterator, self.transaction() if self._options.transactional else None)
@@ -167,10 +169,12 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
         """Return that of the data frame."""
         return self._transaction
 
+    @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish what the tasks have staged, if they have; raises `MinimqSparkError`."""
         self.end(messages, self._transaction.number)
 
+    @without_traceback
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Let go of what is staged, if nobody can go on with it. Rows that are there for all to see stay."""
         if not self._options.transactional or self._options.transaction is not None:
@@ -208,9 +212,11 @@ class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
             )
         return Transaction(transaction_names.of_query(query, self._options.topic), int(batch))
 
+    @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Publish what the tasks have staged, if they have; raises `MinimqSparkError`."""
         self.end(messages, batchId)
 
+    @without_traceback
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Leave what is staged: it is let go of when the micro-batch, written anew, is committed, or expires."""

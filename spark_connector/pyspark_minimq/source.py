@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.tracebacks import without_traceback
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -32,6 +35,7 @@ class MinimqDataSource(DataSource):
         """Return the name of the format."""
         return "minimq"
 
+    @without_traceback
     def schema(self) -> StructType:
         """Return the columns of a data frame for which `.schema(...)` chose none.
 
@@ -44,6 +48,7 @@ class MinimqDataSource(DataSource):
         check_options(self.options)
         return MESSAGE_SCHEMA
 
+    @without_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and reads a batch query.
 
@@ -59,6 +64,7 @@ class MinimqDataSource(DataSource):
 
         return MinimqBatchReader(parse_read_options(self.options), checked_projection(schema))
 
+    @without_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what plans and reads a streaming query; argument and errors as for `reader`."""
         from pyspark_minimq.options import parse_stream_options
@@ -67,6 +73,7 @@ class MinimqDataSource(DataSource):
 
         return MinimqStreamReader(parse_stream_options(self.options), checked_projection(schema))
 
+    @without_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a data frame.
 
@@ -82,6 +89,7 @@ class MinimqDataSource(DataSource):
 
         return MinimqBatchWriter(self._write_options(schema, Mode.BATCH, overwrite=overwrite))
 
+    @without_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes a stream; arguments and errors as for `writer`."""
         from pyspark_minimq.option_table import Mode
@@ -90,7 +98,6 @@ class MinimqDataSource(DataSource):
         return MinimqStreamWriter(self._write_options(schema, Mode.STREAM, overwrite=overwrite))
 
     def _write_options(self, schema: StructType, mode: Mode, *, overwrite: bool) -> WriteOptions:
-        from pyspark_minimq.errors import MinimqSparkError
         from pyspark_minimq.write_columns import check_columns
         from pyspark_minimq.write_options import parse_write_options
 

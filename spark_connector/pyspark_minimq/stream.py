@@ -19,6 +19,8 @@ from pyspark.sql.types import StructType
 from pyspark_minimq import reading
 from pyspark_minimq.options import StreamOptions
 from pyspark_minimq.stream_planning import Limits, StreamOffset
+from pyspark_minimq.tag_advice import TagAdvice
+from pyspark_minimq.tracebacks import without_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +41,7 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         #: Made when the first plan is: an object that only reads, and is copied to where it does, never has one.
         self._made: Follower | None = None
+        self._tag_advice = TagAdvice(options.read, schema)
 
     @property
     def _follower(self) -> Follower:
@@ -48,6 +51,7 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._made = Follower(self._options)
         return self._made
 
+    @without_traceback
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins; Spark asks more than once.
 
@@ -68,6 +72,7 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(limits.min_offsets)
         return ReadAllAvailable()
 
+    @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return how far the next micro-batch goes, or `start` itself when there is none.
 
@@ -83,13 +88,17 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the queues end and how many messages that is after the micro-batch, for Spark's progress."""
         return self._follower.report
 
+    @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Read no further than the queues reach now. Raises `MiniMQError` when that is not known."""
         self._follower.freeze()
 
+    @without_traceback
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[reading.RangePartition]:
         """Return what the tasks of a micro-batch read, which is for `end` alone to say: see `StreamOffset`."""
-        return reading.cut(StreamOffset.from_json(end).ranges(), self._options.read)
+        ranges = StreamOffset.from_json(end).ranges()
+        self._tag_advice.consider(ranges)
+        return reading.cut(ranges, self._options.read)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition as Arrow batches.

@@ -68,7 +68,7 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
     max_body_bytes = values.required("maxBodyBytes", option_values.size)
     try:
         producer = ProducerOptions(
-            send_timeout_s=values.required("sendTimeout", _above_zero),
+            send_timeout_s=values.required("sendTimeout", option_values.time_above_zero),
             max_body_bytes=max_body_bytes,
             compression=values.required("compression", _compression),
         )
@@ -82,7 +82,7 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
         transactional=transaction is not None or values.required("transactional", option_values.flag),
         transaction=transaction,
         producer=producer,
-        commit_timeout_s=values.required("commitTimeout", _above_zero),
+        commit_timeout_s=values.required("commitTimeout", option_values.time_above_zero),
         fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
     )
 
@@ -112,10 +112,3 @@ def _compression(option: str, text: str) -> CompressionName:
     if text.lower() not in choices:
         raise MinimqSparkError(f"{option} is {text!r}: write {' or '.join(choices)}")
     return cast("CompressionName", text.lower())
-
-
-def _above_zero(option: str, text: str) -> float:
-    seconds = option_values.duration(option, text)
-    if not seconds:
-        raise MinimqSparkError(f"{option} is {text!r}: write a time above 0")
-    return seconds

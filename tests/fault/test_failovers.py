@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -14,11 +13,12 @@ import pytest
 from minimq import LocalCluster, Message, Producer
 from minimq.local.server_process import ServerProcess
 from minimq_common.errors import MiniMQError
+from support.chance import SEED, rounds
 from support.reading import read_all
 from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
 
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "3"))
+ROUNDS = rounds(3)
 
 
 class Sender(threading.Thread):
@@ -72,10 +72,10 @@ def disturb(cluster: LocalCluster, chance: random.Random) -> list[str]:
 
 
 @pytest.mark.fault
+@pytest.mark.rounds
 @pytest.mark.timeout(600 + 60 * ROUNDS)
-@pytest.mark.parametrize("seed", [random.randrange(1 << 32)])
-def test_nothing_acknowledged_is_lost_whatever_happens_to_the_replicas(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
+def test_nothing_acknowledged_is_lost_whatever_happens_to_the_replicas(tmp_path: Path) -> None:
+    chance = random.Random(SEED)
     history: list[str] = []
     with replicas(tmp_path, slaves=2, role="sync-master", segment_bytes=1 << 18, checkpoint_interval_s=0.5) as cluster:
         senders = [Sender(cluster.nameserver, f"sender-{number}") for number in range(2)]
@@ -84,7 +84,7 @@ def test_nothing_acknowledged_is_lost_whatever_happens_to_the_replicas(tmp_path:
         try:
             for _ in range(ROUNDS):
                 history += disturb(cluster, chance)
-                print(seed, history[-2:])
+                print(SEED, history[-2:])
                 for sender in senders:
                     sender.wait_for_more()
         finally:
@@ -97,6 +97,6 @@ def test_nothing_acknowledged_is_lost_whatever_happens_to_the_replicas(tmp_path:
         stored = [message.body for message in read_all(cluster.nameserver, "t")]
         for sender in senders:
             missing = sender.acknowledged - set(stored)
-            assert not missing, (seed, history, sorted(missing)[:5])
-        assert len(stored) == len(set(stored)), (seed, history)
-        assert set(stored) <= set().union(*(sender.sent for sender in senders)), (seed, history)
+            assert not missing, (SEED, history, sorted(missing)[:5])
+        assert len(stored) == len(set(stored)), (SEED, history)
+        assert set(stored) <= set().union(*(sender.sent for sender in senders)), (SEED, history)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -18,16 +17,15 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer, ReceivedMessage, SendReceipt
 from minimq.local.server_process import ServerProcess
 from minimq_broker.store.check import check_directory
+from support.chance import SEED, rounds
 from support.reading import check_brokers, read_all, read_queue
 from support.relay import Relay
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
-#: Rounds of killing; MINIMQ_TEST_ROUNDS=20 is what `make test-fault` runs.
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "4"))
-#: Repeats the moments of an earlier run, which printed it.
-SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+#: Rounds of killing.
+ROUNDS = rounds(4)
 PATIENCE_S = 40.0
 STEP_S = 0.01
 
@@ -131,7 +129,7 @@ def check_stored(load: Load, stored: list[ReceivedMessage]) -> None:
 
 def test_a_killed_broker_costs_no_message_and_soon_no_throughput(pair: LocalCluster) -> None:
     victim, _ = pair.brokers
-    with Producer(pair.nameserver) as producer, Load(producer, 20_000, lambda _: None) as load:
+    with Producer(pair.nameserver) as producer, Load(producer, 5_000, lambda _: None) as load:
         load.lasts(1.0)
         killed = time.perf_counter()
         victim.kill()
@@ -156,10 +154,10 @@ def test_what_a_killed_broker_had_stored_without_saying_so_is_not_stored_again(p
     victim, _ = pair.brokers
     queues = [MessageQueue("t", victim.name, number) for number in range(4)]
     with Producer(pair.nameserver, send_timeout_s=PATIENCE_S, batch_messages=20) as producer:
-        with Load(producer, 8_000, lambda number: queues[number % 4]) as load:
+        with Load(producer, 2_000, lambda number: queues[number % 4]) as load:
             for _ in range(ROUNDS):
                 began = time.perf_counter()
-                wait_until(lambda: load.acknowledged_by(victim.name, began), PATIENCE_S)  # noqa: B023
+                wait_until(lambda: load.acknowledged and load.acknowledged[-1][0] > began, PATIENCE_S)  # noqa: B023
                 # A random moment, not a wait for something.
                 time.sleep(chance.uniform(0.0, 0.4))
                 victim.kill()
@@ -182,7 +180,7 @@ def test_a_hung_broker_is_soon_left_out_and_taken_in_again(pair: LocalCluster) -
     while_hung = load.latencies(paused, resumed)
     assert while_hung[int(len(while_hung) * 0.999)] < 2.5
     # Long enough after the pause that the broker is left out: nothing waits for it any more.
-    assert load.latencies(paused + 3.0, resumed)[-1] < 0.5
+    assert load.latencies(paused + 3.0, resumed)[-1] < 1.0
     check_stored(load, read_all(pair.nameserver, "t"))
 
 

@@ -6,22 +6,19 @@ These are short runs of `bench/rebalances.py`, which says what is checked.
 from __future__ import annotations
 
 import json
-import os
-import random
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.chance import SEED, rounds
 from support.process import process
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
-#: Scales the number of rebalances; MINIMQ_TEST_ROUNDS=20 is what `make test-fault` runs.
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "4"))
-#: Repeats the choices of an earlier run, which printed it.
-SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+#: Scales the number of rebalances.
+ROUNDS = rounds(4)
 SCRIPT = Path(__file__).parents[2] / "bench" / "rebalances.py"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,16 +12,15 @@ import pytest
 
 from minimq import Admin, LocalCluster
 from minimq_proto.v1 import broker_pb2
+from support.chance import SEED, rounds
 from support.raw_sender import Broken, RawSender
 from support.reading import check_brokers, read_all
 from support.stores import numbered_batch
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
-#: Rounds of killing; MINIMQ_TEST_ROUNDS=20 is what `make test-fault` runs.
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "4"))
-#: Repeats the moments of an earlier run, which printed it.
-SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+#: Rounds of killing.
+ROUNDS = rounds(4)
 PRODUCER = 0xBEEF
 BATCHES = 1500
 

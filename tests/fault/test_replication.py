@@ -6,22 +6,19 @@ These are short runs of `bench/replication_faults.py`, which says what is checke
 from __future__ import annotations
 
 import json
-import os
-import random
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.chance import SEED, rounds
 from support.process import process
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
-#: Number of faults; MINIMQ_TEST_ROUNDS=20 is what `make test-fault` runs.
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "4"))
-#: Repeats the choices of an earlier run, which printed it.
-SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+#: Number of faults.
+ROUNDS = rounds(4)
 SCRIPT = Path(__file__).parents[2] / "bench" / "replication_faults.py"
 
 
@@ -53,6 +50,7 @@ def test_synchronous_replicas(scenario: str) -> None:
     assert_sound(run(scenario, ROUNDS))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240 + 80 * ROUNDS)
 def test_an_asynchronous_master_is_found_out() -> None:
     """The check can fail: such a master acknowledges what is lost with it. What is left is sound all the same."""

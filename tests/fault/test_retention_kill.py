@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -13,14 +12,13 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 from minimq.administration.descriptions import BrokerReport
 from minimq_common.errors import MiniMQError
+from support.chance import SEED, rounds
 from support.reading import check_brokers
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "4"))
-#: Repeats the moments of an earlier run, which printed it.
-SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+ROUNDS = rounds(4)
 PATIENCE_S = 40.0
 QUEUES = [MessageQueue("t", "broker-a", number) for number in range(2)]
 

@@ -6,22 +6,21 @@ These are short runs of `bench/spark_exactly_once.py`, which says what is checke
 from __future__ import annotations
 
 import json
-import os
-import random
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.chance import SEED, rounds
 from support.process import process
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.fault, pytest.mark.rounds, pytest.mark.spark, pytest.mark.slow]
 
-#: Scales the number of queries; MINIMQ_TEST_ROUNDS=20 is what `make test-fault` runs.
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "4"))
-#: Repeats the choices of an earlier run, which printed it.
-SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+#: Scales the number of queries.
+ROUNDS = rounds(1)
+#: What a short run has: the two faults that come when one broker has decided and another has not.
+IN_SHORT = ("--fault=driver, half decided", "--fault=broker, half decided") if ROUNDS == 1 else ()
 SCRIPT = Path(__file__).parents[2] / "bench" / "spark_exactly_once.py"
 
 
@@ -41,7 +40,7 @@ def run(scenario: str, runs: int, *flags: str, status: int = 0) -> dict[str, Any
 
 @pytest.mark.timeout(300 + 120 * ROUNDS)
 def test_each_message_is_written_once() -> None:
-    found = run("transactional", 2 * ROUNDS)
+    found = run("transactional", 2 * ROUNDS, *IN_SHORT)
 
     kinds = ("lost", "twice", "strange", "disordered", "wrong_keys")
     for line in found["lines"]:
@@ -51,6 +50,7 @@ def test_each_message_is_written_once() -> None:
     assert sum(line["restarts"] for line in found["lines"]) > 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_message_that_is_sent_again_is_found() -> None:
     """The check can fail."""
@@ -59,6 +59,7 @@ def test_a_message_that_is_sent_again_is_found() -> None:
     assert (line["verdict"]["twice"], line["verdict"]["wrong_keys"], line["verdict"]["lost"]) == (1, 1, 0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_without_transactions_messages_are_written_twice() -> None:
     """Which is why there are transactions; and nothing is lost all the same."""

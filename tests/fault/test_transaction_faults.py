@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -14,16 +13,15 @@ import pytest
 
 from minimq import Admin, LocalCluster
 from support import transaction_writer
+from support.chance import SEED, rounds
 from support.command import environment
 from support.reading import check_brokers, read_all
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
-#: How often the writer is killed; MINIMQ_TEST_ROUNDS=20 is what `make test-fault` runs.
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "4"))
-#: Repeats the moments of an earlier run, which printed it.
-SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+#: How often the writer is killed.
+ROUNDS = rounds(4)
 PATIENCE_S = 60.0
 
 

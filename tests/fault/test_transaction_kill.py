@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from pathlib import Path
@@ -12,18 +11,17 @@ import pytest
 from minimq import Admin, LocalCluster
 from minimq.local.broker_process import BrokerProcess
 from minimq_common.errors import MiniMQError
+from support.chance import SEED, rounds
 from support.raw_transactions import RawTransactions, decision
 from support.reading import check_brokers, read_all
 from support.replicas import replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.stores import numbered_batch
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
-#: Rounds of killing; MINIMQ_TEST_ROUNDS=20 is what `make test-fault` runs.
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "3"))
-#: Repeats the moments of an earlier run, which printed it.
-SEED = int(os.environ.get("MINIMQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+#: Rounds of killing.
+ROUNDS = rounds(3)
 PATIENCE_S = 40.0
 #: So many large batches are published in several parts.
 BATCHES, LARGE = 40, 1 << 20

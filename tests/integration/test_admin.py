@@ -59,7 +59,7 @@ def test_read_and_write_queues_and_permission_can_differ(admin: Admin, new_name:
 
 
 def test_a_topic_that_exists_is_refused_or_left_alone(admin: Admin, topic: str) -> None:
-    with pytest.raises(TopicExists, match="broker-a has 4 write and 4 read queues"):
+    with pytest.raises(TopicExists, match="broker-a has 4 write queues and 4 read queues"):
         admin.create_topic(topic, queues=4)
     admin.create_topic(topic, queues=4, if_not_exists=True)
     with pytest.raises(TopicExists, match="minimq topic update"):
@@ -278,6 +278,21 @@ def test_offsets_of_queues_that_are_not_there(admin: Admin, topic: str) -> None:
         admin.offset_at(MessageQueue(topic, "broker-a", 0), now.replace(tzinfo=None))
 
 
+def test_offsets_of_several_queues_at_one_time(admin: Admin, topic: str, cluster: LocalCluster) -> None:
+    queues = admin.route(topic).read_queues()
+    with Producer(cluster.nameserver) as producer:
+        for count, queue in enumerate(queues):
+            producer.send_many([Message(topic, b"x")] * count, queue=queue)
+    assert admin.offsets_at(iter(queues), "-1h") == dict.fromkeys(queues, 0)
+    assert admin.offsets_at(queues, datetime.now(UTC) + timedelta(hours=1)) == {
+        queue: count for count, queue in enumerate(queues)
+    }
+    assert admin.offsets_at([], "-1h") == {}
+    absent = MessageQueue(topic, "broker-a", 99)
+    with pytest.raises(MiniMQError, match=f"queue {absent} .*no queue 99"):
+        admin.offsets_at([*queues, absent], "-1h")
+
+
 # ---- Nobody there -------------------------------------------------------------------------------
 
 
@@ -288,11 +303,17 @@ def test_without_a_name_server_the_error_says_how_to_start_one() -> None:
                 call()
 
 
-def test_without_a_broker_the_error_says_how_to_start_one(pair: LocalCluster) -> None:
+def test_without_a_broker_the_error_says_which_is_away_or_how_to_start_one(pair: LocalCluster) -> None:
     for broker in pair.brokers:
         broker.stop()
-    with Admin(pair.nameserver) as admin, pytest.raises(Unavailable, match="minimq-broker --nameserver 127"):
-        admin.create_topic("x")
+    with Admin(pair.nameserver) as admin:
+        for call in (lambda: admin.create_topic("x"), admin.list_groups, lambda: admin.describe_topic("x")):
+            with pytest.raises(Unavailable, match=r"^broker-a is away since .*, broker-b is away since .*; start them"):
+                call()
+        for broker in pair.brokers:
+            admin.forget_broker(broker.broker_name)
+        with pytest.raises(Unavailable, match="minimq-broker --nameserver 127"):
+            admin.create_topic("x")
 
 
 def test_a_closed_admin_refuses(cluster: LocalCluster) -> None:
@@ -315,3 +336,14 @@ def test_a_broker_that_was_restarted_is_reached_at_once(pair: LocalCluster) -> N
             broker.start()
             assert next(iter(shapes(admin, "orders"))) == "broker-a"
         assert len(admin.describe_topic("orders").queues) == 16
+
+
+def test_a_resize_on_a_broker_without_the_topic_says_how_to_create_it_there(admin: Admin, topic: str) -> None:
+    admin.create_topic(f"{topic}-half", queues=2, brokers=["broker-a"])
+    remedy = f"is not on broker-b: create it there with `minimq topic create {topic}-half --queues 5 --broker broker-b`"
+    with pytest.raises(TopicNotFound, match=remedy):
+        admin.resize_topic(f"{topic}-half", 5, brokers=["broker-b"])
+    with pytest.raises(TopicNotFound, match="is not on broker-b: create it there with"):
+        admin.update_topic(f"{topic}-half", read_queues=2, brokers=["broker-b"])
+    assert admin.create_topic(f"{topic}-half", queues=5, brokers=["broker-b"])
+    admin.delete_topic(f"{topic}-half")

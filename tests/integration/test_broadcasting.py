@@ -154,8 +154,9 @@ def test_a_topic_that_was_made_anew_meanwhile_begins_where_the_rule_says(
         if start == "earliest":
             assert set(read(consumer, 100)) == anew
         else:
-            wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, PATIENCE_S)
-            assert consumer.at_end()
+            wait_until(
+                lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8 and consumer.at_end(), PATIENCE_S
+            )
     later = send(cluster, topic, 400, 50)
     with new_consumer("one", start=start) as consumer:
         consumer.subscribe(topic)
@@ -177,8 +178,8 @@ def test_a_topic_that_is_made_anew_under_a_consumer_is_read_from_its_beginning(
         consumer.subscribe(topic)
         read(consumer, 300)
         if not notices:
-            same = consumer._routes.route(topic)
-            monkeypatch.setattr(consumer._routes, "route", lambda _: same)
+            same = consumer._reader._routes.route(topic)
+            monkeypatch.setattr(consumer._reader._routes, "route", lambda _: same)
         admin.delete_topic(topic)
         admin.create_topic(topic, queues=4)
         anew = send(cluster, topic, 300, 100)
@@ -224,6 +225,20 @@ while True:
 """
 
 
+def test_a_commit_that_is_asked_for_writes_the_file_though_nothing_has_changed(
+    cluster: LocalCluster, topic: str, group: str, tmp_path: Path, new_consumer: Callable[..., PullConsumer]
+) -> None:
+    send(cluster, topic, 0, 5)
+    with new_consumer("a", start="earliest", auto_commit=False) as consumer:
+        consumer.subscribe(topic)
+        read(consumer, 5)
+        consumer.commit()
+        file = tmp_path / group / "a.json"
+        file.unlink()
+        consumer.commit()
+        assert saved(file) == 5
+
+
 @pytest.mark.fault
 def test_a_consumer_that_is_killed_loses_nothing(
     cluster: LocalCluster, topic: str, group: str, new_consumer: Callable[..., PullConsumer], tmp_path: Path
@@ -263,7 +278,7 @@ def test_wrong_usage_is_named(
     with pytest.raises(InvalidArgument, match="needs a client_id"):
         PullConsumer(cluster.nameserver, group=group, model="broadcasting")
     with pytest.raises(InvalidArgument, match="must be one of clustering, broadcasting"):
-        PullConsumer(cluster.nameserver, group=group, model="anycast")
+        PullConsumer(cluster.nameserver, group=group, model="anycast")  # type: ignore[arg-type]
     with new_consumer("one") as consumer, new_consumer("one") as second:
         with pytest.raises(InvalidArgument, match="reads all queues"):
             consumer.assign([])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pty
 import re
 import shlex
 import signal
@@ -14,16 +15,16 @@ import sys
 import termios
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from minimq.administration.admin import Admin
-from minimq.cli.base import show_table, size_of
+from minimq.cli.base import size_of
 from minimq.cli.main import main
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
@@ -119,6 +120,7 @@ def test_a_topic_from_its_creation_to_its_end(minimq: Minimq, new_name: Callable
         "read_queues": 6,
         "write_queues": 6,
         "permission": "read-write",
+        "away": [],
     }
     minimq("topic", "update", name, "--write-queues", "1", "--permission", "read")
     assert [(row["write_queues"], row["permission"]) for row in minimq.json("route", name)] == [(1, "read")] * 2
@@ -130,20 +132,6 @@ def test_a_topic_from_its_creation_to_its_end(minimq: Minimq, new_name: Callable
     assert f"minimq topic create {name}" in minimq("topic", "describe", name, status=1)
     minimq("topic", "delete", name, status=1)
     minimq("topic", "delete", name, "--if-exists")
-
-
-def test_tables_fit_a_terminal_and_have_no_trailing_blanks(capsys: pytest.CaptureFixture[str]) -> None:
-    address = "192.168.100.101:10911"
-    error = "no answer from the broker within 5 seconds, and that is all there is to say"
-    rows = [{"address": address, "error": error, "at": datetime(2026, 1, 31, 8, tzinfo=UTC)}] * 2
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "80")
-        patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-        show_table(rows, {"address": "Address", "error": "Error", "at": "At"})
-    lines = capsys.readouterr().out.splitlines()
-    assert sum(address in line and "2026-01-31 08:00:00Z" in line for line in lines) == 2
-    assert max(map(len, lines)) <= 80
-    assert all(line == line.rstrip() for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +152,7 @@ def test_tables_hold_what_json_holds(minimq: Minimq, topic: str, cluster: LocalC
     table = minimq("cluster", "status")
     for broker in cluster.brokers:
         assert re.search(rf"{broker.name} .*{broker.address} .*up", table)
+    assert "Permission" not in table  # nothing is forbidden anywhere
     assert re.search(rf"broker-a .*{cluster.brokers[0].address}", minimq("route", topic))
 
 
@@ -204,9 +193,13 @@ def test_max_ends_in_the_middle_and_the_next_run_goes_on(minimq: Minimq, topic: 
 def test_a_new_group_begins_where_it_is_told(minimq: Minimq, topic: str, group: str) -> None:
     minimq("produce", topic, stdin=b"old\n")
     assert minimq("consume", topic, "--group", f"{group}-1", "--exit-at-end", "--from", "latest") == ""
-    assert minimq("consume", topic, "--group", f"{group}-2", "--exit-at-end", "--from", "2020-01-01") == "old\n"
-    assert minimq("consume", topic, "--group", f"{group}-3", "--exit-at-end", "--from", "2099-01-01T00:00Z") == ""
-    assert "neither 'earliest'" in minimq("consume", topic, "--group", group, "--from", "soon", status=2)
+    assert minimq("consume", topic, "--group", f"{group}-2", "--exit-at-end", "--from", "2020-01-01T00:00Z") == "old\n"
+    future = minimq("consume", topic, "--group", f"{group}-3", "--from", "2099-01-01T00:00Z", status=2)
+    tags = minimq("consume", topic, "--group", f"{group}-4", "--tags", "paid,refunded", status=2)
+    assert 'write --tags "paid || refunded"; or --where "TAGS = ' in tags
+    assert "`minimq peek` shows messages without one" in minimq("consume", topic, status=2)
+    assert future.startswith("error: --from is '2099-01-01T00:00Z', which is in the future: ")
+    assert "--from is 'soon': it must be" in minimq("consume", topic, "--group", group, "--from", "soon", status=2)
 
 
 def test_consume_has_a_format_and_no_output(minimq: Minimq, topic: str) -> None:
@@ -226,8 +219,7 @@ def test_slaves_are_read_unless_it_is_said(
 
     monkeypatch.setattr("minimq.receiving.pull_consumer.PullConsumer", Noted)
     arguments = ["--nameserver", cluster.nameserver, "consume", topic, "--group", group, "--exit-at-end", *flags]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
+    main.main(arguments, standalone_mode=False)  # with a stdout that is a file
     assert [options["read_from_slaves"] for options in made] == [wanted]
 
 
@@ -243,19 +235,43 @@ def test_a_signal_commits_and_leaves(minimq: Minimq, topic: str, group: str, num
     assert minimq("consume", topic, "--group", group, "--exit-at-end") == ""
 
 
-def test_a_reader_that_leaves_is_no_error_and_loses_nothing(minimq: Minimq, topic: str, group: str) -> None:
-    minimq("produce", topic, stdin="\n".join(map(str, range(200_000))).encode())
+@pytest.mark.parametrize("digits", [8, 400])
+def test_a_reader_that_leaves_is_no_error_and_only_what_it_has_taken_is_committed(
+    minimq: Minimq, topic: str, group: str, digits: int
+) -> None:
+    """Short lines lie in the pipe when the reader leaves, long ones do not fit in."""
+    lines = [f"{number:0{digits}}" for number in range(5_000)]
+    minimq("produce", topic, stdin="\n".join(lines).encode())
     with minimq.running("consume", topic, "--group", group) as consuming:
         assert consuming.stdout is not None
         assert consuming.stderr is not None
-        assert consuming.stdout.readline()
+        pipe = consuming.stdout.fileno()
+        taken = b""
+        while len(taken) < 3 * (digits + 1) + 5:  # three lines and a part of the next one
+            taken += os.read(pipe, 3 * (digits + 1) + 5 - len(taken))
+        wait_until(lambda: waiting_in(pipe) >= 30_000, 20, what="more in the pipe than was taken")
         consuming.stdout.close()
         assert consuming.wait(30) == 0
         assert consuming.stderr.read() == b""
-    # What was in the pipe counts as read; what could not be written comes again.
+    rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
+    assert Counter(taken.decode().split("\n")[:3] + rest) == Counter(lines)
+
+
+def test_head_costs_a_group_no_more_than_head_has_read(minimq: Minimq, topic: str, group: str) -> None:
+    lines = [f"{number:08}" for number in range(5_000)]
+    minimq("produce", topic, stdin="\n".join(lines).encode())
+    shown = subprocess.run(
+        ["sh", "-c", f"{shlex.join(COMMAND)} consume {topic} --group {group} | head -3"],
+        env=environment(MINIMQ_NAMESERVER=minimq.nameserver),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert (shown.stdout.count(b"\n"), shown.stderr) == (3, b"")
     rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
     assert len(rest) == len(set(rest))
-    assert 200_000 - 2 * 4096 <= len(rest) < 200_000
+    assert 4_990 < len(rest) <= 4_997  # head may not have left at once
+    assert not set(rest) & set(shown.stdout.decode().splitlines())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a file that is always full")
@@ -296,6 +312,62 @@ def test_what_a_full_pipe_has_not_taken_comes_again(
     assert set(whole) | set(rest) == set(lines)
     if not status:  # the first signal lets it finish what is in hand
         assert Counter(whole + rest) == Counter(lines)
+
+
+def test_a_signal_ends_it_also_when_the_reader_stands_still(minimq: Minimq, topic: str, group: str) -> None:
+    lines = [f"{number:0100}" for number in range(3_000)]
+    minimq("produce", topic, stdin="\n".join(lines).encode())
+    with minimq.running("consume", topic, "--group", group) as consuming:
+        assert consuming.stdout is not None
+        pipe = consuming.stdout.fileno()
+        full = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - 3 * 4096
+        wait_until(lambda: waiting_in(pipe) >= full, 20, what="a full pipe")
+        consuming.send_signal(signal.SIGTERM)
+        assert consuming.wait(20) == 0
+        whole = consuming.stdout.read().decode().split("\n")[:-1]
+    rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
+    assert Counter(whole + rest) == Counter(lines)
+
+
+#: `minimq`, whose `consume --exit-at-end` comes to the end when the reader of its stdout has left.
+READER_LEAVES_FIRST = """
+import select, sys
+from minimq.cli.main import main
+from minimq.cli.stored_ends import StoredEnds
+
+reached = StoredEnds.reached
+
+def reached_later(ends):
+    if not reached(ends):
+        return False
+    poll = select.poll()
+    poll.register(1, 0)
+    assert poll.poll(30_000)
+    return True
+
+StoredEnds.reached = reached_later
+main(sys.argv[1:])
+"""
+
+
+def test_a_reader_that_leaves_just_before_the_end_has_not_taken_the_rest(
+    minimq: Minimq, topic: str, group: str
+) -> None:
+    minimq("produce", topic, stdin=b"".join(b"%d\n" % number for number in range(5)))
+    arguments = ["consume", topic, "--group", group, "--exit-at-end"]
+    with subprocess.Popen(
+        [sys.executable, "-c", READER_LEAVES_FIRST, *arguments],
+        env=environment(MINIMQ_NAMESERVER=minimq.nameserver),
+        stdout=subprocess.PIPE,
+    ) as consuming:
+        assert consuming.stdout is not None
+        pipe = consuming.stdout.fileno()
+        taken = os.read(pipe, 2)
+        wait_until(lambda: waiting_in(pipe) == 8, 20, what="the other lines in the pipe")
+        consuming.stdout.close()
+        assert consuming.wait(30) == 0
+    rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
+    assert sorted([taken.decode().strip(), *rest]) == list("01234")
 
 
 def waiting_in(pipe: int) -> int:
@@ -345,34 +417,59 @@ def test_a_local_cluster_says_how_to_use_it_and_ends_cleanly(number: signal.Sign
     assert (tmp_path / "broker-a").is_dir()
 
 
-def test_a_server_that_ends_by_itself_is_named_with_its_log_and_the_remedy(minimq: Minimq, tmp_path: Path) -> None:
-    arguments = ("local", "--brokers", "1", "--port", str(free_port()), "--data-dir", str(tmp_path))
+def test_a_server_that_ends_by_itself_is_named_with_its_log_and_started_again(minimq: Minimq, tmp_path: Path) -> None:
+    port = free_port()
+    arguments = ("local", "--brokers", "1", "--port", str(port), "--data-dir", str(tmp_path))
     with minimq.running(*arguments) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         said = running.stdout.readline() + running.stdout.readline()
         os.kill(int(said.split()[-1]), signal.SIGKILL)
-        assert running.stderr.readline().startswith(b"error: broker-a has ended by itself")
+        assert running.stderr.readline().startswith(b"error: broker-a has ended by itself with signal SIGKILL; the end")
         while not (line := running.stderr.readline()).startswith(b"All of it is in "):
             assert line
         assert f"{tmp_path}/broker-a.log" in line.decode()
-        assert line.endswith(b"end the cluster with Ctrl-C and start it again\n")
+        assert line.endswith(b"It is started again in 1 s.\n")
+        again = re.fullmatch(r"broker-a runs again, pid (\d+)\n", running.stderr.readline().decode())
+        assert again
+        os.kill(int(again[1]), 0)
+        cluster = Minimq(f"127.0.0.1:{port}")
+        wait_until(lambda: [row["state"] for row in cluster.json("cluster", "status")] == ["up"], 30)
         running.send_signal(signal.SIGINT)
         assert running.wait(20) == 0
+
+
+def test_a_server_whose_folder_is_gone_is_tried_again_and_the_others_go_on(minimq: Minimq, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    arguments = ("local", "--brokers", "1", "--port", str(free_port()), "--data-dir", str(data_dir))
+    with minimq.running(*arguments) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        said = running.stdout.readline() + running.stdout.readline()
+        data_dir.rename(tmp_path / "elsewhere")
+        os.kill(int(said.split()[-1]), signal.SIGKILL)
+        assert b"ended by itself with signal SIGKILL; the end of its log:" in running.stderr.readline()
+        assert running.stderr.readline().startswith(b"(it cannot be read: [Errno 2]")
+        assert running.stderr.readline().endswith(b"It is started again in 1 s.\n")
+        assert running.stderr.readline().startswith(b"error: broker-a cannot be started: [Errno 2]")
+        assert running.stderr.readline() == b"broker-a does not run. It is started again in 2 s.\n"
+        running.send_signal(signal.SIGINT)
+        assert running.communicate(timeout=20)[1] == b""
+        assert running.returncode == 0
 
 
 def test_a_master_that_is_killed_comes_back_by_the_command_that_is_printed(tmp_path: Path) -> None:
     port = free_port()
     minimq = Minimq(f"127.0.0.1:{port}")
     assert "give --slaves 1 or more" in minimq("local", "--sync", status=2)
-    arguments = ("local", "--brokers", "1", "--slaves", "1", "--sync", "--port", str(port), "--data-dir", str(tmp_path))
+    arguments = shlex.split(f"local --no-restart --brokers 1 --slaves 1 --sync --port {port} --data-dir {tmp_path}")
     with minimq.running(*arguments) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         pid = (running.stdout.readline() + running.stdout.readline()).split()[-1]
         while b"Ctrl-C" not in running.stdout.readline():
             pass
-        assert re.search(r"^broker-a +0 .*master +sync ", minimq("cluster", "status").replace("│", ""), re.MULTILINE)
+        assert re.search(r"^broker-a +0 .*master +sync ", minimq("cluster", "status"), re.MULTILINE)
         os.kill(int(pid), signal.SIGKILL)
         while not running.stderr.readline().startswith(b"All of it is in "):
             pass
@@ -400,8 +497,39 @@ def test_throughput_is_measured_and_the_topic_removed(minimq: Minimq, admin: Adm
 
 
 def test_latency_is_measured_on_a_topic_that_stays(minimq: Minimq, topic: str, admin: Admin) -> None:
-    rows = minimq.json("bench", "latency", "--count", "30", "--topic", topic)
+    rows = minimq.json("bench", "latency", "--count", "30", "--topic", topic, "--force")
     assert [row["what"] for row in rows] == ["acknowledged", "delivered"]
     for row in rows:
         assert 0 < row["p50"] <= row["p90"] <= row["p99"] <= row["max"]
     assert topic in admin.list_topics()
+
+
+# ---- Tables on a terminal -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [50, 80])
+@pytest.mark.parametrize("arguments", [("cluster", "status"), ("topic", "list")])
+def test_a_table_on_a_terminal_is_as_wide_as_that_and_whole(
+    cluster: LocalCluster, topic: str, columns: int, arguments: tuple[str, ...]
+) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, columns))
+    command = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=theirs, env=environment(MINIMQ_NAMESERVER=cluster.nameserver, TERM="xterm")
+    )
+    os.close(theirs)
+    with os.fdopen(ours, "rb", buffering=0) as terminal, command:
+        written = b"".join(iter(partial(next_of, terminal), b"")).decode()
+    lines = written.splitlines()
+    assert all(len(line) <= columns or len(line.split()) <= 2 for line in lines), written
+    shown = {"topic": topic, "cluster": cluster.brokers[0].address}
+    assert shown[arguments[0]] in re.split(r"\s+", written)
+    assert "Disk" in written or arguments[0] != "cluster"
+
+
+def next_of(terminal: IO[bytes]) -> bytes:
+    """Return what a terminal shows next; nothing once its command has ended."""
+    try:
+        return terminal.read(4096)
+    except OSError:  # as Linux tells that nobody writes to it any more
+        return b""

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +18,16 @@ import pytest
 from minimq.administration.admin import Admin
 from minimq.cli.bench import bench_produce
 from minimq.cli.consume import consume
+from minimq.cli.line_format import LineFormat
 from minimq.cli.produce import _blocks, produce
 from minimq.local.local_cluster import LocalCluster
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.pull_consumer import PullConsumer
+from minimq.receiving.received import ReceivedMessage
+from minimq.sending.producer import Producer
 from minimq.sending.producer_options import ProducerOptions
-from minimq_common.model import Permission
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Message, Permission
 from support.command import Minimq
 from support.waiting import wait_until
 
@@ -73,7 +79,7 @@ def test_lines_of_one_key_go_to_one_queue(minimq: Minimq, topic: str, group: str
         queues.setdefault(item["keys"][0], set()).add((item["broker"], item["queue"]))
     assert len(queues) == 20
     assert {len(places) for places in queues.values()} == {1}
-    assert "line 2 has no field 'id', by which its queue is chosen" in minimq(
+    assert "line 2 has no key, by which its queue is chosen" in minimq(
         "produce", topic, "--key-field", "id", "--by-key", stdin=b'{"id": 1}\n{"name": 1}\n', status=1
     )
     assert "--by-key needs --key-field" in minimq("produce", topic, "--by-key", stdin=b"x\n", status=2)
@@ -139,7 +145,8 @@ def test_defaults_are_those_of_the_library() -> None:
         sending.compression,
     ]
     assert defaults(bench_produce, "batch") == [sending.batch_messages]
-    assert defaults(consume, "read_from_slaves") == [ConsumerOptions().read_from_slaves]
+    reading = ConsumerOptions()
+    assert defaults(consume, "read_from_slaves", "start_timeout") == [reading.read_from_slaves, reading.start_timeout_s]
 
 
 def test_ctrl_c_says_what_was_acknowledged_and_ends_with_130(minimq: Minimq, topic: str, admin: Admin) -> None:
@@ -187,3 +194,117 @@ def test_blocks_are_whole_lines_whatever_the_pipe_cuts(ending: bytes, tmp_path: 
     assert b"".join(blocks) == text
     assert all(block.endswith(b"\n") for block in blocks[:-1])
     assert max(map(len, blocks)) < 9 << 20
+
+
+def test_properties_are_given_by_name_and_value(minimq: Minimq, topic: str, group: str) -> None:
+    minimq("produce", topic, "--property", "region=eu", "--property", "formula=a=b", stdin=b"one\n")
+    [line] = minimq("consume", topic, "--group", group, "--exit-at-end", "--format", "json").splitlines()
+    assert json.loads(line)["properties"] == {"region": "eu", "formula": "a=b"}
+    for wrong in ("region", "=eu"):
+        assert "write NAME=VALUE" in minimq("produce", topic, "--property", wrong, stdin=b"x\n", status=2)
+
+
+def test_what_consume_writes_produce_reads(
+    minimq: Minimq, topic: str, admin: Admin, new_name: Callable[[], str], group: str
+) -> None:
+    sent = [
+        Message(topic, b"text \xc3\xa4\n\x00", "paid", ["o-1", "o-2"], {"region": "eu", "": "x"}),
+        Message(topic, bytes(range(256)), None, [], {}),
+        Message(topic, b"{}", "t", ["k"], {}),
+    ]
+    with Producer(minimq.nameserver) as producer:
+        for message in sent:
+            producer.send(message)
+    other = new_name()
+    admin.create_topic(other, queues=1)
+    lines = minimq("consume", topic, "--group", group, "--exit-at-end", "--format", "json")
+    minimq("produce", other, "--format", "json", stdin=lines.encode())
+    with PullConsumer(minimq.nameserver) as consumer:
+        consumer.assign(admin.route(other).read_queues())
+        found: list[ReceivedMessage] = []
+        while len(found) < 3:
+            found += wait_until(lambda: consumer.poll(0.1), 40)
+
+    def said(message: Message | ReceivedMessage) -> tuple[object, ...]:
+        return message.body, message.tag, list(message.keys), dict(message.properties)
+
+    assert sorted(map(said, found)) == sorted(map(said, sent))
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"x", "line 3 is not JSON"),
+        (b"[]", "line 3 is no message as consume --format json writes it"),
+        (b'{"body": 5}', "line 3 is no message as consume --format json writes it"),
+        (b"{}", "line 3 needs one of body and body_base64"),
+        (b'{"body": "a", "body_base64": "YQ=="}', "line 3 needs one of body and body_base64"),
+        (b'{"body_base64": "!"}', "line 3 has a body that cannot be decoded"),
+        (b'{"body": "a", "properties": {"a": 1}}', "line 3 is no message"),
+        (
+            b'{"body": "\\ud800"}',
+            "line 3 is not JSON: JSON is malformed: unexpected end of escaped utf-16 surrogate pair",
+        ),
+        (b'{"body": "a", "other": ' + b"[" * 100_000, "line 3 is nested too deeply"),
+    ],
+)
+def test_a_line_that_is_no_message_is_named(line: bytes, text: str) -> None:
+    lines = LineFormat("t", None, None, None, {}, is_json=True)
+    assert [number for number, _ in lines.messages([b'{"body": "a"}', b""], 1)] == [1]
+    with pytest.raises(InvalidArgument) as told:
+        lines.messages([b'{"body": "a"}', b"", line], 1)
+    assert text in told.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b'{"body": "x", "tag": "a\\u0000b"}', "line 50: a tag has a NUL character"),
+        (b'{"body": "x", "keys": ["a\\u0000b"]}', "line 50: a key has a NUL character"),
+        (b'{"body": ""}', "line 50: a message has an empty body"),
+        (b'{"body": "x", "tag": "%s"}' % (b"x" * 256), "line 50: "),
+        (b'{"other": ' + b"[" * 3_000, "line 50 is nested too deeply"),  # the pipe takes all of them at once
+    ],
+    ids=["tag", "key", "body", "long tag", "nested"],
+)
+def test_a_line_that_no_message_can_be_is_named_before_any_is_sent(
+    minimq: Minimq, topic: str, admin: Admin, line: bytes, text: str
+) -> None:
+    good = b'{"body": "x"}\n' * 49
+    said = minimq("produce", topic, "--format", "json", stdin=good + line + b"\n", status=1)
+    assert said.startswith(f"error: {text}")
+    assert said.endswith("\nnothing is known to be stored: go on with line 1\n")
+    assert admin.describe_topic(topic).messages == 0
+
+
+def test_a_wrong_tag_of_all_messages_is_wrong_usage(minimq: Minimq, topic: str) -> None:
+    assert "255" in minimq("produce", topic, "--tag", "x" * 256, stdin=b"x\n", status=2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file that cannot be read from its beginning")
+def test_what_is_stored_is_said_whatever_ends_it(minimq: Minimq, topic: str) -> None:
+    said = minimq("produce", topic, "/proc/self/mem", status=1)
+    assert "nothing is known to be stored: go on with line 1\n" in said
+
+
+def test_a_byte_order_mark_and_blank_lines_are_no_part_of_json() -> None:
+    mark = b"\xef\xbb\xbf"
+    whole = LineFormat("t", None, None, None, {}, is_json=True)
+    [(number, message)] = whole.messages([mark + b'{"body": "a"}', b" \t"], 1)
+    assert (number, message.body) == (1, b"a")
+    with pytest.raises(InvalidArgument, match="line 2 is not JSON"):
+        whole.messages([mark + b'{"body": "a"}'], 2)
+    fields = LineFormat("t", "id", None, None, {}, is_json=False)
+    [(number, message)] = fields.messages([b"  ", b'{"id": 1}'], 1)
+    assert (number, message.body, message.keys) == (2, b'{"id": 1}', ("1",))
+    bodies = LineFormat("t", None, None, None, {}, is_json=False)
+    assert [message.body for _, message in bodies.messages([mark, b" "], 1)] == [mark, b" "]
+
+
+def test_what_all_messages_have_gives_way_to_what_a_line_has() -> None:
+    lines = LineFormat("t", None, None, "open", {"a": "1", "b": "2"}, is_json=True)
+    [(_, plain), (_, own)] = lines.messages(
+        [b'{"body": "x"}', b'{"body": "x", "tag": "paid", "properties": {"a": "3"}}'], 1
+    )
+    assert (plain.tag, dict(plain.properties)) == ("open", {"a": "1", "b": "2"})
+    assert (own.tag, dict(own.properties)) == ("paid", {"a": "3", "b": "2"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import subprocess
 import sys
@@ -11,32 +10,16 @@ from typing import Any
 
 import pytest
 
-import minimq.aio
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq_common.errors import InvalidArgument
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
-#: What the plain pull consumer has for the other face.
-INNER = {"ask", "wake", "halt", "check_process", "is_forked"}
 
 
 @pytest.fixture
 def group(new_name: Callable[[], str]) -> str:
     return new_name()
-
-
-@pytest.mark.parametrize(
-    ("plain", "other"), [(PullConsumer, minimq.aio.PullConsumer), (PushConsumer, minimq.aio.PushConsumer)]
-)
-def test_both_faces_can_do_the_same(plain: type, other: type) -> None:
-    #: Attributes, and what a group member tells its owner.
-    beyond = INNER | {"granted", "revoked", "lost", "trusted", "doubted", "refused", "failed", "tick"}
-
-    def public(face: type) -> set[str]:
-        return {name for name, _ in inspect.getmembers(face) if not name.startswith("_")}
-
-    assert public(plain) - beyond == public(other)
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -56,7 +39,7 @@ def test_a_wrong_offset_is_refused_before_anything_is_done(
     with PullConsumer(cluster.nameserver, group=group, auto_commit=False) as consumer:
         consumer.subscribe(topic)
         wait_until(lambda: consumer.poll(0.1, 3), PATIENCE_S)
-        with pytest.raises(InvalidArgument, match="it must be a whole number from 0 on"):
+        with pytest.raises(InvalidArgument, match="it must be "):
             consumer.seek(queue, wrong)
         assert consumer.position(queue) == 3
         other = MessageQueue(topic, "broker-a", (queue.queue_id + 1) % 4)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 
 import pytest
+from click.testing import CliRunner
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.cli.main import main
 from minimq_common.errors import GroupConflict, InvalidArgument
-from support.command import Minimq
+from support.command import COMMAND, environment
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -27,6 +30,7 @@ def orders(topic: str, count: int) -> list[Message]:
             topic,
             b"%d" % number,
             "paid" if number % 3 == 0 else "open",
+            keys=[f"o-{number}", "order"],
             properties={"region": "eu" if number % 2 == 0 else "us", "amount": str(number)},
         )
         for number in range(count)
@@ -54,13 +58,14 @@ def read_to_the_end(consumer: PullConsumer) -> list[int]:
         ("paid", "region = 'eu'", lambda number: number % 6 == 0),
         ("paid || open", "TAGS = 'open' OR amount < 10", lambda number: number % 3 != 0 or number < 10),
         ("refunded", None, lambda number: False),
+        (["paid", "refunded"], "KEYS IN ('o-3', 'o-4', 'o-6')", lambda number: number in {3, 6}),
     ],
 )
 def test_what_is_wanted_is_handed_out_and_all_of_it_counts_as_read(
     cluster: LocalCluster,
     topic: str,
     group: str,
-    expression: str,
+    expression: str | list[str],
     where: str | None,
     wanted: Callable[[int], bool],
 ) -> None:
@@ -68,7 +73,9 @@ def test_what_is_wanted_is_handed_out_and_all_of_it_counts_as_read(
         producer.send_many(orders(topic, 300))
     with PullConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic, expression, where)
-        assert read_to_the_end(consumer) == [number for number in range(300) if wanted(number)]
+        found = read_to_the_end(consumer)
+        assert found == [number for number in range(300) if wanted(number)]
+        assert consumer.filtered_messages == 300 - len(found)
     with Admin(cluster.nameserver) as admin:
         assert sum(admin.committed_offsets(group, topic).values()) == 300
 
@@ -85,6 +92,7 @@ def test_offsets_go_past_batches_that_the_broker_passed_over(
         consumer.subscribe(topic, "rare")
         assert read_to_the_end(consumer) == [7] * 10 + [12] * 10
         assert consumer.position(queue) == 200
+        assert consumer.filtered_messages == 180
         consumer.commit()
         assert admin.committed_offsets(group, topic)[queue] == 200
 
@@ -114,7 +122,17 @@ def test_members_that_write_the_same_filter_differently_agree_and_others_do_not(
                 wait_until(lambda: other.poll(0.1), PATIENCE_S)
 
 
-@pytest.mark.parametrize(("expression", "where"), [("", None), ("*", ""), ("*", "region ="), ("a ||", "region = 'eu'")])
+@pytest.mark.parametrize(
+    ("expression", "where"),
+    [
+        ("", None),
+        ("paid,refunded", None),
+        ("paid | open", None),
+        ("*", ""),
+        ("*", "region ="),
+        ("a ||", "region = 'eu'"),
+    ],
+)
 def test_what_is_no_expression_is_refused_at_once(
     cluster: LocalCluster, topic: str, group: str, expression: str, where: str | None
 ) -> None:
@@ -126,7 +144,22 @@ def test_the_command_filters_by_tag_and_property(cluster: LocalCluster, topic: s
     with Producer(cluster.nameserver) as producer:
         producer.send_many(orders(topic, 60))
     args = ["--group", group, "--exit-at-end", "--format", "json", "--tags", "paid", "--where", "region = 'eu'"]
-    result = Minimq(cluster.nameserver)("consume", topic, *args)
+    done = subprocess.run(
+        [*COMMAND, "consume", topic, *args, "--tags", "refunded"],
+        env=environment(MINIMQ_NAMESERVER=cluster.nameserver),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == b"10 messages, 50 filtered out\n"
+    result = done.stdout.decode()
     found = [json.loads(line) for line in result.splitlines()]
     assert sorted(int(item["body"]) for item in found) == list(range(0, 60, 6))
     assert {item["properties"]["region"] for item in found} == {"eu"}
+
+
+def test_an_expression_in_a_variable_is_not_cut_at_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIMQ_CONSUME_TAGS", "paid || refunded,open")
+    refused = CliRunner().invoke(main, ["-n", "127.0.0.1:1", "consume", "t", "--group", "g"])
+    assert refused.exit_code == 2
+    assert 'write --tags "paid || refunded || open"; or --where' in refused.stderr

@@ -69,7 +69,12 @@ def test_a_group_whose_members_do_not_come_back_is_taken_over_after_a_while(sing
         good.granted()
         broker.kill()
     broker.start()
-    wait_until(lambda: joins(broker, "bad", "blue"), PATIENCE_S)
+    with RawMember(broker.address, "bad") as bad:
+        bad.join("g", "t", filters=["blue"])
+        bad.hear("refused")
+        bad.hear("conflict_over")
+        bad.join("g", "t", filters=["blue"])
+        assert bad.hear("members").members.client_ids == ["bad"]
 
 
 def test_a_group_that_all_members_have_left_agrees_on_nothing(single: LocalCluster) -> None:

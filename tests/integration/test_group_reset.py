@@ -125,9 +125,11 @@ def test_a_reset_that_cannot_be_is_refused_before_anything_is_changed(
         (TopicNotFound, "no-such-topic", lambda: admin.reset_offsets(group, "no-such-topic")),
         (InvalidArgument, "illegal group", lambda: admin.reset_offsets("a b", topic)),
         (InvalidArgument, "time zone", lambda: admin.reset_offsets(group, topic, datetime(2026, 1, 31))),  # noqa: DTZ001
-        (InvalidArgument, "'soon'", lambda: admin.reset_offsets(group, topic, "soon")),  # type: ignore[arg-type]
+        (InvalidArgument, "'soon'", lambda: admin.reset_offsets(group, topic, "soon")),
+        (InvalidArgument, "as '4711ms'", lambda: admin.reset_offsets(group, topic, "4711")),
         (InvalidArgument, "True", lambda: admin.reset_offsets(group, topic, True)),
         (InvalidArgument, "-1", lambda: admin.reset_offsets(group, topic, -1)),
+        (InvalidArgument, "below 2", lambda: admin.reset_offsets(group, topic, 1 << 63)),
         (
             OffsetOutOfRange,
             r"offset 2 is not in .*/broker-a/0 \(0 to 1\), .*/broker-b/0 \(0 to 1\) and 3 more: nothing was changed",

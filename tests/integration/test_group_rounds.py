@@ -27,7 +27,7 @@ def group(new_name: Callable[[], str]) -> str:
 
 
 def rounds(member: Member) -> int:
-    found = member.consumer._member
+    found = member.consumer._reader._member
     return found.rounds if isinstance(found, GroupMember) else 0
 
 

@@ -129,9 +129,10 @@ def test_groups_are_listed_that_have_members_offsets_or_a_start(
     member.leave(f"{group}-waits")
     member.leave(f"{group}-reads")
     member.hears_before_heartbeat()
-    assert listed() == [f"{group}-by-hand", f"{group}-reads"]
+    # What they agreed on is forgotten a moment later.
+    wait_until(lambda: listed() == [f"{group}-by-hand", f"{group}-reads"], timeout=20)
     admin.delete_topic(topic)
-    assert listed() == []
+    wait_until(lambda: listed() == [], timeout=20)
 
 
 # ---- reset --------------------------------------------------------------------------------------

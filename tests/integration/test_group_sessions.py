@@ -32,6 +32,13 @@ def member(cluster: LocalCluster) -> Iterator[Callable[[str], RawMember]]:
 Connect = Callable[[str], RawMember]
 
 
+def test_an_answer_names_the_heartbeat_that_it_answers(member: Connect, group: str) -> None:
+    one = member(f"{group}-1")
+    for number in (7, 0, 9):
+        one.say(heartbeat=broker_pb2.Heartbeat(number=number))
+    assert [one.hear("heartbeat").heartbeat.number for _ in range(3)] == [7, 0, 9]
+
+
 # ---- member lists -------------------------------------------------------------------------------
 
 

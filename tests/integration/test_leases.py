@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, SendReceipt
+from minimq_common.batch import DIRECTORY, HEADER_BYTES
 from minimq_common.errors import CorruptBatch, Fenced, InvalidArgument
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
@@ -243,9 +244,13 @@ def test_a_strategy_that_fails_is_named(cluster: LocalCluster, topic: str, group
             wait_until(lambda: bool(consumer.poll(timeout=0.1)), timeout=10)
 
 
-@pytest.fixture
-def damaged(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A cluster in one of whose queues a byte of the second of three batches is flipped.
+#: Bytes of the second batch that are changed: one of its body, and the first one of its header, the version.
+DAMAGE = {"body": lambda at: at, "version": lambda at: at - DIRECTORY.size - 8 - 4 - HEADER_BYTES}
+
+
+@pytest.fixture(params=DAMAGE)
+def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """A cluster in one of whose queues a bit of the second of three batches is flipped.
 
     The bodies are so large that LMDB gives them pages of their own, of which no older copies lie about.
     """
@@ -259,8 +264,8 @@ def damaged(tmp_path: Path) -> Iterator[LocalCluster]:
         broker.stop()
         [segment] = Path(broker.data_dir, "commitlog").glob("*.mdb")
         data = segment.read_bytes()
-        at = data.index(b"damaged")
-        segment.write_bytes(data[:at] + b"D" + data[at + 1 :])
+        at = DAMAGE[request.param](data.index(b"damaged"))
+        segment.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         broker.start()
         yield cluster
 

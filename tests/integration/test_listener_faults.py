@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage
+from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
 from minimq.aio import PushConsumer as AsyncPushConsumer
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq_common.errors import InternalError, InvalidArgument
@@ -120,7 +120,7 @@ def test_a_wrong_answer_is_told_once_and_each_dead_letter(
     assert len(told("the listener has answered None")) == 1
     assert len(told("the listener has answered True")) == 1
     for receipt in sent:
-        where = f"topic={topic} queue={receipt.queue} offset={receipt.queue_offset} tries=2"
+        where = f"topic={topic} queue={receipt.queue} offset={receipt.queue_offset} calls=2"
         assert len(told(f"a dead letter group={group} {where}")) == 1
 
 
@@ -152,3 +152,29 @@ def test_a_plain_function_is_no_listener_for_asyncio(cluster: LocalCluster, topi
 def test_a_callback_that_nobody_would_await_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"{name} is a coroutine function"):
         ConsumerOptions(**{name: Awaited()})  # type: ignore[arg-type]
+
+
+def test_a_listener_that_fails_is_logged_with_the_messages_it_was_given(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    [receipt, *_] = producer.send_many(
+        [Message(topic, b"%d" % number, keys=[f"o-{number}"]) for number in range(7)],
+        queue=MessageQueue(topic, "broker-a", 0),
+    )
+    answered = threading.Event()
+
+    def fail_first(messages: list[ReceivedMessage]) -> ConsumeResult:
+        if messages[0].reconsume_times:
+            answered.set()
+            return ConsumeResult.SUCCESS
+        raise ValueError("no such order")
+
+    with PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.01) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(fail_first)
+        assert answered.wait(PATIENCE_S)
+    [told] = [record for record in caplog.records if "the listener failed" in record.message][:1]
+    assert f"group={group} topic={topic} queue={topic}/broker-a/0 call=1 messages=[offset 0 " in told.message
+    assert f"[offset 0 id {receipt.message_id} keys ['o-0']; offset 1 id " in told.message
+    assert told.message.endswith(" keys ['o-4']], and 2 more")
+    assert told.exc_info is not None

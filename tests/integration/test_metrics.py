@@ -14,13 +14,15 @@ from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 from prometheus_client import Metric
 
-from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
 from minimq.transport.broker_link import BrokerLink
 from minimq_common import rpc
 from minimq_common.errors import CannotListen
-from minimq_common.metrics import MetricsServer, gauge, on_loop
+from minimq_common.metrics import Collect, MetricsServer, gauge, on_loop
+from minimq_common.scrape_server import MAX_CONNECTIONS
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
 from support.loop_thread import LoopThread
 from support.scraping import Scrape, metrics_address
@@ -221,14 +223,23 @@ def test_a_controller_says_who_leads(replicated: LocalCluster) -> None:
 def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalCluster) -> None:
     wait_until(lambda: caught_up(replicated), PATIENCE_S)
     there: dict[str, tuple[str, str, tuple[str, ...]]] = {}
-    for server in (*replicated.brokers, *replicated.nameservers, busy.brokers[0], busy.nameservers[0]):
-        seen = Scrape(metrics_address(server.log_path))
-        for name, family in seen.families.items():
-            if name.startswith("minimq") and (family.samples or name not in there):
-                there[name] = (family.type, family.documentation, seen.labels(name))
+    with Admin(busy.nameserver) as admin:
+        link = BrokerLink(busy.brokers[0].address)
+        dead = broker_pb2.Topic(topic="%DLQ%readers", read_queues=1, write_queues=1, permission=Permission.READ_WRITE)
+        link.call(link.stub.CreateTopic, broker_pb2.CreateTopicRequest(topic=dead), PATIENCE_S)
+        link.close()
+        for server in (*replicated.brokers, *replicated.nameservers, busy.brokers[0], busy.nameservers[0]):
+            seen = Scrape(metrics_address(server.log_path))
+            for name, family in seen.families.items():
+                if name.startswith("minimq") and (family.samples or name not in there):
+                    there[name] = (family.type, family.documentation, seen.labels(name))
+        admin.delete_topic("%DLQ%readers")
     rows = re.findall(r"^\| `(minimq_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", PAGE, re.MULTILINE)
     assert len(rows) == len(there)
     listed = {name: (kind, said, tuple(sorted(re.findall(r"`(\w+)`", labels)))) for name, kind, labels, said in rows}
+    unseen = {"minimq_nameserver_brokers_away"}  # without a series it does not show its labels
+    for name in unseen:
+        there[name] = (*there[name][:2], listed[name][2])
     assert listed == there
 
 
@@ -239,6 +250,13 @@ def test_the_rules_of_the_page_ask_for_metrics_that_it_lists() -> None:
     )
     assert asked
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in asked} <= listed
+
+
+def test_rules_of_the_page_warn_of_dead_letters_that_come_and_that_are_lost() -> None:
+    [groups] = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(groups:.*?)```", PAGE, re.DOTALL)]
+    rules = {rule["alert"]: rule["expr"] for group in groups["groups"] for rule in group["rules"]}
+    assert rules["MinimqDeadLetters"].startswith("minimq_broker_dead_letters - (minimq_broker_dead_letters offset ")
+    assert rules["MinimqDeadLettersDeleted"] == "increase(minimq_broker_dead_letters_deleted_total[1h]) > 0"
 
 
 @pytest.mark.system
@@ -327,4 +345,43 @@ def test_a_stop_waits_for_the_scrape_that_is_under_way() -> None:
     happened.append("stopped")
     scraping.join(PATIENCE_S)
     assert happened == ["collected", "stopped"]
+    loop.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /metrics HTTP/1.0\r\nSlow: "], ids=["silent", "half a request"])
+def test_connections_that_ask_nothing_take_neither_threads_nor_scrapes(said: bytes) -> None:
+    with serving(lambda: [gauge("minimq_test_one", "One.", 1)]) as address, contextlib.ExitStack() as stack:
+        before = threading.active_count()
+        for _ in range(300):
+            stack.enter_context(connected(address)).sendall(said)
+        for _ in range(3):
+            assert Scrape(address).value("minimq_test_one") == 1
+            assert threading.active_count() <= before + MAX_CONNECTIONS
+
+
+def test_answers_that_nobody_takes_keep_a_bounded_number_of_threads() -> None:
+    large = [gauge(f"minimq_test_{number}", "x" * 1000, number) for number in range(10_000)]
+    with serving(lambda: large) as address:
+        before = threading.active_count()
+        with contextlib.ExitStack() as stack:
+            for _ in range(2 * MAX_CONNECTIONS):
+                with contextlib.suppress(OSError):  # those for which there is no room are closed
+                    stack.enter_context(connected(address)).sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                assert threading.active_count() <= before + MAX_CONNECTIONS
+        wait_until(lambda: threading.active_count() <= before)
+        assert Scrape(address).value("minimq_test_7") == 7
+
+
+def connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+
+
+@contextlib.contextmanager
+def serving(collect: Collect) -> Iterator[str]:
+    """Show metrics, and yield where."""
+    loop = LoopThread()
+    server = MetricsServer(collect, "minimq_test")
+    yield loop.run(server.start("127.0.0.1:0"))
+    loop.run(server.stop())
     loop.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer
@@ -68,6 +69,23 @@ def pull(address: str) -> tuple[int, str]:
     frames = list(link.stub.Pull(iter([request])))
     link.close()
     return sum(len(frame.batches) for frame in frames), frames[-1].failure.message
+
+
+@pytest.mark.parametrize("bits", [-(1 << 31), -1, 1, 7, 8, (1 << 31) - 1])
+def test_bits_without_a_meaning_are_refused_by_every_call_that_takes_them(
+    cluster: LocalCluster, topic: str, bits: int
+) -> None:
+    link = BrokerLink(cluster.brokers[0].address)
+    config = broker_pb2.Topic(topic=f"{topic}-new", read_queues=1, write_queues=1, permission=bits)
+    calls = (
+        lambda: link.stub.SetPermission(broker_pb2.SetPermissionRequest(permission=bits)),
+        lambda: link.stub.CreateTopic(broker_pb2.CreateTopicRequest(topic=config)),
+        lambda: link.stub.UpdateTopic(broker_pb2.UpdateTopicRequest(topic=topic, permission=bits)),
+    )
+    for call in calls:
+        with pytest.raises(grpc.RpcError, match=f"permission {bits}: it is the sum of 2"):
+            call()
+    link.close()
 
 
 def test_a_broker_keeps_to_its_permission_whatever_clients_believe(pair: LocalCluster) -> None:

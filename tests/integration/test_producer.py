@@ -248,7 +248,7 @@ def test_compressed_batches_are_smaller_and_read_the_same(cluster: LocalCluster,
     read = Counter(message.body for message in read_all(cluster.nameserver, topic))
     assert read == Counter(2 * [*bodies, b"too small to be compressed"])
     with pytest.raises(InvalidArgument, match="none, zstd"):
-        Producer(cluster.nameserver, compression="gzip")
+        Producer(cluster.nameserver, compression="gzip")  # type: ignore[arg-type]
 
 
 def test_a_topic_is_made_on_all_brokers_by_the_first_send_where_they_allow_it(tmp_path: Path) -> None:

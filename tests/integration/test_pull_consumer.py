@@ -73,6 +73,23 @@ def test_what_left_before_it_was_committed_is_told_once(
         consumer.commit()  # what is left is committed, and there is no more to tell
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_loss_is_logged_by_the_end_of_a_with_block_and_raised_by_close(
+    cluster: LocalCluster, topic: str, queue: MessageQueue, group: str, caplog: pytest.LogCaptureFixture, raises: bool
+) -> None:
+    with PullConsumer(cluster.nameserver, group=group, client_id=f"a-{group}", drain_s=0.3) as consumer:
+        consumer.subscribe(topic)
+        assert poll(consumer, 30) == list(range(30))
+        wait_until(lambda: not consumer.poll(0.0, max_messages=1) or len(consumer.assignment) == 8, PATIENCE_S)
+        with take_away(cluster, topic, queue, consumer):
+            wait_until(lambda: queue not in consumer.assignment, PATIENCE_S)
+        if raises:
+            with pytest.raises(Fenced, match=f"{queue} up to"):
+                consumer.close()
+    logged = [record.getMessage() for record in caplog.records if f"{queue} up to" in record.getMessage()]
+    assert len(logged) == (0 if raises else 1)
+
+
 def test_what_was_committed_before_it_left_is_no_loss(
     cluster: LocalCluster, topic: str, queue: MessageQueue, consumer: PullConsumer
 ) -> None:
@@ -94,10 +111,10 @@ class During:
     def __init__(
         self, consumer: PullConsumer, first: Callable[[], None] = nothing, then: Callable[[], None] = nothing
     ) -> None:
-        self._store = consumer._core.commits.store
+        self._store = consumer._reader._core.commits.store
         self._first = first
         self._then = then
-        consumer._core.commits.store = self
+        consumer._reader._core.commits.store = self
 
     def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         self._first()
@@ -111,11 +128,11 @@ def test_a_seek_while_a_commit_is_under_way_counts_for_the_next_one(
     admin: Admin, topic: str, queue: MessageQueue, group: str, consumer: PullConsumer
 ) -> None:
     poll(consumer, 30)
-    straight = consumer._core.commits.store
+    straight = consumer._reader._core.commits.store
     During(consumer, first=lambda: consumer.seek(queue, 5))
     consumer.commit({queue: 30})
     assert admin.committed_offsets(group, topic)[queue] == 30
-    consumer._core.commits.store = straight
+    consumer._reader._core.commits.store = straight
     consumer.commit()
     assert admin.committed_offsets(group, topic)[queue] == 5
 

@@ -148,14 +148,15 @@ def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
     assert dead.properties["ORIGIN_QUEUE"] == str(queue)
 
 
-def test_what_succeeded_of_a_call_is_not_given_again(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
+@pytest.mark.parametrize("answer", [RetryLater(first=1), RetryLater(indexes=[1])], ids=["first", "indexes"])
+def test_what_succeeded_before_a_failure_is_not_given_again(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, answer: RetryLater
 ) -> None:
     calls: list[list[bytes]] = []
 
     def listen(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
         calls.append([message.body for message in messages])
-        return RetryLater(first=1) if len(messages) > 1 else ConsumeResult.SUCCESS
+        return answer if len(messages) > 1 else ConsumeResult.SUCCESS
 
     producer.send_many([Message(topic, b"%d" % number) for number in range(4)])
     with PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.01) as consumer:

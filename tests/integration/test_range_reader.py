@@ -118,7 +118,7 @@ def test_closing_the_generator_ends_the_pull(cluster: LocalCluster, reader: Rang
     next(batches)
     assert streams()
     batches.close()
-    wait_until(lambda: not streams())
+    wait_until(lambda: not streams(), timeout=30)
 
 
 def streams() -> list[threading.Thread]:

@@ -16,6 +16,7 @@ from minimq import (
     PushConsumer,
     ReceivedMessage,
 )
+from minimq.receiving.consumer_options import OffsetResetRule
 from minimq.receiving.pull_stream import PullStream
 from minimq.receiving.range_reader import RangeReader
 from minimq.transport.broker_link import BrokerLink
@@ -86,7 +87,7 @@ def test_what_is_kept_for_ever_is_not_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", ["earliest", "latest"])
-def test_a_reader_of_what_was_deleted_goes_on_and_is_told_what_it_missed(by_size: World, rule: str) -> None:
+def test_a_reader_of_what_was_deleted_goes_on_and_is_told_what_it_missed(by_size: World, rule: OffsetResetRule) -> None:
     by_size.send(10)
     resets: list[OffsetReset] = []
     with PullConsumer(
@@ -267,4 +268,4 @@ def test_times_are_looked_up_in_what_is_left(by_size: World, new_name: Callable[
         return by_size.admin.reset_offsets(new_name(), "t", moment, queues=[QUEUE])[QUEUE]
 
     assert offset_at(began) == first
-    assert offset_at(datetime.now(UTC) + timedelta(seconds=60)) == end
+    assert offset_at(datetime.now(UTC) + timedelta(seconds=30)) == end

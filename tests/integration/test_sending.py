@@ -213,7 +213,10 @@ def test_a_deleted_topic_refuses_and_made_again_begins_at_0(producer: Producer, 
 
 
 def test_no_name_server_says_what_to_do() -> None:
-    with Producer("127.0.0.1:1") as lost, pytest.raises(Unavailable, match="no name server listening at "):
+    with (
+        Producer("127.0.0.1:1", send_timeout_s=0.1) as lost,
+        pytest.raises(Unavailable, match="no name server listening at "),
+    ):
         lost.send(Message("t", b"x"))
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from minimq import LocalCluster, Message, MessageQueue, Producer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 from minimq.sending.append_stream import AppendStream
 from minimq.transport.broker_link import BrokerLink
 from minimq_common import batch, batch_builder
-from minimq_common.errors import MiniMQError
+from minimq_common.batch import Section
+from minimq_common.errors import CorruptEntry, MiniMQError
+from support.batches import sealed
+from support.hostile_batches import raw_batch
 from support.reading import read_all, read_queue
 from support.waiting import wait_until
 
@@ -49,7 +53,9 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
         good[:-1] + bytes([good[-1] ^ 1]),
         good[:10],
         b"",
-        bytes([batch.VERSION + 1]) + good[1:],
+        raw_batch({Section.BODY_OFFSETS: bytes(8), Section.BODIES: b"x"}, 1 << 31),  # more than the index can count
+        raw_batch({Section.BODY_OFFSETS: bytes(8), Section.BODIES: b"x"}, 1, born_first_ms=-1 << 63),
+        sealed(bytes([batch.VERSION + 1]) + good[1:-4]),
         bytes(37 << 20),
         large,
         good,
@@ -63,7 +69,23 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
     wait_until(lambda: len(answers) == len(cases), PATIENCE_S)
 
     codes = [error.code if (error := answers[number]) else None for number in range(len(cases))]
-    assert codes == ["CORRUPT_BATCH"] * 3 + ["INVALID_ARGUMENT", "MESSAGE_TOO_LARGE", "MESSAGE_TOO_LARGE", None]
+    assert codes == ["CORRUPT_BATCH"] * 5 + ["INVALID_ARGUMENT", "MESSAGE_TOO_LARGE", "MESSAGE_TOO_LARGE", None]
     assert [message.body for message in read_queue(cluster.nameserver, queue)] == [b"x"]
     stream.close(1.0)
     link.close()
+
+
+def test_a_store_that_cannot_be_read_is_named_to_whoever_asks(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic("t", queues=1)
+            producer.send(Message("t", b"x"))
+            [segment] = Path(broker.data_dir, "commitlog").glob("*.mdb")
+            size = segment.stat().st_size
+            with segment.open("r+b") as file:  # as long as it was, so that no page is missing; the first two are meta
+                file.seek(8192)
+                file.write(bytes(size - 8192))
+            with pytest.raises(CorruptEntry, match="minimq-broker check"):
+                admin.describe_topic("t")
+        assert broker.running

@@ -21,7 +21,7 @@ from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 Load = Callable[..., DataFrame]
 Send = Callable[..., list[SendReceipt]]
@@ -271,7 +271,7 @@ def test_queues_are_cut_into_partitions(load: Load, send: Send, topic: str) -> N
         ({"topic": ""}, "no topic is given"),
         ({"topc": "x"}, "unknown option 'topc'"),
         ({"topic": "nowhere"}, "topic nowhere is on no broker: create it with `minimq topic create nowhere`"),
-        ({"nameserver": "127.0.0.1:1"}, "no name server listening at 127.0.0.1:1"),
+        ({"nameserver": "127.0.0.1:1", "readTimeout": "1s"}, "no name server listening at 127.0.0.1:1"),
         ({"nameserver": "here"}, "'here' is not an address"),
         ({"startingOffsets": '{"nowhere": {}}'}, "startingOffsets has no offset for queue"),
     ],

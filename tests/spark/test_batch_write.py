@@ -241,5 +241,5 @@ def test_in_a_task(spark: SparkSession, save: Save, columns: str, text: str) -> 
 def test_a_topic_that_there_is_not_and_a_server_that_there_is_not(spark: SparkSession, save: Save) -> None:
     frame = spark.range(1).selectExpr("string(id) AS body")
     assert "there-is-none" in refusal(lambda: save(frame, topic="there-is-none"))
-    assert "127.0.0.1:1" in refusal(lambda: save(frame, nameserver="127.0.0.1:1"))
+    assert "127.0.0.1:1" in refusal(lambda: save(frame, nameserver="127.0.0.1:1", sendTimeout="1s"))
     assert "illegal topic name 'a b'" in refusal(lambda: save(frame, topic="a b"))

@@ -162,8 +162,12 @@ def test_a_script_says_what_it_shows(script: str) -> None:
     assert first_line in done.stdout
 
 
+#: The tests above run what these do, in a session that is there; how a script starts and ends is the same for all.
+_LONG = ("flights_alerts", "flights_sql", "flights_windows")
+
+
 @pytest.mark.system
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", [pytest.param(each, marks=[pytest.mark.long] * (each in _LONG)) for each in SCRIPTS])
 def test_a_script_runs_and_leaves_nothing_running(script: str, tmp_path: Path) -> None:
     picture = tmp_path / "plot.png"
     done = run(script, *(["--output", str(picture)] if script == "flights_plot" else []))

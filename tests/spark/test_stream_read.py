@@ -278,7 +278,7 @@ def test_a_topic_made_anew_ends_the_query_or_is_read_from_its_start(
             "option 'endingOffsets' is for spark.read: spark.readStream has nameserver, topic",
         ),
         ({"assign": '{"t": 5}', "topic": ""}, 'assign must look like {"topic": {"broker": [queue, queue]}}: t holds 5'),
-        ({"nameserver": "127.0.0.1:1"}, "no name server listening at 127.0.0.1:1"),
+        ({"nameserver": "127.0.0.1:1", "readTimeout": "1s"}, "no name server listening at 127.0.0.1:1"),
     ],
 )
 def test_what_cannot_be_followed_is_said_in_one_line(

@@ -20,7 +20,7 @@ from pyspark_minimq.options import parse_stream_options
 from pyspark_minimq.stream_planning import StreamOffset
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 Parts = dict[MessageQueue, tuple[int, int]]
 
@@ -140,7 +140,7 @@ def test_a_broker_that_is_away_when_a_query_is_started_is_waited_for(tmp_path: P
             broker.stop()
             wait_until(lambda: len(admin.cluster()) == 1)
             send(producer, here, range(3))
-            assert query.run(topic="t", available_now=True) == {here: (10, 13)}
+            assert query.run(topic="t", available_now=True, readTimeout="1s") == {here: (10, 13)}
             broker.start()
             assert query.run(topic="t", available_now=True) == {away: (10, 15)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,11 @@ COMMAND = [sys.executable, "-m", "minimq"]
 
 
 def environment(**variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MINIMQ_")}
+    """Return the environment of a command: without what speaks of this test run, or of the terminal that it has."""
+    of_this_run = ("COLUMNS", "LINES")
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("MINIMQ_") and name not in of_this_run
+    }
     return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
 
 
@@ -26,6 +31,14 @@ class Minimq:
 
     def __call__(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> str:
         """Return what it wrote to stdout, or to stderr when another exit status is expected."""
+        done = self._run(arguments, stdin, status)
+        return (done.stderr if status else done.stdout).decode()
+
+    def with_stderr(self, *arguments: str) -> str:
+        """Return what it wrote to stderr though it did what it was told."""
+        return self._run(arguments, b"", 0).stderr.decode()
+
+    def _run(self, arguments: tuple[str, ...], stdin: bytes, status: int) -> subprocess.CompletedProcess[bytes]:
         done = subprocess.run(
             [*COMMAND, *arguments],
             env=environment(MINIMQ_NAMESERVER=self.nameserver),
@@ -35,10 +48,29 @@ class Minimq:
             check=False,
         )
         assert done.returncode == status, (done.stdout[-2000:], done.stderr[-2000:])
-        return (done.stderr if status else done.stdout).decode()
+        return done
 
     def json(self, *arguments: str) -> Any:  # noqa: ANN401 - as json has it
         return json.loads(self(*arguments, "--output", "json"))
+
+    def on_terminal(self, *arguments: str, answer: bytes) -> tuple[int, str]:
+        """Run it with a terminal as stdin, on which an answer is typed. Returns the exit status and all it wrote."""
+        ours, theirs = pty.openpty()
+        try:
+            os.write(ours, answer)
+            done = subprocess.run(
+                [*COMMAND, *arguments],
+                env=environment(MINIMQ_NAMESERVER=self.nameserver),
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        return done.returncode, done.stdout.decode()
 
     @contextmanager
     def running(self, *arguments: str, stdin: int | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -15,9 +15,10 @@ def lead(consumer: PullConsumer | PushConsumer, ways: Mapping[str, str]) -> None
         consumer: the consumer.
         ways: what it is to connect to, by the address of the broker.
     """
-    straight = consumer._links.to
+    links = consumer._reader._links if isinstance(consumer, PullConsumer) else consumer._links
+    straight = links.to
 
     def to(address: str) -> BrokerLink:
         return straight(ways.get(address, address))
 
-    consumer._links.to = to  # type: ignore[method-assign]
+    links.to = to  # type: ignore[method-assign]

@@ -11,25 +11,34 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from minimq.rebalance import allocate_group, allocation, uses_owners
 from minimq_common.model import MessageQueue
 from support.simulated_broker import SimulatedBroker
 from support.simulated_member import SimulatedMember
-from support.simulation import GROUP, TOPIC, Times, Violation, short
+from support.simulation import GROUP, TOPICS, Times, Violation, short
 
 
 class World:
     """All brokers and members, and the events to come.
+
+    Args:
+        chance: decides what is open.
+        times: of brokers and members.
+        strategy: by which the group divides queues.
+        queues: how many of each topic each broker has that carries it.
+        topics: which topics there are.
 
     Attributes:
         now: virtual time, in seconds.
         trace: what has happened, as text.
     """
 
-    def __init__(self, chance: random.Random, times: Times, strategy: str, queues: int) -> None:
+    def __init__(
+        self, chance: random.Random, times: Times, strategy: str, queues: int, topics: Sequence[str] = ("t",)
+    ) -> None:
         self.now = 1000.0
         self.chance = chance
         self.times = times
@@ -39,7 +48,13 @@ class World:
         self._numbers = itertools.count()
         self.members: dict[str, SimulatedMember] = {}
         self.brokers = {name: SimulatedBroker(self, name) for name in ("broker-a", "broker-b")}
-        self.queues = [MessageQueue(TOPIC, name, number) for name in self.brokers for number in range(queues)]
+        self.topics = topics
+        self.queues = [
+            MessageQueue(topic, broker, number)
+            for topic in topics
+            for broker in TOPICS[topic][1]
+            for number in range(queues)
+        ]
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (max(when, self.now), next(self._numbers), action))
@@ -60,11 +75,11 @@ class World:
         while self._events and self._events[0][0] <= until:
             self.now, _, action = heapq.heappop(self._events)
             action()
-            self.check()
         self.now = until
 
-    def join(self) -> SimulatedMember:
-        member = SimulatedMember(self, f"m{len(self.members)}")
+    def join(self, *topics: str, wanted: str = "*") -> SimulatedMember:
+        """Add a member that subscribes to some topics, to all of them by default, with a filter."""
+        member = SimulatedMember(self, f"m{len(self.members)}", topics or self.topics, wanted)
         self.members[member.name] = member
         return member
 
@@ -78,23 +93,37 @@ class World:
         return [member for member in self.members.values() if member.owns(queue)]
 
     def check(self) -> None:
-        for queue in self.queues:
-            owners = self.owners(queue)
-            if len(owners) > 1:
-                said = ", ".join(f"{member.name} under {short(member.reads[queue])}" for member in owners)
-                raise Violation(f"{queue} has two owners: {said}")
+        """Raise a violation if a queue has two owners; called after each task of a member, which alone can gain one."""
+        owned: set[MessageQueue] = set()
+        for member in self.members.values():
+            for queue in member.owned():
+                if queue in owned:
+                    said = ", ".join(f"{owner.name} under {short(owner.reads[queue])}" for owner in self.owners(queue))
+                    raise Violation(f"{queue} has two owners: {said}")
+                owned.add(queue)
 
     def check_settled(self) -> None:
-        """The queues are divided as the strategy does it; called some time after the last event."""
-        live = sorted(name for name, member in self.members.items() if member.alive)
-        for queue in self.queues if live else ():
-            if len(self.owners(queue)) != 1:
+        """The queues are divided as the strategy does it; called some time after the last event.
+
+        Topics with the same subscribers are divided together; one that nobody subscribes to is read by nobody.
+        """
+        divided: dict[tuple[str, ...], list[MessageQueue]] = {}
+        for queue in self.queues:
+            live = [name for name, member in self.members.items() if member.alive and queue.topic in member.topics]
+            if len(self.owners(queue)) != min(len(live), 1):
                 raise Violation(f"{queue} has the owners {[member.name for member in self.owners(queue)]}")
-        sizes = [len(self.members[name].reads) for name in live]
-        if live and max(sizes) - min(sizes) > 1:
-            raise Violation(f"the shares have the sizes {sizes}")
-        if not uses_owners(self.strategy):
-            for name in live:
-                wanted = allocate_group(self.strategy, GROUP, name, self.queues, live, {})
-                if wanted != sorted(self.members[name].reads):
-                    raise Violation(f"{name} has {sorted(self.members[name].reads)} and not {wanted}")
+            divided.setdefault(tuple(sorted(live)), []).append(queue)
+        for subscribers, queues in divided.items():
+            self._check_shares(subscribers, queues)
+
+    def _check_shares(self, subscribers: Sequence[str], queues: Sequence[MessageQueue]) -> None:
+        shares = {name: sorted(set(queues).intersection(self.members[name].reads)) for name in subscribers}
+        if uses_owners(self.strategy):
+            sizes = [len(share) for share in shares.values()]
+            if shares and max(sizes) - min(sizes) > 1:
+                raise Violation(f"the shares have the sizes {sizes}")
+            return
+        for name, share in shares.items():
+            wanted = allocate_group(self.strategy, GROUP, name, queues, subscribers, {})
+            if wanted != share:
+                raise Violation(f"{name} has {share} and not {wanted}")

@@ -7,10 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minimq.receiving.member_state import Grant
-from minimq_broker.core.groups import Agreement, GroupTable
+from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import Claim, Granted, LeaseEvent, LeaseKey, LeaseTable, Recovery, Wanted
+from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
-from support.simulation import GROUP, TOPIC, TOPIC_ID, Process, Session, Violation, key_of, short
+from support.simulation import GROUP, TOPICS, Process, Session, Violation, key_of, short
 
 if TYPE_CHECKING:
     from support.group_world import World
@@ -45,7 +47,9 @@ class SimulatedBroker(Process):
         self.term += 1
         self.world.note(f"{self.name} starts for the {self.term}. time")
         self.alive = True
-        started = {(GROUP, TOPIC_ID)} if self.started_once else set[tuple[str, int]]()
+        started = (
+            {(GROUP, topic_id) for topic_id, _ in TOPICS.values()} if self.started_once else set[tuple[str, int]]()
+        )
         self.leases = LeaseTable(self.term, Recovery(self.world.now + self.world.times.grace_s, started))
         self.groups = GroupTable(self.term << 32)
         self._connections: dict[str, Connection] = {}
@@ -53,10 +57,13 @@ class SimulatedBroker(Process):
         self._to_broadcast = False
         #: The oracle of holds: who left a queue, under which epoch, and until when others have to wait.
         self._holds: dict[LeaseKey, tuple[str, int, float]] = {}
+        #: Owners that have lost a queue, which this broker does not know yet, and have saved its state: by what lease.
+        self._saved_ahead: dict[LeaseKey, tuple[str, int]] = {}
         self._every(0.05, self.term)
         self.world.route(self.name)
 
     def stop(self) -> None:
+        """End this run. A session it has not heard of yet stays open, as one behind a proxy may: its words are lost."""
         self.alive = False
         self._inbox.clear()
         for connection in self._connections.values():
@@ -118,17 +125,24 @@ class SimulatedBroker(Process):
         connection.heard_at = self.world.now
         getattr(self, f"_on_{words[0]}")(name, session, *words[1:])
 
-    def _on_heartbeat(self, name: str, session: Session) -> None:
-        session.down("heartbeat")
+    def _on_heartbeat(self, name: str, session: Session, number: int) -> None:
+        session.down("heartbeat", number)
 
-    def _on_join(self, name: str, session: Session, held: Sequence[MessageQueue]) -> None:
+    def _on_join(
+        self, name: str, session: Session, held: Sequence[MessageQueue], filters: tuple[tuple[str, str], ...]
+    ) -> None:
         self.started_once = True
         hold_ms = round(self.world.times.hold_s * 1000)
-        agreement = Agreement(((TOPIC, "*"),), self.world.strategy.name, hold_ms)
-        if self.groups.join(GROUP, name, agreement, held) is None:
+        agreement = Agreement(filters, self.world.strategy.name, hold_ms)
+        try:
+            changed = self.groups.join(GROUP, name, agreement, held)
+        except GroupConflict:
+            self.world.note(f"{self.name} refuses {name}")
+            return
+        if changed is None:
             session.down("members", self.groups.members(GROUP))
         else:
-            self._broadcast_soon()
+            self._changed()
 
     def _on_holding(self, name: str, session: Session, held: Sequence[MessageQueue]) -> None:
         self.groups.hold(GROUP, name, held)
@@ -137,6 +151,8 @@ class SimulatedBroker(Process):
         if self.groups.is_member(GROUP, name):
             self._given_back[name, queue] = given_back
             claim = Claim(epoch, self.groups.holds(GROUP, name, queue))
+            if self._saved_ahead.get(key_of(queue), ("", 0))[0] == name:
+                del self._saved_ahead[key_of(queue)]  # it goes on
             self._tell(self.leases.acquire(key_of(queue), name, self.world.now, claim))
 
     def _on_release(self, name: str, session: Session, queue: MessageQueue, epoch: int) -> None:
@@ -147,6 +163,9 @@ class SimulatedBroker(Process):
         former, held_epoch, _ = self._holds.get(key_of(queue), ("", 0, 0.0))
         if former == name and epoch in (0, held_epoch):
             del self._holds[key_of(queue)]
+        owner = self.leases.owner(key_of(queue))
+        if owner is not None and owner[0] == name and epoch in (0, owner[1]):
+            self._saved_ahead[key_of(queue)] = owner
         self._tell(self.leases.saved(key_of(queue), name, epoch, self.world.now))
 
     def _on_leave(self, name: str, session: Session) -> None:
@@ -158,9 +177,11 @@ class SimulatedBroker(Process):
                 self._note_hold(key_of(queue), name)
         self._tell(self.leases.drop(GROUP, name, self.world.now, self.world.times.hold_s))
         if self.groups.leave(GROUP, name) is not None:
-            self._broadcast_soon()
+            self._changed()
 
-    def _broadcast_soon(self) -> None:
+    def _changed(self) -> None:
+        for client_id in self.groups.admissible(GROUP, self.world.now):
+            self._say(client_id, "conflict over")
         if not self._to_broadcast:
             self._to_broadcast = True
             term = self.term
@@ -188,7 +209,7 @@ class SimulatedBroker(Process):
 
     def _note_hold(self, key: LeaseKey, name: str) -> None:
         owner = self.leases.owner(key)
-        if owner is not None and owner[0] == name:
+        if owner is not None and owner[0] == name and self._saved_ahead.get(key) != owner:
             self._holds[key] = *owner, self.world.now + self.world.times.hold_s
 
     def _tell(self, events: Sequence[LeaseEvent]) -> None:
@@ -212,9 +233,10 @@ class SimulatedBroker(Process):
     def _bring(self, term: int, event: LeaseEvent) -> None:
         if self.term != term or not self.alive:
             return
-        queue = MessageQueue(TOPIC, self.name, event.key.queue.queue_id)
+        topic = next(name for name, (topic_id, _) in TOPICS.items() if topic_id == event.key.queue.topic_id)
+        queue = MessageQueue(topic, self.name, event.key.queue.queue_id)
         if isinstance(event, Granted) and self.leases.owner(event.key) == (event.client_id, event.epoch):
             given_back = self._given_back[event.client_id, queue]
-            self._say(event.client_id, "granted", queue, Grant(event.epoch, 0, TOPIC_ID, given_back))
+            self._say(event.client_id, "granted", queue, Grant(event.epoch, 0, event.key.queue.topic_id, given_back))
         elif isinstance(event, Wanted):
             self._say(event.client_id, "wanted", queue)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minimq.rebalance import allocate_group
+from minimq.receiving.heartbeats import Heartbeats
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
 from minimq.receiving.rounds import Rounds
+from minimq.receiving.shared_topics import SharedTopics, shared_topics
 from minimq_broker.core.groups import Members
 from minimq_common.errors import Fenced
 from minimq_common.model import MessageQueue
 from support.simulated_broker import SimulatedBroker
-from support.simulation import GROUP, Process, Session, Violation, short
+from support.simulation import GROUP, TOPICS, Process, Session, Violation, short
 
 if TYPE_CHECKING:
     from support.group_world import World
@@ -30,43 +31,62 @@ class Line:
         self.session: Session | None = None
         self.retry_at = 0.0
         self.beat_at = 0.0
-        self.answered_at = 0.0
-        self.beats: deque[float] = deque()
+        self.beats = Heartbeats()
         self.cut_until = 0.0
 
 
 class SimulatedMember(Process):
     """A member: its thread and its reader.
 
+    Args:
+        world: in which it lives.
+        name: its client id.
+        topics: what it subscribes to.
+        wanted: by what it filters messages.
+
     Attributes:
         reads: what the reader hands out, with the epoch.
     """
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, topics: Sequence[str], wanted: str) -> None:
         super().__init__(world)
         self.name = name
+        self.topics = topics
+        self._filters = tuple(sorted((topic, wanted) for topic in topics))
         self.reads: dict[MessageQueue, int] = {}
-        self.lines = {broker: Line() for broker in world.brokers}
+        carriers = {broker for topic in topics for broker in TOPICS[topic][1]}
+        self.lines = {broker: Line() for broker in world.brokers if broker in carriers}
         self._stands_still: set[MessageQueue] = set()
         self._leaves: set[MessageQueue] = set()
         self._trusted_until: dict[str, float] = {}
         self._sure_until: dict[MessageQueue, float] = {}
         self._begun: dict[MessageQueue, int] = {}
         self._lists: dict[str, Members] = {}
-        self._routed = {broker.name for broker in world.brokers.values() if broker.alive}
+        self._routed = {broker for broker in self.lines if world.brokers[broker].alive}
         self._state = MemberState(drain_s=world.times.drain_s, trust_s=world.times.trust_s)
         self._rounds = Rounds(gap_s=GAP_S, interval_s=world.times.interval_s, now=world.now)
         self._told_changes = 0
         self._tell_holding_at = world.now
-        world.note(f"{name} joins")
+        world.note(f"{name} joins with {', '.join(topics)}")
         self._tick()
         self._pull()
 
     def owns(self, queue: MessageQueue) -> bool:
         """Whether the reader would hand out what it has of a queue."""
-        until = min(self._trusted_until.get(queue.broker_name, 0.0), self._sure_until.get(queue, math.inf))
-        trusted = self.world.now < until
-        return self.alive and trusted and queue in self.reads and queue not in self._stands_still
+        return queue in self.owned()
+
+    def owned(self) -> list[MessageQueue]:
+        """Return the queues of which the reader would hand out what it has."""
+        if not self.alive:
+            return []
+        now = self.world.now
+        return [
+            queue
+            for queue in self.reads
+            if now < self._trusted_until.get(queue.broker_name, 0.0)
+            and now < self._sure_until.get(queue, math.inf)
+            and queue not in self._stands_still
+        ]
 
     # ---- faults -----------------------------------------------------------------------------------
 
@@ -90,10 +110,11 @@ class SimulatedMember(Process):
 
     def cut(self, broker: str, seconds: float) -> None:
         """Break the connection to a broker, and let none come about for a while."""
-        line = self.lines[broker]
-        line.cut_until = self.world.now + seconds
-        if line.session is not None:
-            line.session.break_()
+        line = self.lines.get(broker)
+        if line is not None:
+            line.cut_until = self.world.now + seconds
+            if line.session is not None:
+                line.session.break_()
 
     def look_at_route(self, broker: str) -> None:
         """Learn whether routes lead to a broker: where its master has gone, they do not."""
@@ -112,6 +133,7 @@ class SimulatedMember(Process):
         def task() -> None:
             action()
             self._keep_time()
+            self.world.check()
 
         if self.alive:
             super().post(task)
@@ -127,8 +149,7 @@ class SimulatedMember(Process):
                 if not broker.alive or now < line.cut_until:
                     continue
                 line.session = Session(self.world, self, broker)
-                line.beats.clear()
-                line.answered_at = now
+                line.beats.begin(now)
                 self._tell_all(name)
                 self._beat(line)
             elif line.session is not None and now >= line.beat_at:
@@ -144,15 +165,14 @@ class SimulatedMember(Process):
 
     def _beat(self, line: Line) -> None:
         assert line.session is not None
-        line.session.up("heartbeat")
-        line.beats.append(self.world.now)
+        line.session.up("heartbeat", line.beats.send(self.world.now))
         line.beat_at = self.world.now + self.world.times.heartbeat_s
 
     def ended(self, session: Session) -> None:
         line = self.lines[session.broker.name]
         if line.session is session:
             line.session = None
-            until = line.answered_at + self.world.times.grace_s
+            until = line.beats.answered_at + self.world.times.grace_s
             self._do(self._state.disconnected(session.broker.name, until, self.world.now))
 
     def hear(self, session: Session, words: Sequence[Any]) -> None:
@@ -160,9 +180,9 @@ class SimulatedMember(Process):
         line = self.lines[name]
         if line.session is not session:
             return
-        if words[0] == "heartbeat" and line.beats:
-            line.answered_at = line.beats.popleft()
-        self._do(self._state.heard(name, line.answered_at, now))
+        if words[0] == "heartbeat":
+            line.beats.answered(words[1])
+        self._do(self._state.heard(name, line.beats.answered_at, now))
         self._trusted_until[name] = self._state.trusted_until(name)
         match words[0]:
             case "members":
@@ -174,15 +194,17 @@ class SimulatedMember(Process):
             case "wanted":
                 self._do(self._state.wanted(words[1]))
                 self._rounds.want(now)
+            case "conflict over":
+                self._tell_all(name)
 
     def _tell_all(self, name: str) -> None:
         session = self.lines[name].session
         if session is not None:
-            session.up("join", tuple(self._state.held()))
+            session.up("join", tuple(self._state.held()), self._filters)
             self._do(self._state.connected(name))
 
     def _take_route(self, broker: str) -> None:
-        routed = {item.name for item in self.world.brokers.values() if item.alive and item.name == broker}
+        routed = {name for name in self.lines if name == broker and self.world.brokers[name].alive}
         if routed != self._routed & {broker}:
             self._routed = self._routed - {broker} | routed
             self._rounds.want(self.world.now)
@@ -193,13 +215,20 @@ class SimulatedMember(Process):
                 self._tell_all(name)
         if not self._routed:
             return
-        members = self._lists.get(min(self._routed))
-        if members is None or self.name not in members.client_ids:
-            return
-        owners = {queue: client_id for client_id, held in members.held.items() for queue in held}
-        queues = [queue for queue in self.world.queues if queue.broker_name in self._routed]
-        share = allocate_group(self.world.strategy, GROUP, self.name, queues, sorted(members.client_ids), owners)
-        self._do(self._state.aim(share, self.world.now))
+        carriers = {topic: self._routed.intersection(TOPICS[topic][1]) for topic in self.topics}
+        lists = {name: members.member_list for name, members in self._lists.items()}
+        found = shared_topics(self.name, {topic: names for topic, names in carriers.items() if names}, lists)
+        if found is not None:
+            target = [queue for shared in found for queue in self._share(shared)]
+            self._do(self._state.aim(target, self.world.now))
+
+    def _share(self, shared: SharedTopics) -> list[MessageQueue]:
+        held = self._lists[shared.decider].held
+        owners = {queue: client_id for client_id, queues in held.items() for queue in queues}
+        queues = [
+            queue for queue in self.world.queues if queue.topic in shared.topics and queue.broker_name in self._routed
+        ]
+        return allocate_group(self.world.strategy, GROUP, self.name, queues, shared.members, owners)
 
     # ---- what is done -----------------------------------------------------------------------------
 

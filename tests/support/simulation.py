@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from support.simulated_broker import SimulatedBroker
     from support.simulated_member import SimulatedMember
 
-GROUP, TOPIC, TOPIC_ID = "g", "t", 1
+GROUP = "g"
+#: The topics that there may be: by name, the id and the brokers that carry it.
+TOPICS = {"t": (1, ("broker-a", "broker-b")), "u": (2, ("broker-b",))}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Session:
 
 
 def key_of(queue: MessageQueue) -> LeaseKey:
-    return LeaseKey(GROUP, QueueKey(TOPIC_ID, queue.queue_id))
+    return LeaseKey(GROUP, QueueKey(TOPICS[queue.topic][0], queue.queue_id))
 
 
 def short(epoch: int) -> str:

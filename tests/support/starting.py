@@ -8,7 +8,7 @@ from minimq.routes.routing import RouteCache
 from minimq_nameserver.server import NameServer
 from support.fake_broker import FakeBroker
 
-#: Takes `listen`, `grace_s` and `expire_after_s`.
+#: Takes `listen`, `grace_s`, `expire_after_s`, `remember_away_s` and `remember_away_brokers`.
 StartNameServer = Callable[..., NameServer]
 #: Takes addresses of name servers, and `topics`, `name` and `broker_id`.
 StartBroker = Callable[..., FakeBroker]

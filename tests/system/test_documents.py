@@ -40,6 +40,7 @@ def test_the_page_about_sending_is_one_program_that_runs(tmp_path: Path) -> None
     said = done.stdout.splitlines()
     assert re.fullmatch(r"orders/broker-[ab]/[0-3] \d+ SendStatus.SEND_OK", said[0])
     assert "True True" in said
+    assert any(re.fullmatch(r"told \d+", line) for line in said)
     assert any(line.startswith("1 message for topic 'orders' was not acknowledged") for line in said)
 
 
@@ -52,12 +53,13 @@ def test_the_page_about_consuming_is_one_program_that_runs(tmp_path: Path) -> No
     for line in ("pulled 1000", "pushed 1000", "tries [0, 1, 2, 3]", "in order [b'0', b'1', b'2', b'3', b'4']"):
         assert line in said
     assert any(line.startswith("dead b'bad' ('o-17',) eu orders") for line in said), said
+    assert "sent again 1" in said
     assert "filtered b'bad'" in said
 
 
 def test_the_commands_of_the_readme_run_as_printed(tmp_path: Path) -> None:
     with LocalCluster(brokers=2) as cluster:
-        printed = run_commands(blocks("README.md", "sh")[1], cluster, tmp_path)
+        printed = run_commands(blocks("README.md", "sh")[2], cluster, tmp_path)
     consumed = next(text for command, text in printed.items() if command.startswith("minimq consume"))
     assert sorted(consumed.splitlines()) == ["one", "three", "two"]
 
@@ -65,6 +67,12 @@ def test_the_commands_of_the_readme_run_as_printed(tmp_path: Path) -> None:
 def test_the_commands_about_topics_run_as_printed(tmp_path: Path) -> None:
     with LocalCluster(brokers=2) as cluster:
         run_commands(blocks("docs/sending.md", "sh")[0], cluster, tmp_path)
+
+
+def test_the_commands_about_the_command_run_as_printed(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1) as cluster:
+        printed = run_commands(blocks("docs/command.md", "sh")[0], cluster, tmp_path)
+    assert printed["minimq topic delete copied --yes"] == "topic copied deleted\n"
 
 
 def run_commands(text: str, cluster: LocalCluster, directory: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from minimq_broker.core.state import QueueKey, State
+from minimq_common.words import count_of
 
 _NAMED_GROUPS = 5
 _NAMED_RANGES = 10
@@ -27,7 +28,7 @@ class Lag(NamedTuple):
 
     def __str__(self) -> str:
         who = f"group {self.group} has not" if self.group is not None else "no group has"
-        return f"{who} read {self.messages:,} {'message' if self.messages == 1 else 'messages'} of {self._where()}"
+        return f"{who} read {count_of(self.messages, 'message')} of {self._where()}"
 
     def _where(self) -> str:
         ranges: list[list[int]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from minimq_broker.core.groups import Agreement
+from minimq_broker.core.agreement import Agreement
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 
@@ -76,6 +76,13 @@ class GroupAgreed(msgspec.Struct, frozen=True, tag="group-agreed"):
     agreement: Agreement | None
 
 
+class GroupDeleted(msgspec.Struct, frozen=True, tag="group-deleted"):
+    """A group was deleted, with all its offsets, and with those of its own topics that are named."""
+
+    group: str
+    topics: tuple[str, ...] = ()
+
+
 class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
     """What may be done with all topics of the broker has changed."""
 
@@ -134,7 +141,7 @@ class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired
 
 
 #: Facts that change what name servers are told.
-Told = TopicSet | TopicDeleted | PermissionSet
+Told = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
 
 Fact = (
     TopicSet
@@ -142,6 +149,7 @@ Fact = (
     | OffsetsCommitted
     | GroupStarted
     | GroupAgreed
+    | GroupDeleted
     | PermissionSet
     | TermBegun
     | TransactionDecided

@@ -1,5 +1,7 @@
 """Who is in which consumer group. The member list has a version, so that members know which one is newer.
 
+A member that contradicts the others is refused, and remembered, so that it can be told when the conflict is over.
+
 What the members agree on outlives a start of the broker for a while: otherwise a member that the others contradict
 could be the first to come back, and they would be the ones that are refused.
 """
@@ -11,31 +13,13 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from minimq_broker.core.agreement import Agreement, MemberConfig, check_agreement
+from minimq_common.allocation.members import MemberList
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
+from minimq_common.names import retry_topic
 
 Held = tuple[MessageQueue, ...]
-
-
-class Agreement(NamedTuple):
-    """What all members of a group have to say alike.
-
-    Attributes:
-        filters: what the messages of each topic are filtered by, by topic, sorted: these are the subscriptions.
-        allocation: name of the allocation strategy.
-        hold_ms: for how long a queue is held for its former owner.
-        by_server: whether members ask the deciding broker for their shares instead of computing them.
-    """
-
-    filters: tuple[tuple[str, str], ...]
-    allocation: str
-    hold_ms: int = 0
-    by_server: bool = False
-
-    @property
-    def topics(self) -> list[str]:
-        """The topics that the group subscribes to, sorted."""
-        return [topic for topic, _ in self.filters]
 
 
 class Remembered(NamedTuple):
@@ -58,20 +42,35 @@ class Members(NamedTuple):
         version: larger than that of any list before.
         client_ids: who is in it, sorted.
         held: what each of them held when this version began, on all brokers; those that held nothing are left out.
+        topics: what each of them subscribes to, sorted; empty while all subscribe to the same.
     """
 
     group: str
     version: int
     client_ids: tuple[str, ...]
     held: Mapping[str, Held]
+    topics: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    @property
+    def member_list(self) -> MemberList:
+        """Who is in it and subscribes to what, by which queues are divided."""
+        return MemberList(self.client_ids, self.topics)
+
+
+class _Member(NamedTuple):
+    config: MemberConfig
+    #: What it holds now, as far as it has said.
+    holding: Held
 
 
 class _Group:
-    def __init__(self, agreement: Agreement) -> None:
-        self.agreement = agreement
+    def __init__(self) -> None:
+        self.members: dict[str, _Member] = {}
         self.version = 0
-        #: What each member holds now, as far as it has said.
-        self.holding: dict[str, Held] = {}
+        #: What all agree on.
+        self.agreement: Agreement | None = None
+        #: What each subscribes to; empty while that is the same.
+        self.topics: dict[str, tuple[str, ...]] = {}
         #: What each held when the version began.
         self.frozen: dict[str, Held] = {}
 
@@ -86,63 +85,125 @@ class GroupTable:
 
     def __init__(self, first_version: int, remembered: Remembered = Remembered()) -> None:  # noqa: B008 - a value
         self._remembered_until = remembered.until
+        #: What counts of before for each group: the filters of topics for which no member has come.
         self._remembered = dict(remembered.agreements)
         self._groups: dict[str, _Group] = {}
         self._version = first_version
+        #: Who was refused for a conflict, by group.
+        self._refused: dict[str, dict[str, MemberConfig]] = {}
+
+    # ---- coming and going -----------------------------------------------------------------------
 
     def join(
-        self, group: str, client_id: str, agreement: Agreement, held: Iterable[MessageQueue] = (), *, now: float = 0.0
+        self,
+        group: str,
+        client_id: str,
+        agreement: Agreement,
+        held: Iterable[MessageQueue] = (),
+        *,
+        topics_may_differ: bool = True,
+        now: float = 0.0,
     ) -> Members | None:
-        """Add a member, or change what it subscribes to: a lone member may. Returns the list if it changed.
+        """Add a member, or change what it subscribes to: a lone member may change all.
 
-        What the member holds is remembered in any case; alone it makes no new version.
+        Args:
+            group: name of the group.
+            client_id: the member.
+            agreement: its part of what the members have to agree on.
+            held: what it holds; that is remembered in any case, and makes no new version alone.
+            topics_may_differ: whether it divides a topic among those members that subscribe to it, as clients do since
+                members may subscribe to different topics.
+            now: the time.
+
+        Returns:
+            The list if it has changed.
 
         Raises:
             GroupConflict: the other members say something else than this one, or did until a moment ago. Nothing has
-                changed then.
+                changed then; `admissible` tells when the member may ask again.
         """
-        entry = self._groups.get(group)
-        if entry is not None and entry.holding.keys() - {client_id}:
-            _check_agreement(group, entry.agreement, agreement)
-        if entry is None:
-            if group in self._remembered and now < self._remembered_until:
-                _check_agreement(group, self._remembered[group], agreement)
-            self._remembered.pop(group, None)
-            entry = self._groups[group] = _Group(agreement)
-        is_same = client_id in entry.holding and entry.agreement == agreement
-        entry.agreement = agreement
-        entry.holding[client_id] = tuple(sorted(set(held)))
-        return None if is_same else self._changed(group, entry)
+        config, holding = MemberConfig(agreement, topics_may_differ), tuple(sorted(set(held)))
+        self._forget_refused(group, client_id)
+        former = self._member(group, client_id)
+        if former is not None and former.config == config:
+            self._groups[group].members[client_id] = _Member(config, holding)
+            return None
+        try:
+            self._check(group, client_id, config, now)
+        except GroupConflict:
+            self._refused.setdefault(group, {})[client_id] = config
+            raise
+        self._come_back(group, agreement)
+        entry = self._groups.setdefault(group, _Group())
+        entry.members[client_id] = _Member(config, holding)
+        return self._changed(group, entry)
 
     def hold(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Remember what a member holds now, for the next version; of others nothing is remembered."""
-        entry = self._groups.get(group)
-        if entry is not None and client_id in entry.holding:
-            entry.holding[client_id] = tuple(sorted(set(queues)))
+        member = self._member(group, client_id)
+        if member is not None:
+            self._groups[group].members[client_id] = member._replace(holding=tuple(sorted(set(queues))))
 
     def leave(self, group: str, client_id: str) -> Members | None:
-        """Remove a member. Returns the list if it changed."""
+        """Remove a member, or one that was refused. Returns the list if it changed."""
+        self._forget_refused(group, client_id)
         entry = self._groups.get(group)
-        if entry is None or entry.holding.pop(client_id, None) is None:
+        if entry is None or entry.members.pop(client_id, None) is None:
             return None
-        if not entry.holding:
+        if not entry.members:
             del self._groups[group]
+            self._remembered.pop(group, None)
         return self._changed(group, entry)
+
+    def gone(self, client_id: str) -> None:
+        """Forget a client that was refused and will not ask again."""
+        for group in list(self._refused):
+            self._forget_refused(group, client_id)
+
+    def admissible(self, group: str, now: float = 0.0) -> list[str]:
+        """Return those that were refused and would not be now; each is told once unless it is refused again."""
+        refused = self._refused.get(group, {}).items()
+        admitted = [client_id for client_id, config in refused if self._admits(group, client_id, config, now)]
+        for client_id in admitted:
+            self._forget_refused(group, client_id)
+        return admitted
+
+    def end_recovery(self) -> list[str]:
+        """Forget what groups agreed on before the start; return those whose members, or refused ones, it concerns."""
+        returned = self._remembered.keys() & self._groups.keys()
+        self._remembered.clear()
+        for group in returned:
+            self._summarize(group, self._groups[group])
+        return sorted(returned | self._refused.keys())
+
+    # ---- looking --------------------------------------------------------------------------------
+
+    @property
+    def remembered_until(self) -> float:
+        """End of the time in which agreements from before the start count."""
+        return self._remembered_until
 
     def is_member(self, group: str, client_id: str) -> bool:
         """Tell whether a client is in a group."""
-        entry = self._groups.get(group)
-        return entry is not None and client_id in entry.holding
+        return self._member(group, client_id) is not None
 
     def holds(self, group: str, client_id: str, queue: MessageQueue) -> bool:
         """Tell whether a member has said that it holds a queue now."""
-        entry = self._groups.get(group)
-        return entry is not None and queue in entry.holding.get(client_id, ())
+        member = self._member(group, client_id)
+        return member is not None and queue in member.holding
 
     def agreement(self, group: str) -> Agreement | None:
-        """Return what the members of a group agree on; None when there are no members."""
+        """Return what the members of a group agree on, with all their topics; None when there are no members.
+
+        For a while after a start, topics count for which no member has come back yet.
+        """
         entry = self._groups.get(group)
         return entry.agreement if entry else None
+
+    def topics(self, group: str, client_id: str) -> list[str]:
+        """Return what a member of a group subscribes to, sorted; nothing when it is not in the group."""
+        member = self._member(group, client_id)
+        return member.config.agreement.topics if member else []
 
     def names(self) -> list[str]:
         """Return the names of all groups that have members."""
@@ -150,52 +211,66 @@ class GroupTable:
 
     def groups_of(self, client_id: str) -> list[str]:
         """Return the groups that a client is in."""
-        return [group for group, entry in self._groups.items() if client_id in entry.holding]
+        return [group for group, entry in self._groups.items() if client_id in entry.members]
 
     def members(self, group: str) -> Members:
         """Return the members of a group; nobody when there is no such group."""
         entry = self._groups.get(group)
         return _members(group, entry) if entry else Members(group, 0, (), {})
 
+    # ---- deciding -------------------------------------------------------------------------------
+
+    def _member(self, group: str, client_id: str) -> _Member | None:
+        entry = self._groups.get(group)
+        return entry.members.get(client_id) if entry else None
+
+    def _check(self, group: str, client_id: str, own: MemberConfig, now: float) -> None:
+        entry = self._groups.get(group)
+        others = {member.config for name, member in entry.members.items() if name != client_id} if entry else set()
+        for theirs in sorted(others):
+            check_agreement(group, theirs, own)
+        if group in self._remembered and now < self._remembered_until:
+            check_agreement(group, MemberConfig(self._remembered[group], topics_may_differ=True), own)
+
+    def _admits(self, group: str, client_id: str, config: MemberConfig, now: float) -> bool:
+        try:
+            self._check(group, client_id, config, now)
+        except GroupConflict:
+            return False
+        return True
+
+    def _come_back(self, group: str, agreement: Agreement) -> None:
+        """A member has come: what it subscribes to counts by itself from now on."""
+        before = self._remembered.get(group)
+        if before is not None:
+            returned = set(agreement.topics) - {retry_topic(group)}  # which tells the kind of those that have others
+            rest = tuple(item for item in before.filters if item[0] not in returned)
+            self._remembered[group] = before._replace(filters=rest)
+            if {topic for topic, _ in rest} <= {retry_topic(group)}:
+                del self._remembered[group]
+
+    def _forget_refused(self, group: str, client_id: str) -> None:
+        refused = self._refused.get(group, {})
+        refused.pop(client_id, None)
+        if not refused:
+            self._refused.pop(group, None)
+
     def _changed(self, group: str, entry: _Group) -> Members:
         self._version += 1
         entry.version = self._version
-        entry.frozen = {member: held for member, held in sorted(entry.holding.items()) if held}
+        self._summarize(group, entry)
+        entry.frozen = {name: member.holding for name, member in sorted(entry.members.items()) if member.holding}
         return _members(group, entry)
+
+    def _summarize(self, group: str, entry: _Group) -> None:
+        agreements = [member.config.agreement for member in entry.members.values()]
+        filters = {item for agreement in set(agreements) for item in agreement.filters}
+        if group in self._remembered:
+            filters.update(self._remembered[group].filters)
+        entry.agreement = agreements[0]._replace(filters=tuple(sorted(filters))) if agreements else None
+        topics = {name: tuple(self.topics(group, name)) for name in sorted(entry.members)}
+        entry.topics = topics if len(set(topics.values())) > 1 else {}
 
 
 def _members(group: str, entry: _Group) -> Members:
-    return Members(group, entry.version, tuple(sorted(entry.holding)), entry.frozen)
-
-
-def _check_agreement(group: str, theirs: Agreement, own: Agreement) -> None:
-    if own.allocation != theirs.allocation:
-        raise GroupConflict(
-            f"group {group!r} allocates queues by {theirs.allocation!r}, this member by {own.allocation!r}: "
-            "all members of a group need the same strategy"
-        )
-    if own.by_server != theirs.by_server:
-        raise GroupConflict(
-            f"group {group!r} has its queues assigned by {_assigner(theirs)}, this member by {_assigner(own)}: "
-            "all members of a group need the same assignment"
-        )
-    if own.topics != theirs.topics:
-        raise GroupConflict(
-            f"group {group!r} subscribes to {theirs.topics}, this member to {own.topics}: "
-            "all members of a group need the same subscriptions"
-        )
-    for (topic, filter_of_group), (_, filter_of_member) in zip(theirs.filters, own.filters, strict=True):
-        if filter_of_member != filter_of_group:
-            raise GroupConflict(
-                f"group {group!r} filters topic {topic!r} by {filter_of_group!r}, this member by {filter_of_member!r}: "
-                "all members of a group need the same filters"
-            )
-    if own.hold_ms != theirs.hold_ms:
-        raise GroupConflict(
-            f"group {group!r} holds queues for {theirs.hold_ms} ms after a release, this member for {own.hold_ms} ms: "
-            "all members of a group need the same hold time"
-        )
-
-
-def _assigner(agreement: Agreement) -> str:
-    return "the server" if agreement.by_server else "each client itself"
+    return Members(group, entry.version, tuple(sorted(entry.members)), entry.frozen, entry.topics)

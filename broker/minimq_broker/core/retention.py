@@ -20,6 +20,10 @@ class RetentionRules:
     max_age_ms: int = 0
     max_bytes: int = 0
 
+    def is_over_age(self, stored_ms: int, now_ms: int) -> bool:
+        """Tell whether what was stored at a time is too old now; both in ms since 1970."""
+        return bool(self.max_age_ms) and stored_ms + self.max_age_ms <= now_ms
+
 
 FOR_EVER = RetentionRules()
 
@@ -45,11 +49,12 @@ class SegmentFacts:
 
 
 class Reason(StrEnum):
-    """Why a segment goes."""
+    """Why a segment goes, or a dead letter."""
 
     AGE = "age"
     SIZE = "size"
     DISK = "disk"
+    DAMAGE = "damage"
 
 
 class Expired(NamedTuple):
@@ -103,6 +108,6 @@ def is_outdated(active: SegmentFacts, now_ms: int, rules: RetentionRules) -> boo
 
 def _is_over_age(segment: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
     """Facts alone are of no age: the checkpoint has them."""
-    if not rules.max_age_ms:
-        return False
-    return segment.newest_ms is None or segment.newest_ms + rules.max_age_ms <= now_ms
+    if segment.newest_ms is None:
+        return bool(rules.max_age_ms)
+    return rules.is_over_age(segment.newest_ms, now_ms)

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
+from minimq_broker.core.agreement import Agreement
 from minimq_broker.core.facts import (
     CommittedOffset,
     Fact,
     GroupAgreed,
+    GroupDeleted,
     GroupStarted,
     OffsetsCommitted,
     PermissionSet,
@@ -31,7 +33,6 @@ from minimq_broker.core.facts import (
     TransactionDecided,
     TransactionsExpired,
 )
-from minimq_broker.core.groups import Agreement
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
 from minimq_broker.core.transactions import BatchStaged, TransactionTable
@@ -85,6 +86,8 @@ class State:
             began it.
         moved: where committed offsets were changed last.
         forced: where committed offsets were set last, also back, by who asked for that.
+        used: when each group last began, committed, or changed what its members agree on, in ms since 1970. A group
+            that has not been used since an older release wrote the log is not in it.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
         producers: which numbered batches are stored where.
         transactions: which batches are staged, and what is decided.
@@ -105,6 +108,7 @@ class State:
         self.moved: dict[tuple[str, int, int], LogPlace] = {}
         self.forced: dict[tuple[str, int, int], LogPlace] = {}
         self.started: dict[tuple[str, int], int] = {}
+        self.used: dict[str, int] = {}
         self.agreements: dict[str, Agreement] = {}
         self.producers = ProducerTable()
         self.begun = self.made = 0
@@ -139,7 +143,8 @@ class State:
 
     def allowed(self, topic: Topic) -> Permission:
         """Return what may be done with a topic now: what both its own permission and that of the broker allow."""
-        return Permission(topic.permission & self.permission)
+        # By plain numbers: an older log may hold bits without a meaning, or a negative number, which flags reinterpret.
+        return Permission(int(topic.permission) & int(self.permission) & int(Permission.READ_WRITE))
 
     def check_allowed(self, topic: Topic, wanted: Permission) -> None:
         """Raise `NoPermission` when a topic cannot be written, or read, on this broker now."""
@@ -150,6 +155,13 @@ class State:
         if not self.permission & wanted:
             cause = f": the whole broker is not {what}, until minimq cluster permission allows it again"
         raise NoPermission(f"topic {topic.name!r} is not {what} on this broker{cause}")
+
+    def groups(self) -> set[str]:
+        """Return the names of all groups that have an offset, a decided start or an agreement. Any thread may ask."""
+        names = {group for group, _, _ in self.committed.copy()}
+        names.update(group for group, _ in self.started.copy())
+        names.update(self.agreements.copy())
+        return names
 
     @property
     def end_place(self) -> LogPlace:
@@ -166,8 +178,14 @@ class State:
 
     # ---- changing ----------------------------------------------------------------------------------
 
-    def apply(self, entry: Effect, position: int) -> None:
-        """Take the effect of the entry at `self.position` in. `position` is where the next one begins."""
+    def apply(self, entry: Effect, position: int, at_ms: int = 0) -> None:
+        """Take the effect of the entry at `self.position` in.
+
+        Args:
+            entry: the effect.
+            position: where the next entry begins.
+            at_ms: when the entry was written, in ms since 1970.
+        """
         is_told = isinstance(entry, Told)
         self.begun += is_told
         match entry:
@@ -177,13 +195,13 @@ class State:
                 BatchStaged() | TransactionDecided() | PublicationBegun() | PublicationSkipped() | TransactionsExpired()
             ):
                 self.transactions.apply(entry, self.position)
-            case OffsetsCommitted(group, offsets, forced):
-                self._commit(group, offsets, forced=forced)
-            case GroupStarted(group, topic_id, offsets, at_ms):
-                self._set(("started", group, topic_id), self.started, (group, topic_id), at_ms)
-                self._move(group, offsets, forced=True)
-            case GroupAgreed(group, agreement):
-                self._agree(group, agreement)
+            case OffsetsCommitted() | GroupStarted() | GroupAgreed():
+                self._change_group(entry)
+                self._use(entry.group, at_ms)
+            case GroupDeleted(group, topics):
+                self._forget_group(group)
+                for name in topics:
+                    self._forget(name)
             case TopicSet(topic):
                 self._set(("topic", topic.name), self.topics, topic.name, topic)
             case TopicDeleted(name):
@@ -200,6 +218,16 @@ class State:
                 assert_never(entry)  # what is ignored here would be lost at every replica alike
         self.made += is_told
         self.position = position
+
+    def _change_group(self, entry: OffsetsCommitted | GroupStarted | GroupAgreed) -> None:
+        match entry:
+            case OffsetsCommitted(group, offsets, forced):
+                self._commit(group, offsets, forced=forced)
+            case GroupStarted(group, topic_id, offsets, started_ms):
+                self._set(("started", group, topic_id), self.started, (group, topic_id), started_ms)
+                self._move(group, offsets, forced=True)
+            case GroupAgreed(group, agreement):
+                self._agree(group, agreement)
 
     def _lengthen(self, batch: BatchApplied, position: int) -> None:
         self._set(("end", *batch.queue), self.ends, batch.queue, batch.end)
@@ -228,6 +256,25 @@ class State:
             self.agreements.pop(group, None)
         else:
             self.agreements[group] = agreement
+
+    def _use(self, group: str, at_ms: int) -> None:
+        if at_ms > self.used.get(group, 0):  # the clock of another master may be behind
+            self._set(("used", group), self.used, group, at_ms)
+
+    def _forget_group(self, group: str) -> None:
+        tables: tuple[tuple[str, dict[Any, Any]], ...] = (
+            ("offset", self.committed),
+            ("moved", self.moved),
+            ("forced", self.forced),
+            ("started", self.started),
+        )
+        for kind, table in tables:
+            for key in [key for key in table if key[0] == group]:
+                del table[key]
+                self.changed.add((kind, *key))
+        for kind, names in (("agreement", self.agreements), ("used", self.used)):
+            if names.pop(group, None) is not None:
+                self.changed.add((kind, group))
 
     def _remember(self, batch: BatchApplied, position: int) -> None:
         self.changed.add(("producer", batch.producer_id))
@@ -317,6 +364,7 @@ _ROWS: dict[str, _Row] = {
         lambda state: state.forced, lambda group, topic_id, queue_id: (group, topic_id, queue_id), LogPlace
     ),
     "started": _row_of(lambda state: state.started, lambda group, topic_id: (group, topic_id)),
+    "used": _row_of(lambda state: state.used, lambda group: group),
     "agreement": _row_of(lambda state: state.agreements, lambda group: group, Agreement),
     "topic": _row_of(lambda state: state.topics, lambda name: name, Topic),
     "producer": _Row(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minimq_broker.core.state import QueueKey
+from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.message_store import MessageStore
+from minimq_common.names import DEAD_LETTER_PREFIX
 
 #: Stands for the topics, and for the pairs of a group and a topic, that have no series of their own. No legal name.
 OTHERS = "(others)"
@@ -36,9 +38,10 @@ class Backlog:
     def __init__(self, store: Callable[[], MessageStore], most_series: int) -> None:
         self._store = store
         self._most_series = most_series
-        #: First offsets of queues, which cost a look at the disk. They change with the start of the log and the term.
+        #: First offsets of queues, which cost a look at the disk. They change with the start of the log, the term
+        #: and what is deleted of the archive of dead letters.
         self._firsts: dict[QueueKey, int] = {}
-        self._firsts_as_of = (0, 0)
+        self._firsts_as_of: tuple[int, int, DeadLetterArchive | None, int] = (0, 0, None, 0)
 
     def topics(self) -> dict[str, TopicDepth]:
         """Return what each topic holds, by its name."""
@@ -51,6 +54,17 @@ class Backlog:
                 stored[name] += max(0, end.offset - self._first(queue))
                 appended[name] += end.offset
         return {name: TopicDepth(stored[name], appended[name]) for name in stored}
+
+    def dead_letters(self) -> dict[str, int]:
+        """Return how many dead letters of each group are stored, by its name."""
+        topics = sorted(self._store().state.topics.copy().values(), key=lambda topic: topic.topic_id)
+        found: dict[str, int] = {}
+        for topic in (topic for topic in topics if topic.name.startswith(DEAD_LETTER_PREFIX)):
+            queues = [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
+            count = sum(max(0, self._store().state.end(queue).offset - self._first(queue)) for queue in queues)
+            name = topic.name.removeprefix(DEAD_LETTER_PREFIX) if len(found) < self._most_series else OTHERS
+            found[name] = found.get(name, 0) + count
+        return found
 
     def lags(self) -> dict[tuple[str, str], int]:
         """Return how many messages each group has still to read of each topic where it has offsets."""
@@ -80,7 +94,8 @@ class Backlog:
         store = self._store()
         if not store.log.start:
             return 0  # nothing was ever deleted
-        as_of = (store.log.start, store.state.term)
+        archive = store.log.archive
+        as_of = (store.log.start, store.state.term, archive, archive.cuts if archive is not None else 0)
         if as_of != self._firsts_as_of:
             self._firsts, self._firsts_as_of = {}, as_of
         if queue not in self._firsts:

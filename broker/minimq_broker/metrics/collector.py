@@ -106,6 +106,16 @@ class BrokerMetrics:
         yield gauge(f"{PREFIX}_segments", "Files that the CommitLog consists of.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk that the CommitLog uses.", store.log.disk_bytes)
         yield counter(f"{PREFIX}_segments_deleted_total", "Files that retention deleted.", done.segments_deleted)
+        yield counter(
+            f"{PREFIX}_dead_letters_deleted_total",
+            "Dead letters that were deleted: they were too many or too old, damaged, or the disk was full.",
+            store.dead_letters.deleted,
+        )
+        yield gauge(
+            f"{PREFIX}_dead_letter_bytes",
+            "Disk used by archived dead letters.",
+            store.log.archive_file.ask(lambda archive: archive.live_bytes, 0),
+        )
         yield gauge(
             f"{PREFIX}_checkpoint_age_seconds",
             "Time since the state was saved; a start after a crash re-reads what came later.",
@@ -150,6 +160,12 @@ class BrokerMetrics:
             "Messages of a topic that were ever stored.",
             ("topic",),
             (((topic,), depth.appended) for topic, depth in depths.items()),
+        )
+        yield gauges(
+            f"{PREFIX}_dead_letters",
+            "Stored dead letters of a group.",
+            ("group",),
+            (((group,), count) for group, count in self._backlog.dead_letters().items()),
         )
         yield gauges(
             f"{PREFIX}_group_lag_messages",

@@ -11,9 +11,10 @@ import grpc
 import grpc.aio
 
 from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_broker.replication.copying import FRAME_BYTES, fill, state_frames
+from minimq_broker.replication.copying import FRAME_BYTES, archive_frames, fill, state_frames
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.engine import Engine
+from minimq_broker.store.copy import check_free
 from minimq_broker.store.message_store import Snapshot
 from minimq_common import rpc
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
@@ -66,11 +67,17 @@ class Snapshots:
         snapshot, copy.position, end = await asyncio.to_thread(self._begin)
         for frame in state_frames(snapshot, copy.position):
             frame.end = end
-            await context.write(frame)
+            await rpc.write(context, frame)
+            copy.moved_at = self._loop.time()
+        start = copy.position
+        async for frame in archive_frames(lambda position: asyncio.to_thread(self._archived, position, start)):
+            frame.end = end
+            await rpc.write(context, frame)
             copy.moved_at = self._loop.time()
         while copy.position < end:
             entries = await asyncio.to_thread(self._entries, copy.position, end)
-            await context.write(replication_pb2.ReplicaFrame(position=copy.position, entries=entries, end=end))
+            frame = replication_pb2.ReplicaFrame(position=copy.position, entries=entries, end=end)
+            await rpc.write(context, frame)
             copy.position += sum(map(len, entries))
             copy.moved_at = self._loop.time()
 
@@ -78,6 +85,10 @@ class Snapshots:
         with self._engine.slot.reading() as store:
             snapshot = store.snapshot()
             return snapshot, store.log.start, max(store.confirmed, snapshot.position)
+
+    def _archived(self, position: int, before: int) -> list[tuple[int, bytes]]:
+        with self._engine.slot.reading() as store:
+            return store.archived(position, before, FRAME_BYTES)
 
     def _entries(self, position: int, end: int) -> list[bytes]:
         with self._engine.slot.reading() as store:
@@ -96,6 +107,7 @@ async def take_snapshot(address: str, directory: Path, segment_bytes: int) -> tu
         StoreError: the directory holds something else, or cannot be written.
         MiniMQError: the broker is not reached, or failed.
     """
+    await asyncio.to_thread(check_free, directory)  # before the broker begins to send
     async with rpc.open_aio_channel(address) as channel:
         stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
         stream, peer = stub.Replicate(), f"broker {address}"

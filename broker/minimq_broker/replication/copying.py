@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 from minimq_broker.services.engine import Engine
@@ -30,7 +30,7 @@ def state_frames(snapshot: Snapshot, start: int, log_id: str = "") -> Iterator[r
         start: log position from which on entries will follow.
         log_id: the identity of the log, for a slave that has one already.
     """
-    copy = replication_pb2.CopyAll(start=start, applied=snapshot.position)
+    copy = replication_pb2.CopyAll(start=start, applied=snapshot.position, archived=True)
     yield replication_pb2.ReplicaFrame(copy=copy, log_id=log_id)
     part: list[replication_pb2.StateRow] = []
     size = 0
@@ -41,6 +41,22 @@ def state_frames(snapshot: Snapshot, start: int, log_id: str = "") -> Iterator[r
             yield replication_pb2.ReplicaFrame(rows=part)
             part, size = [], 0
     yield replication_pb2.ReplicaFrame(rows=part, rows_end=True)
+
+
+async def archive_frames(
+    read: Callable[[int], Awaitable[Sequence[tuple[int, bytes]]]],
+) -> AsyncIterator[replication_pb2.ReplicaFrame]:
+    """Yield the frames that follow those of the state: archived dead letters.
+
+    Args:
+        read: returns some of them from a log position on; none at the end.
+    """
+    position = 0
+    while found := await read(position):
+        entries = [replication_pb2.ArchivedEntry(position=at, entry=entry) for at, entry in found]
+        yield replication_pb2.ReplicaFrame(archived=entries)
+        position = found[-1][0] + 1
+    yield replication_pb2.ReplicaFrame(archived_end=True)
 
 
 async def take_copy(engine: Engine, first: replication_pb2.ReplicaFrame, next_frame: NextFrame) -> None:
@@ -91,6 +107,11 @@ async def fill(
     try:
         await to_the_end(asyncio.to_thread(make))
         [copy] = made
+        while first.copy.archived and not frame.archived_end:
+            frame = await next_frame()
+            if frame.archived:
+                entries = [(item.position, item.entry) for item in frame.archived]
+                await to_the_end(asyncio.to_thread(copy.put_archived, entries))
         while copy.position < until:
             frame = await next_frame()
             if frame.entries and frame.position != copy.position:

@@ -13,12 +13,13 @@ import grpc.aio
 from minimq_broker.core.in_sync import InSync
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.term_history import LogPlace
-from minimq_broker.replication.copying import FRAME_BYTES, state_frames
+from minimq_broker.replication.copying import FRAME_BYTES, archive_frames, state_frames
 from minimq_broker.replication.frames import HEARTBEAT_S, SILENCE_S
 from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.kept_offsets import Kept
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import MiniMQError, StoreError
+from minimq_common.outage_log import OutageLog
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import replication_pb2
 
@@ -188,14 +189,16 @@ class Feed:
             self.wake()
 
     async def _record_at_last(self, rows: Sequence[Kept]) -> None:
+        outage, message = OutageLog(log), "replication: offsets of a slave not recorded yet id=%d reason=%s"
         while True:
             try:
                 await self._record(rows)
             except MiniMQError as error:
-                log.warning("replication: offsets of a slave not recorded yet id=%d reason=%s", self._replica_id, error)
-            except Exception:  # they must not be left behind
-                log.exception("replication: offsets of a slave not recorded yet id=%d", self._replica_id)
+                outage.failed(message, self._replica_id, error, cause=error)
+            except Exception as error:  # noqa: BLE001 - they must not be left behind
+                outage.crashed(message, self._replica_id, repr(error), cause=error)
             else:
+                outage.worked("replication: offsets of a slave recorded id=%d", self._replica_id)
                 return
             await asyncio.sleep(_RETRY_S)
 
@@ -224,6 +227,12 @@ class Feed:
         snapshot = await to_the_end(asyncio.to_thread(self._store.snapshot))
         start = self._store.log.start
         for frame in state_frames(snapshot, start, self._store.state.log_id):
+            await self._write(writer, frame)
+
+        async def archived(position: int) -> Sequence[tuple[int, bytes]]:
+            return await to_the_end(asyncio.to_thread(self._store.archived, position, start, FRAME_BYTES))
+
+        async for frame in archive_frames(archived):
             await self._write(writer, frame)
         return start
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 import grpc
 import grpc.aio
 
-from minimq_broker.core.complaint import Complaint
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
 from minimq_broker.replication.own_replica import OwnReplica
@@ -22,6 +21,7 @@ from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.jobs import ReplicaJob
 from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
+from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:
@@ -59,15 +59,16 @@ class Follower:
     Args:
         engine: whose store gets the entries.
         whom: the master.
+        outage: logs when there is no master; one that outlasts this one knows when that began.
     """
 
-    def __init__(self, engine: Engine, whom: Whom) -> None:
+    def __init__(self, engine: Engine, whom: Whom, outage: OutageLog | None = None) -> None:
         self.whom = whom
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._anew = False  # the log cannot be gone on with
         self.is_ended = False
-        self._complaint = Complaint()
+        self._outage = outage or OutageLog(log)
         self._task: asyncio.Task[None] | None = None
         #: The end of the master's log as it was told last; None while it is not known.
         self.master_end: int | None = None
@@ -109,9 +110,7 @@ class Follower:
                 async with rpc.open_aio_channel(self.whom.address) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
                     await self._follow(stub.Replicate())
-            except Exception as error:  # whatever it is, the slave tries again
-                if not isinstance(error, _EXPECTED):
-                    log.exception("replication: the stream from the master failed")
+            except Exception as error:  # noqa: BLE001 - whatever it is, the slave tries again
                 followed_s = self._loop.time() - self._found_at if self.connected else 0.0
                 pause_s = pauses.after(self._lost(error), followed_s)
                 if not self.is_ended:  # it may have ended while what failed here was told
@@ -126,9 +125,11 @@ class Follower:
         cause = rpc.from_rpc_error(error, self.peer) if isinstance(error, grpc.RpcError) else error
         if isinstance(cause, BrokerConflict):  # there is a master, but it is not for this broker to follow
             self._lost_at = self._loop.time()
-        kind = type(cause).__name__ if isinstance(cause, Unavailable) else str(cause)
-        if self._complaint.is_new(kind):
-            log.warning("replication: stream broken, trying again master=%s reason=%s", self.whom.address, cause)
+        message = "replication: stream broken, trying again master=%s reason=%s"
+        if isinstance(cause, _EXPECTED):
+            self._outage.failed(message, self.whom.address, cause, cause=cause)
+        else:
+            self._outage.crashed(message, self.whom.address, repr(cause), cause=cause)
         if isinstance(cause, (Unavailable, DeadlineExceeded, TimeoutError, asyncio.InvalidStateError)):
             return Break.UNREACHED
         return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
@@ -210,9 +211,10 @@ class Follower:
             )
 
     def _found(self, frame: replication_pb2.ReplicaFrame) -> None:
-        log.info("replication: following master=%s term=%d", self.whom.address, self.whom.term)
+        message, values = "replication: following master=%s term=%d", (self.whom.address, self.whom.term)
+        if not self._outage.worked(message, *values):
+            log.info(message, *values)
         self.connected, self._found_at = True, self._loop.time()
-        self._complaint.over()
 
 
 class _Intake:

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 
-from minimq_broker.core.complaint import Complaint
 from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.term_history import TermStart, common_point
@@ -15,10 +14,13 @@ from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.feed import Context, Feed, Introduced
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
+from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaSet
 from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)
+
+_NOT_RECORDED = "replication: in-sync set not recorded yet wanted=%s reason=%s"
 
 #: Time between two looks at who is in sync, in seconds; whoever joins is noticed at once.
 _LOOK_S = 0.1
@@ -58,7 +60,8 @@ class Leadership:
         #: Of whom it was said that another has their id, or that their log is that of another broker.
         self._refused: set[Introduced] = set()
         self._strangers: set[Introduced] = set()
-        self._complaint = Complaint()
+        self._outage = OutageLog(log)
+        self._look_outage = OutageLog(log)
         self._look = asyncio.Event()
         self.record = record
         self.in_sync = InSync(
@@ -244,8 +247,10 @@ class Leadership:
             try:
                 self._moved()
                 self._store.expire(time.monotonic())
-            except Exception:  # it must not be the end of all looks
-                log.exception("replication: a look at the replicas failed")
+            except Exception as error:  # noqa: BLE001 - it must not be the end of all looks
+                self._look_outage.crashed("replication: a look at the replicas failed reason=%r", error, cause=error)
+            else:
+                self._look_outage.worked("replication: looks at the replicas go on")
 
     async def _keep_set(self) -> None:
         """Let the controller record who is in sync, whenever that has changed."""
@@ -263,22 +268,20 @@ class Leadership:
                 log.debug("replication: in-sync set asked for again wanted=%s reason=%s", sorted(wanted), error)
                 await asyncio.sleep(_LOOK_S)
             except (StaleTerm, TimeoutError) as error:
-                self._complain(logging.INFO, wanted, error)
+                self._not_recorded(logging.INFO, wanted, error)
                 await asyncio.sleep(_LOOK_S)  # the answer to the next report tells more
             except MiniMQError as error:
-                self._complain(logging.WARNING, wanted, error)
+                self._not_recorded(logging.WARNING, wanted, error)
                 await asyncio.sleep(_LOOK_S)
-            except Exception:  # it must not be the end of all changes
-                log.exception("replication: in-sync set not recorded wanted=%s", sorted(wanted))
+            except Exception as error:  # noqa: BLE001 - it must not be the end of all changes
+                self._outage.crashed(_NOT_RECORDED, sorted(wanted), repr(error), cause=error)
                 await asyncio.sleep(_LOOK_S)
             else:
-                self._complaint.over()
+                self._outage.worked("replication: in-sync set recorded replicas=%s", sorted(record.in_sync))
                 self._take(record)
 
-    def _complain(self, level: int, wanted: frozenset[int], error: Exception) -> None:
-        """Say that the set is not recorded, once, until it is or something else is wrong."""
-        if self._complaint.is_new(type(error).__name__):
-            log.log(level, "replication: in-sync set not recorded yet wanted=%s reason=%s", sorted(wanted), error)
+    def _not_recorded(self, level: int, wanted: frozenset[int], error: Exception) -> None:
+        self._outage.failed(_NOT_RECORDED, sorted(wanted), error, cause=error, level=level)
 
 
 def lease_clock() -> float:

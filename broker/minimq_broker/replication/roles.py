@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
-from minimq_broker.core.complaint import Complaint
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
@@ -24,9 +23,13 @@ from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
+from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaSet, Report, shown_id_of_slave, takeover_after
 
 log = logging.getLogger(__name__)
+
+_NO_ANSWER = "roles: the controller gives no answer that counts reason=%s"
+_NOT_TAKEN = "roles: the role was not taken over term=%d reason=%s"
 
 #: A report is held back for this part of a lease while there is no news.
 _HELD = 1 / 6
@@ -80,7 +83,9 @@ class RoleKeeper:
         self._lease_until = 0.0
         #: Until when a master may have a lease, as the controller said last: it cannot renew it if nobody answers.
         self._master_until = 0.0
-        self._complaint = Complaint()
+        self._outage = OutageLog(log)
+        self._role_outage = OutageLog(log)
+        self._master_outage = OutageLog(log)
         #: Since when the controller has been telling this slave of no set.
         self._without_set_since = math.inf
         self._news = asyncio.Event()
@@ -183,7 +188,8 @@ class RoleKeeper:
                 answer = await self.controller.report(report, wait_s=held_s)
                 record = answer.record
                 if record is not None and report.known is not None and record.number < report.known.number:
-                    self._complain("StaleRecord", logging.ERROR, _what_is_stale(record, report.known))
+                    reason = _what_is_stale(record, report.known)
+                    self._outage.failed(_NO_ANSWER, reason, kind="StaleRecord", level=logging.ERROR)
                     await asyncio.sleep(_RETRY_S)
                     continue
                 self._look_for_set(record)
@@ -194,10 +200,10 @@ class RoleKeeper:
                     await asyncio.sleep(_RETRY_S)
             except MiniMQError as error:
                 level = logging.INFO if isinstance(error, TermEnding) else logging.WARNING
-                self._complain(type(error).__name__, level, str(error))
+                self._outage.failed(_NO_ANSWER, error, cause=error, level=level)
                 await asyncio.sleep(_RETRY_S)
-            except Exception:  # without reports this broker would be nothing for ever
-                log.exception("roles: the report failed")
+            except Exception as error:  # noqa: BLE001 - without reports this broker would be nothing for ever
+                self._outage.crashed(_NO_ANSWER, repr(error), cause=error)
                 await asyncio.sleep(_RETRY_S)
 
     def _look_for_set(self, record: ReplicaSet | None) -> None:
@@ -208,20 +214,16 @@ class RoleKeeper:
         else:
             self._without_set_since = min(self._without_set_since, now)
         if now - self._without_set_since < _WITHOUT_SET_S:
-            self._complaint.over()
-        elif self._complaint.is_new("NoSet"):
-            log.warning(
+            self._outage.worked("roles: the controller answers again")
+        else:
+            self._outage.failed(
                 "roles: no set of that name has a master, and a slave founds none: look at --name and --cluster, or "
                 "start its master broker=%s cluster=%s id=%d",
                 self.own.broker_name,
                 self.own.cluster,
                 self.own.replica_id,
+                kind="NoSet",
             )
-
-    def _complain(self, kind: str, level: int, reason: str) -> None:
-        """Say what is wrong, once, until it is over or something else is wrong."""
-        if self._complaint.is_new(kind):
-            log.log(level, "roles: the controller gives no answer that counts reason=%s", reason)
 
     def _take(self, record: ReplicaSet, sent_at: float) -> None:
         """Take an answer over; at once what must not wait."""
@@ -252,12 +254,13 @@ class RoleKeeper:
             try:
                 await self._change(record)
                 await self._look_after_groups(record)
+                self._role_outage.worked("roles: the role was taken over term=%d", record.term)
             except MiniMQError as error:
-                log.error("roles: the role was not taken over term=%d reason=%s", record.term, error)
+                self._role_outage.failed(_NOT_TAKEN, record.term, error, cause=error, level=logging.ERROR)
                 await asyncio.sleep(_RETRY_S)
                 self._news.set()
-            except Exception:  # it must not be the end of all changes
-                log.exception("roles: the role was not taken over term=%d", record.term)
+            except Exception as error:  # noqa: BLE001 - it must not be the end of all changes
+                self._role_outage.crashed(_NOT_TAKEN, record.term, repr(error), cause=error)
                 await asyncio.sleep(_RETRY_S)
                 self._news.set()
 
@@ -291,16 +294,18 @@ class RoleKeeper:
 
     async def _hand_over(self) -> None:
         """Record, as the master, what was committed here while there was none."""
-        offsets = self._engine.offsets
+        offsets, outage = self._engine.offsets, OutageLog(log)
+        message = "roles: offsets that were kept are not recorded yet reason=%s"
         while rows := offsets.kept():
             try:
                 await offsets.take_over(rows)
                 await offsets.handed_over(rows[-1].number)
+                outage.worked("roles: offsets that were kept are recorded")
             except MiniMQError as error:
-                log.warning("roles: offsets that were kept are not recorded yet reason=%s", error)
+                outage.failed(message, error, cause=error)
                 await asyncio.sleep(_RETRY_S)
-            except Exception:  # they must not be left behind
-                log.exception("roles: offsets that were kept are not recorded yet")
+            except Exception as error:  # noqa: BLE001 - they must not be left behind
+                outage.crashed(message, repr(error), cause=error)
                 await asyncio.sleep(_RETRY_S)
 
     async def _lead(self, record: ReplicaSet) -> None:
@@ -316,6 +321,7 @@ class RoleKeeper:
         )
         self._engine.grown = self.leadership.grown
         self.leadership.grown()
+        self._master_outage.forget()
         log.info("roles: leading term=%d sync=%s", record.term, record.sync)
         self._begin(record.term)
         self._handing_over = asyncio.create_task(self._hand_over(), name="roles-hand-over")
@@ -323,7 +329,7 @@ class RoleKeeper:
     async def _follow(self, whom: Whom) -> None:
         await self._end_role()
         await self._engine.follow()
-        self.follower = Follower(self._engine, whom)
+        self.follower = Follower(self._engine, whom, self._master_outage)
         self.follower.start()
         log.info("roles: following term=%d master=%s", whom.term, whom.address)
         self._begin(whom.term)

@@ -13,7 +13,6 @@ from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.frames import SILENCE_S
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, NotMaster, StaleTerm
-from minimq_common.rpc import abort
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         except MiniMQError as error:
             level = logging.DEBUG if isinstance(error, NotMaster | StaleTerm | BrokerConflict) else logging.WARNING
             log.log(level, "replication: a stream is refused or ended reason=%s", error)
-            await abort(context, error)
+            raise
 
     async def _serve(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any) -> None:
         try:

@@ -11,9 +11,8 @@ import grpc.aio
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, SendStatus
-from minimq_common import batch
+from minimq_common import batch, rpc
 from minimq_common.errors import MessageTooLarge, MiniMQError
-from minimq_common.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
 
 _STATUS = {
@@ -37,7 +36,7 @@ class AppendService:
         receiver = self._engine.receive(self._receive(requests, answers), "append-receiver")
         try:
             while results := await answers.take():
-                await context.write(broker_pb2.AppendResponse(results=results))
+                await rpc.write(context, broker_pb2.AppendResponse(results=results))
         finally:
             receiver.cancel()
 
@@ -48,7 +47,7 @@ class AppendService:
                     await self._engine.append(self._job(request, answers))
                 except MiniMQError as error:
                     self._engine.counters.refused[error.code] += 1
-                    result = broker_pb2.AppendResult(request_id=request.request_id, failure=to_failure(error))
+                    result = broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error))
                     answers.add(result)
                 # Only now: one that waits for room when the broker stops is not written, and gets no answer.
                 answers.expect()
@@ -63,12 +62,13 @@ class AppendService:
             raise MessageTooLarge(
                 f"a batch of {len(data)} bytes is over the limit of this broker, {limits.max_batch_bytes} bytes"
             )
+        batch.verify(data)
         header = batch.read_header(data)
         if header.largest_body > limits.max_body_bytes:
             raise MessageTooLarge(
                 f"a message body has {header.largest_body} bytes, the limit of this broker is {limits.max_body_bytes}"
             )
-        batch.verify(data)
+        batch.check_header(header, data)
         request_id = request.request_id
         counters = self._engine.counters
         came_at = time.monotonic()
@@ -77,7 +77,7 @@ class AppendService:
             counters.append_s.add(time.monotonic() - came_at)
             if job.error:
                 counters.refused[job.error.code] += 1
-                result = broker_pb2.AppendResult(request_id=request_id, failure=to_failure(job.error))
+                result = broker_pb2.AppendResult(request_id=request_id, failure=rpc.to_failure(job.error))
             else:
                 result = broker_pb2.AppendResult(
                     request_id=request_id,

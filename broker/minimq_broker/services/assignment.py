@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
+from minimq_broker.core.groups import Members
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.route_lookup import RouteLookup
 from minimq_common.allocation import known_to_brokers
+from minimq_common.allocation.members import deciders
 from minimq_common.errors import GroupConflict, InvalidArgument
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_group
@@ -30,36 +33,36 @@ class AssignmentService:
     async def query(self, request: broker_pb2.QueryAssignmentRequest) -> broker_pb2.QueryAssignmentResponse:
         """Tell a member its share of a topic, on all brokers, from the member list as it is now.
 
-        Only the deciding broker answers: the first by name of those that carry a topic of the group. Others
-        refuse and name it, since a member list of theirs may be another one; whoever asked them looks at the routes
-        again and asks anew.
+        Only a deciding broker answers: the first by name of those that carry the topic or, while all members subscribe
+        to the same, of those that carry any topic of the member. Others refuse and name it, since a member list of
+        theirs may be another one; whoever asked them looks at the routes again and asks anew.
 
         Raises:
             GroupConflict: another broker decides.
-            InvalidArgument: the client has not joined the group here, the group does not subscribe to the topic, or its
-                members compute their shares themselves.
+            InvalidArgument: the client has not joined the group here, does not subscribe to the topic, or the members
+                of the group compute their shares themselves.
             Unavailable: no name server says where the queues are.
         """
         group = check_group(request.group)
         agreement = self._engine.groups.agreement(group)
-        if agreement is None or not self._engine.groups.is_member(group, request.client_id):
+        topics = self._engine.groups.topics(group, request.client_id)
+        if agreement is None or not topics:
             raise InvalidArgument(f"{request.client_id!r} is not in group {group!r}: join it before asking")
-        if request.topic not in agreement.topics:
-            raise InvalidArgument(f"group {group!r} subscribes to {agreement.topics}, not to {request.topic!r}")
+        if request.topic not in topics:
+            raise InvalidArgument(f"{request.client_id!r} subscribes to {topics}, not to {request.topic!r}")
         if not agreement.by_server:
             raise InvalidArgument(
                 f"members of group {group!r} compute their queues themselves: join it with assignment by the server"
             )
         strategy = known_to_brokers(agreement.allocation)
-        routes = dict(
-            zip(agreement.topics, await asyncio.gather(*map(self._routes.route, agreement.topics)), strict=True)
-        )
-        self._check_decider(group, [route for route in routes.values() if route is not None])
+        routes = dict(zip(topics, await asyncio.gather(*map(self._routes.route, topics)), strict=True))
         route = routes[request.topic]
         members = self._engine.groups.members(group)  # as they are now: looking for the routes took a while
-        if route is None or not members.client_ids:
+        self._check_decider(members, request.topic, routes)
+        subscribers = members.member_list.subscribers(request.topic)
+        if route is None or not subscribers:
             return broker_pb2.QueryAssignmentResponse(version=members.version)
-        share = strategy.allocate(group, request.client_id, route.read_queues(), members.client_ids)
+        share = strategy.allocate(group, request.client_id, route.read_queues(), subscribers)
         return broker_pb2.QueryAssignmentResponse(
             version=members.version,
             queues=[
@@ -68,8 +71,18 @@ class AssignmentService:
             ],
         )
 
-    def _check_decider(self, group: str, routes: list[TopicRoute]) -> None:
-        carriers = {queue.broker_name for route in routes for queue in route.read_queues()}
-        decider = min(carriers, default=self._broker_name)
-        if decider != self._broker_name:
-            raise GroupConflict(f"broker {decider} decides for group {group!r}, not {self._broker_name}: ask there")
+    def _check_decider(self, members: Members, topic: str, routes: Mapping[str, TopicRoute | None]) -> None:
+        carriers = {
+            name: {queue.broker_name for queue in queues}
+            for name, route in routes.items()
+            if route is not None and (queues := route.read_queues())
+        }
+        carriers.setdefault(topic, {self._broker_name})
+        # The member may go by the list of another broker, by which topics differ, so this one is accepted in any case.
+        accepted = {deciders(carriers, same_topics=False)[topic]}
+        if not members.topics:
+            accepted.add(deciders(carriers, same_topics=True)[topic])
+        if self._broker_name not in accepted:
+            raise GroupConflict(
+                f"broker {min(accepted)} decides for group {members.group!r}, not {self._broker_name}: ask there"
+            )

@@ -16,11 +16,12 @@ from collections.abc import Callable, Coroutine, Set
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from minimq_broker.core.facts import Fact, Told, TopicDeleted
+from minimq_broker.core.facts import Fact, GroupDeleted, Told, TopicDeleted
 from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_broker.services.limits import Limits
@@ -287,7 +288,8 @@ class Engine:
         self, decide: Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
     ) -> Fact | None:
         """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
-        return (await self._written(lambda done: FactJob(decide, done, alone, keeps_log))).fact
+        with LoggedDecision(decide) as decision:
+            return (await self._written(lambda done: FactJob(decision, done, alone, keeps_log))).fact
 
     async def publish(self, name: str) -> int:
         """Publish some of what is decided of a transaction, and return how many batches wait no more; 0: none is left.
@@ -354,7 +356,7 @@ class Engine:
             self._look_for_topics()
 
     def _react(self, fact: Fact) -> None:
-        if isinstance(fact, TopicDeleted):  # rare, so everybody may look for their topic again
+        if isinstance(fact, TopicDeleted | GroupDeleted):  # rare, so everybody may look for their topic again
             self._wake(self._long_poll.all())
             self.leases.retain_topics({topic.topic_id for topic in self._store.state.topics.copy().values()})
         if isinstance(fact, Told):

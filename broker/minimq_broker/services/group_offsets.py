@@ -12,6 +12,7 @@ from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommi
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.kept_offsets import Kept, KeptOffsets
+from minimq_common.names import is_group
 
 if TYPE_CHECKING:
     from minimq_broker.services.engine import Engine
@@ -173,10 +174,15 @@ def _decide(
     group: str, rows: Sequence[Kept], ends: Mapping[Kept, int], state: State, *, forced: bool
 ) -> OffsetsCommitted | None:
     """Return what is recorded of offsets of a group: nobody has read what is behind those ends."""
-    topics = {topic.topic_id for topic in state.topics.values()}
+    if not is_group(group):
+        log.error("offsets: a slave has handed over offsets of what cannot be a group: %.200r", group)
+        return None
+    queues = {topic.topic_id: topic.queues for topic in state.topics.values()}
     offsets = tuple(
         CommittedOffset(*row.queue, min(row.offset, ends[row]))
         for row in rows
-        if row.queue.topic_id in topics and not _is_overtaken(state, row)
+        if 0 <= row.queue.queue_id < queues.get(row.queue.topic_id, 0)
+        and row.offset >= 0
+        and not _is_overtaken(state, row)
     )
     return OffsetsCommitted(group, offsets, forced) if offsets else None

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic
+from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import start_offset
 from minimq_common.errors import GroupConflict, InvalidArgument, OffsetOutOfRange
-from minimq_common.names import check_group
+from minimq_common.names import check_group, dead_letter_topic, retry_topic
 from minimq_proto.v1 import broker_pb2
 
 #: Queues that are described before it is the turn of others.
@@ -27,18 +28,17 @@ class GroupService:
     Args:
         engine: store, groups and leases.
         leases: through which owners are fenced.
+        expiry: how long a group is kept that nobody uses.
     """
 
-    def __init__(self, engine: Engine, leases: LeaseKeeper) -> None:
+    def __init__(self, engine: Engine, leases: LeaseKeeper, expiry: GroupExpiry) -> None:
         self._engine = engine
         self._leases = leases
+        self._expiry = expiry
 
     async def list_groups(self) -> broker_pb2.ListGroupsResponse:
-        """Tell all groups that have members, committed offsets or a decided start here, sorted."""
-        state = self._engine.state
-        names = set(self._engine.groups.names())
-        names.update(group for group, _, _ in state.committed.copy())
-        names.update(group for group, _ in state.started.copy())
+        """Tell all groups that have members here, or something in the state, sorted."""
+        names = self._engine.state.groups().union(self._engine.groups.names())
         return broker_pb2.ListGroupsResponse(groups=sorted(names))
 
     # ---- describe -------------------------------------------------------------------------------
@@ -58,20 +58,26 @@ class GroupService:
             allocation=agreement.allocation if agreement else "",
             hold_ms=agreement.hold_ms if agreement else 0,
             assigned_by_server=agreement is not None and agreement.by_server,
+            dead_letters=self._dead_letters(group),
+            expires_ms=expires_ms(self._engine, self._expiry, group),
         )
-        for topic in self._topics_of(group, agreement.topics if agreement else ()):
+        for client_id in described.client_ids:
+            topics = self._engine.groups.topics(group, client_id)
+            described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
+        for topic in topics_of(self._engine.state, group, agreement.topics if agreement else ()):
             for queue_id in range(topic.read_queues):
                 described.queues.append(self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id)))
                 if len(described.queues) % _DESCRIBED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         return described
 
-    def _topics_of(self, group: str, subscribed: Iterable[str]) -> list[Topic]:
-        """Return the topics here that a group reads: it has begun there, or its members subscribe to them."""
-        state = self._engine.state
-        names = set(subscribed)
-        topics = state.topics.copy()
-        return [topic for name, topic in sorted(topics.items()) if name in names or _has_begun(state, group, topic)]
+    def _dead_letters(self, group: str) -> int:
+        """Return how many dead letters of a group are stored here."""
+        topic = self._engine.state.topics.get(dead_letter_topic(group))
+        if topic is None:
+            return 0
+        bounds = [self._engine.store.bounds(QueueKey(topic.topic_id, number)) for number in range(topic.queues)]
+        return sum(end - first for first, end in bounds)
 
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
         status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
@@ -119,7 +125,7 @@ class GroupService:
             return OffsetsCommitted(group, offsets, forced=True)
 
         if not request.force:
-            self._check_idle(group, keys)
+            check_idle(self._engine, group, keys, "reset")
         decide(self._engine.state)  # what is refused disturbs nobody
         self._leases.renew(keys)
         fact = await self._engine.record(decide)
@@ -152,20 +158,58 @@ class GroupService:
 
         return checked
 
-    def _check_idle(self, group: str, keys: Iterable[LeaseKey]) -> None:
-        members = self._engine.groups.members(group).client_ids
-        if members:
-            raise GroupConflict(
-                f"group {group!r} has members that are connected: {_some(members)}: stop them first, or force the reset"
-            )
-        now = asyncio.get_running_loop().time()
-        statuses = [(key.queue.queue_id, self._engine.leases.status(key, now)) for key in keys]
-        held = [f"{queue_id} for {status.owner or status.holder}" for queue_id, status in statuses if status.is_taken]
-        if held:
-            raise GroupConflict(
-                f"queues of group {group!r} are held for members that have left: {_some(held)}: "
-                "wait until that is over, or force the reset"
-            )
+
+def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str) -> None:
+    """Raise `GroupConflict` when members of a group are connected, or one of its queues is held for one.
+
+    Args:
+        engine: members and leases.
+        group: its name.
+        keys: the queues that are looked at.
+        action: what is refused then: "reset".
+    """
+    members = engine.groups.members(group).client_ids
+    if members:
+        raise GroupConflict(
+            f"group {group!r} has members that are connected: {_some(members)}: stop them first, or force the {action}"
+        )
+    now = asyncio.get_running_loop().time()
+    statuses = [(key.queue.queue_id, engine.leases.status(key, now)) for key in keys]
+    held = [f"{queue_id} for {status.owner or status.holder}" for queue_id, status in statuses if status.is_taken]
+    if held:
+        raise GroupConflict(
+            f"queues of group {group!r} are held for members that have left: {_some(held)}: "
+            f"wait until that is over, or force the {action}"
+        )
+
+
+def expires_ms(engine: Engine, expiry: GroupExpiry, group: str) -> int | None:
+    """Return when a group is deleted because nobody uses it, in ms since 1970; None when it is not to be deleted.
+
+    One whose messages wait for another try is kept: they would be lost with it.
+    """
+    has_members = engine.groups.agreement(group) is not None
+    found = expiry.expires_ms(engine.state, group, has_members=has_members)
+    return None if found is None or _waits_for_retry(engine, group) else found
+
+
+def _waits_for_retry(engine: Engine, group: str) -> bool:
+    topic = engine.state.topics.get(retry_topic(group))
+    if topic is None:
+        return False
+    for number in range(topic.queues):
+        queue = QueueKey(topic.topic_id, number)
+        first, end = engine.store.bounds(queue)
+        if max(first, engine.offsets.committed(group, queue) or 0) < end:
+            return True
+    return False
+
+
+def topics_of(state: State, group: str, subscribed: Iterable[str] = ()) -> list[Topic]:
+    """Return the topics that a group reads: it has begun there, or its members subscribe to them."""
+    names = set(subscribed)
+    topics = state.topics.copy()
+    return [topic for name, topic in sorted(topics.items()) if name in names or _has_begun(state, group, topic)]
 
 
 def _has_begun(state: State, group: str, topic: Topic) -> bool:

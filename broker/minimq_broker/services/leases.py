@@ -87,11 +87,8 @@ class LeaseKeeper:
         if not self._engine.groups.is_member(group, client_id):
             return  # it was given up meanwhile
         for wish in wishes:
-            item = wish.item
-            self._wishes.setdefault((group, client_id), {})[item.topic, item.queue_id] = wish
-            key = self._find(group, item)
-            if key is None:
-                continue
+            self._wishes.setdefault((group, client_id), {})[wish.item.topic, wish.item.queue_id] = wish
+        for key, item in self._present(group, [wish.item for wish in wishes]):
             queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
             self._note_given_back(client_id, key, item.given_back)
             claim = Claim(item.epoch, self._engine.groups.holds(group, client_id, queue))
@@ -160,17 +157,21 @@ class LeaseKeeper:
         self, group: str, queues: Iterable[broker_pb2.QueueEpoch]
     ) -> Iterator[tuple[LeaseKey, broker_pb2.QueueEpoch]]:
         """Yield those queues that are here; a topic that was deleted must not harm the others."""
+        absent = 0
         for item in queues:
             key = self._find(group, item)
             if key is not None:
                 yield key, item
+            else:
+                absent += 1
+        if absent:
+            log.info("lease: not here group=%s queues=%d", group, absent)
 
     def _find(self, group: str, item: broker_pb2.QueueEpoch) -> LeaseKey | None:
         """Return a queue as the group sees it; None when it is not here."""
         try:
             return LeaseKey(group, self._engine.state.queue(item.topic, item.queue_id))
-        except (TopicNotFound, QueueNotFound) as error:
-            log.info("lease: not here group=%s reason=%s", group, error)
+        except (TopicNotFound, QueueNotFound):
             return None
 
     # ---- time -----------------------------------------------------------------------------------

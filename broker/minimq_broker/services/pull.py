@@ -14,7 +14,7 @@ import lmdb
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine, now_ms
-from minimq_broker.store.segment import Wish
+from minimq_broker.store.rows import Wish
 from minimq_common.errors import (
     CorruptEntry,
     InvalidArgument,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Callable
 
 import lmdb
@@ -13,8 +14,12 @@ from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError, StoreFull, SystemBusy
+from minimq_common.log_handler import ALWAYS_WRITTEN
+from minimq_common.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
+
+_FAILED = "retention: failed, will try again error=%s"
 
 
 class Retention:
@@ -41,6 +46,7 @@ class Retention:
         self._stopping = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._outage = OutageLog(log)
         #: Segments whose age could not be read, so that it is said once.
         self._unreadable: set[int] = set()
 
@@ -65,12 +71,13 @@ class Retention:
             try:
                 self._engine.store.disk.risen = self._risen  # of the one that there is now
                 await self._look()
+                self._outage.worked("retention: goes on")
             except SystemBusy as error:
                 log.info("retention: not now reason=%s", error)
             except (OSError, lmdb.Error, StoreError) as error:
-                log.error("retention: failed, will try again error=%s", error)
-            except Exception:  # it has to go on: without it the disk runs full
-                log.exception("retention: failed, will try again")
+                self._outage.failed(_FAILED, error, cause=error, level=logging.ERROR)
+            except Exception as error:  # noqa: BLE001 - it has to go on: without it the disk runs full
+                self._outage.crashed(_FAILED, repr(error), cause=error)
             try:
                 async with asyncio.timeout(self._interval_s):
                     await self._wake.wait()
@@ -79,12 +86,17 @@ class Retention:
             self._wake.clear()
 
     async def _look(self) -> None:
+        await asyncio.to_thread(self._look_at_dead_letters)  # what it deletes makes room for those of segments
         for item in await asyncio.to_thread(self._find, self._lowest_needed()):
             if self._stopping:
                 return
             if not await asyncio.to_thread(self._delete, item, self._lowest_needed()):
                 return
             self._count(item)
+
+    def _look_at_dead_letters(self) -> None:
+        with self._engine.slot.reading() as store:
+            store.look_at_dead_letters()
 
     def _delete(self, item: Expired, needed_from: int) -> bool:
         """Delete a segment if it is still the oldest, and nobody has come to need it meanwhile."""
@@ -98,6 +110,7 @@ class Retention:
                     item.segment.size_bytes,
                     item.reason,
                     store.log.start,
+                    extra=ALWAYS_WRITTEN,
                 )
             return is_deleted
 
@@ -133,7 +146,7 @@ class Retention:
         about = segment.path.stat()
         try:
             newest = segment.newest_ms()
-        except (lmdb.Error, StoreError) as error:  # a damaged segment must not keep those behind it for ever
+        except (lmdb.Error, struct.error, StoreError) as error:  # damaged, it must not keep those behind it for ever
             newest = about.st_mtime_ns // 1_000_000
             if segment.start not in self._unreadable:
                 self._unreadable.add(segment.start)

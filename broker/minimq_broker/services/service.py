@@ -1,15 +1,19 @@
-"""The gRPC service of the broker: each call goes to the service of its noun, each error to the caller."""
+"""The gRPC service of the broker: each call goes to the service of its noun."""
 
 # ruff: noqa: D102, ANN401 - names, meaning and context are those of the .proto file and of its stubs
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.assignment import AssignmentService
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.pull import PullService
@@ -19,35 +23,58 @@ from minimq_broker.services.session import SessionOptions, SessionService
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.transactions import TransactionService
-from minimq_common.errors import MiniMQError
-from minimq_common.rpc import abort
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 Response = TypeVar("Response")
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Options of the calls of a broker.
+
+    Attributes:
+        sessions: when a client counts as dead.
+        group_expiry_ms: how long a group is kept that nobody uses, in ms; 0: for ever.
+        auto_create_queues: queues of a topic that is made by its first message; 0: none is.
+    """
+
+    sessions: SessionOptions
+    group_expiry_ms: int
+    auto_create_queues: int
+
+
 class BrokerService(broker_pb2_grpc.BrokerServicer):
-    """All calls of one broker."""
+    """All calls of one broker.
+
+    Args:
+        engine: store, roles, groups and leases.
+        identity: its name and version.
+        options: of the calls.
+        routes: tells where topics are that are not here.
+        replication: how the replicas of this broker are.
+        transactions: decides and publishes transactions.
+
+    Attributes:
+        group_deletion: deletes groups; with each role of the broker it is another one.
+    """
 
     def __init__(
         self,
         engine: Engine,
         identity: Identity,
-        sessions: SessionOptions,
-        auto_create_queues: int,
+        options: ServiceOptions,
         routes: RouteLookup,
         replication: Replication,
         transactions: TransactionService,
     ) -> None:
         self._engine = engine
-        self._session_options = sessions
+        self._options = options
         self._broker_name = identity.broker_name
         self._append = AppendService(engine)
         self._pull = PullService(engine, replication.slave_for_readers)
-        self._session = SessionService(engine, sessions, identity.broker_name)
-        self._groups = GroupService(engine, self._session.leases)
+        self._begin_sessions()
         self._assignment = AssignmentService(engine, routes, identity.broker_name)
-        self._topics = TopicService(engine, auto_create_queues)
+        self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
         self._offsets = OffsetService(engine)
         self._status = StatusService(engine, identity, replication)
@@ -55,8 +82,14 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     def begin(self) -> None:
         """Begin anew with sessions: the engine has other groups and leases from now on."""
         self._session.retire()
-        self._session = SessionService(self._engine, self._session_options, self._broker_name)
-        self._groups = GroupService(self._engine, self._session.leases)
+        self._begin_sessions()
+
+    def _begin_sessions(self) -> None:
+        options = self._options.sessions
+        expiry = GroupExpiry(self._options.group_expiry_ms, now_ms())
+        self._session = SessionService(self._engine, options, self._broker_name)
+        self._groups = GroupService(self._engine, self._session.leases, expiry)
+        self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.timeout_s)
 
     # The stubs type streams as generators; grpc.aio takes handlers that write to the context as well.
 
@@ -105,7 +138,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def CommitOffsets(
         self, request: broker_pb2.CommitOffsetsRequest, context: Any
     ) -> broker_pb2.CommitOffsetsResponse:
-        return await _answer(self._offsets.commit(request), context)
+        return await _answer(self._offsets.commit(request), context, request.client_id)
 
     async def GetCommitted(
         self, request: broker_pb2.GetCommittedRequest, context: Any
@@ -124,6 +157,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, request: broker_pb2.ResetOffsetsRequest, context: Any
     ) -> broker_pb2.ResetOffsetsResponse:
         return await _answer(self._groups.reset(request), context)
+
+    async def DeleteGroup(self, request: broker_pb2.DeleteGroupRequest, context: Any) -> broker_pb2.DeleteGroupResponse:
+        return await _answer(self.group_deletion.delete(request), context)
 
     async def QueryAssignment(
         self, request: broker_pb2.QueryAssignmentRequest, context: Any
@@ -145,9 +181,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         return await _answer(self._status.promote(request), context)
 
 
-async def _answer(call: Awaitable[Response], context: Any) -> Response:
-    """Return what a call returns, or end it with the error it raises."""
-    try:
-        return await call
-    except MiniMQError as error:
-        await abort(context, error)
+async def _answer(call: Awaitable[Response], context: Any, client_id: str = "") -> Response:
+    """Return what a call returns; what it records is logged with who has made it."""
+    called_by(context.peer(), client_id)
+    return await call

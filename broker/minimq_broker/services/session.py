@@ -14,11 +14,14 @@ from functools import partial
 
 import grpc.aio
 
-from minimq_broker.core.groups import Agreement, Members
+from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.groups import Members
+from minimq_broker.core.leases import LeaseKey
+from minimq_broker.core.state import QueueKey
 from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
-from minimq_broker.services.starts import GroupStarts
+from minimq_broker.services.starts import Beginning, GroupStarts
 from minimq_common.allocation import known_to_brokers
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
@@ -42,11 +45,11 @@ _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """When a client counts as dead.
+    """Time limits of the sessions of clients.
 
     Attributes:
-        grace_s: seconds after its stream broke.
-        timeout_s: seconds without a heartbeat.
+        grace_s: seconds after which a client whose stream broke counts as dead.
+        timeout_s: seconds after which a client without a heartbeat counts as dead.
     """
 
     grace_s: float = 3.0
@@ -84,6 +87,7 @@ class SessionService:
 
     Attributes:
         leases: those of the members.
+        agreements: records what the members agree on.
     """
 
     def __init__(self, engine: Engine, options: SessionOptions, broker_name: str) -> None:
@@ -93,14 +97,38 @@ class SessionService:
         #: Groups whose members will be told of a new list in a moment.
         self._changed_groups: set[str] = set()
         self._is_retired = False
-        self._agreements = Agreements(engine)
+        self.agreements = Agreements(engine)
         self._starts = GroupStarts(engine)
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
+        asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
 
     def retire(self) -> None:
         """Do nothing more to groups and leases: those of the engine are others from now on."""
         self._is_retired = True
         self.leases.retire()
+
+    async def begin_anew(self, group: str) -> None:
+        """Let the members of a group that was deleted go on as those of a new one, which begins where they say.
+
+        Raises:
+            NotMaster, StoreError: it cannot be recorded where the group begins.
+        """
+        agreement = self._engine.groups.agreement(group)
+        if agreement is None:
+            return
+        self.agreements.keep(group)
+        begins = (session.starts[group] for session in self._sessions.values() if group in session.starts)
+        start = next(begins, _EARLIEST)
+        for name in agreement.topics:
+            await self._starts.decide(group, name, Beginning(start))
+        topics = self._engine.state.topics
+        keys = [
+            LeaseKey(group, QueueKey(topics[name].topic_id, number))
+            for name in agreement.topics
+            if name in topics
+            for number in range(topics[name].queues)
+        ]
+        self.leases.renew(keys)
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
         """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use, and `NotMaster`."""
@@ -157,6 +185,7 @@ class SessionService:
         if self._is_retired:
             return
         if not self._engine.groups.groups_of(session.client_id):
+            self._engine.groups.gone(session.client_id)
             self._sessions.pop(session.client_id, None)
             return
         loop = asyncio.get_running_loop()
@@ -167,6 +196,7 @@ class SessionService:
         if self._is_retired or self._sessions.get(session.client_id) is not session:
             return  # it came back at the last moment
         del self._sessions[session.client_id]
+        self._engine.groups.gone(session.client_id)
         for group in self._engine.groups.groups_of(session.client_id):
             log.info("session: member lost group=%s client=%s", group, session.client_id)
             self._leave(group, session.client_id)
@@ -197,7 +227,7 @@ class SessionService:
                 case "leave":
                     self._leave(request.leave.group, session.client_id)
                 case "heartbeat":
-                    session.tell(broker_pb2.SessionEvent(heartbeat=broker_pb2.Heartbeat()))
+                    session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
         except MiniMQError as error:
             refused = broker_pb2.SessionRefused(group=group, failure=to_failure(error))
             session.tell(broker_pb2.SessionEvent(refused=refused))
@@ -205,19 +235,38 @@ class SessionService:
     def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
         agreement, now = _agreement(join), asyncio.get_running_loop().time()
-        changed = self._engine.groups.join(group, session.client_id, agreement, map(_queue, join.held), now=now)
+        changed = self._engine.groups.join(
+            group,
+            session.client_id,
+            agreement,
+            map(_queue, join.held),
+            topics_may_differ=join.topics_may_differ,
+            now=now,
+        )
         if changed is not None:
-            self._agreements.keep(group)
+            self._changed(group)
         session.starts[group] = join.start
         if changed is None:
             session.tell(self._members_event(self._engine.groups.members(group)))
         else:
             self._broadcast_soon(group)
 
+    def _changed(self, group: str) -> None:
+        """Keep what a group agrees on now, and tell those who contradict it no longer that they may ask again."""
+        self.agreements.keep(group)
+        for client_id in self._engine.groups.admissible(group, asyncio.get_running_loop().time()):
+            self._tell(client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
+
+    def _end_recovery(self) -> None:
+        """Let go what groups agreed on before the start."""
+        if not self._is_retired:
+            for group in self._engine.groups.end_recovery():
+                self._changed(group)
+
     def _leave(self, group: str, client_id: str) -> None:
         self.leases.drop(group, client_id)
         if self._engine.groups.leave(group, client_id) is not None:
-            self._agreements.keep(group)
+            self._changed(group)
             self._broadcast_soon(group)
 
     # ---- telling --------------------------------------------------------------------------------
@@ -235,7 +284,7 @@ class SessionService:
 
     def _broadcast(self, group: str) -> None:
         self._changed_groups.discard(group)
-        if self._is_retired:
+        if self._is_retired or self._engine.slot.is_closed:
             return
         members = self._engine.groups.members(group)
         event = self._members_event(members)
@@ -255,12 +304,16 @@ class SessionService:
             held=held,
             grace_ms=round(self._options.grace_s * 1000),
             begun=self._starts.begun(members.group, agreement.topics if agreement else ()),
+            topics=[
+                broker_pb2.MemberTopics(client_id=client_id, topics=topics)
+                for client_id, topics in members.topics.items()
+            ],
         )
         return broker_pb2.SessionEvent(members=event)
 
 
 def _agreement(join: broker_pb2.JoinGroup) -> Agreement:
-    """Return what a member says that all have to say. Raises `InvalidArgument`."""
+    """Return what a member says of what all have to agree on. Raises `InvalidArgument`."""
     filters = join.filters or [""] * len(join.topics)
     if len(filters) != len(join.topics):
         raise InvalidArgument(f"{len(join.filters)} filters for {len(join.topics)} topics: give one for each, or none")

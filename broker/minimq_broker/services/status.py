@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minimq_broker.core.changes import AdminChange
 from minimq_broker.core.disk import DiskLevel
 from minimq_broker.core.facts import PermissionSet
+from minimq_broker.services.administration import log_change
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.replication import Replication
 from minimq_broker.services.topics import check_permission
@@ -79,7 +81,13 @@ class StatusService:
 
     async def promote(self, request: broker_pb2.PromoteRequest) -> broker_pb2.PromoteResponse:
         """Become the master of the replicas. Raises as `Replication.promote` does."""
-        return broker_pb2.PromoteResponse(term=await self._replication.promote(unclean=request.unclean))
+        before = self._replication.tell()
+        term = await self._replication.promote(unclean=request.unclean)
+        if term != before.term:
+            how = "unclean promotion" if request.unclean else "promotion"
+            old, new = f"master {before.master_id}, term {before.term}", f"master {before.replica_id}, term {term}"
+            log_change(AdminChange(how, self._identity.broker_name, old, new))
+        return broker_pb2.PromoteResponse(term=term)
 
     async def probe(self) -> broker_pb2.ProbeResponse:
         """Answer when the writer has done what was handed in before: not at all while the disk hangs."""

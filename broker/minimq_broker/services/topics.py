@@ -9,11 +9,10 @@ from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_common.errors import InvalidArgument, NotDrained, TopicExists, TopicNotFound
-from minimq_common.model import Permission
+from minimq_common.model import MAX_QUEUES, Permission
 from minimq_common.names import check_topic
+from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
-
-MAX_QUEUES = 1024
 
 #: After this time it is worth asking again whether queues are drained.
 _LOOK_AGAIN_S = 0.2
@@ -176,8 +175,8 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
         if request.if_not_exists and same:
             return None
         raise TopicExists(
-            f"topic {present.name!r} exists with {present.write_queues} write and {present.read_queues} read "
-            "queues: change it with minimq topic update, or choose another name"
+            f"topic {present.name!r} exists with {count_of(present.write_queues, 'write queue')} and "
+            f"{count_of(present.read_queues, 'read queue')}: change it with minimq topic update, or choose another name"
         )
 
     return decide
@@ -192,13 +191,14 @@ def _check_counts(read: int, write: int) -> None:
 def _check_all_readable(read: int, write: int) -> None:
     if read < write:
         raise InvalidArgument(
-            f"{read} read queues and {write} write queues: nobody could read what is sent to the others; "
-            "give at least as many read queues"
+            f"{count_of(read, 'read queue')} and {count_of(write, 'write queue')}: nobody could read what "
+            "is sent to the others; give at least as many read queues"
         )
 
 
 def check_permission(bits: int) -> Permission:
     """Return the permission. Raises `InvalidArgument` when a bit has no meaning."""
-    if bits & ~Permission.READ_WRITE:
+    # Not by `~`, which knows the bits that have a meaning only: a negative number would pass.
+    if bits not in (Permission.NONE, Permission.WRITE, Permission.READ, Permission.READ_WRITE):
         raise InvalidArgument(f"permission {bits}: it is the sum of 2 (write) and 4 (read)")
     return Permission(bits)

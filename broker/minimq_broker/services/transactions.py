@@ -22,6 +22,7 @@ from minimq_common.errors import (
     TransactionExpired,
 )
 from minimq_common.names import check_transaction
+from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 #: How often it is looked for batches that are staged for too long, in seconds; with a short expiry more often.
 _EXPIRE_S = 10.0
-#: Stands for all names in a complaint; no legal name, like the next.
+#: Stands for all names in the log; no legal name, like the next.
 _ALL = "(all)"
 #: Stands for the other things that are done.
 _OTHER = "(none)"
@@ -61,8 +62,8 @@ class TransactionService:
         self._expire_at = 0.0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        #: Codes of the errors because of which names could not be published, so that it is said once.
-        self._complaints: dict[str, str] = {}
+        #: By the names of transactions that cannot be published.
+        self._outages: dict[str, OutageLog] = {}
 
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
         """Record a decision, unless there is one, publish what is left of the transaction, and tell what is decided.
@@ -156,9 +157,10 @@ class TransactionService:
             except (SystemBusy, NotMaster) as error:
                 log.debug("transactions: not now reason=%s", error)
             except MiniMQError as error:
-                self._complain(_OTHER, error)
-            except Exception:  # it has to go on: what is decided must be published
-                log.exception("transactions: failed, will try again")
+                self._not_now(_OTHER, error)
+            except Exception as error:  # noqa: BLE001 - it has to go on: what is decided must be published
+                outage = self._outages.setdefault(_OTHER, OutageLog(log))
+                outage.crashed("transactions: not now, will try again name=%s error=%r", _OTHER, error, cause=error)
             try:
                 async with asyncio.timeout(min(_LOOK_S, self._expiry_s)):
                     await self._wake.wait()
@@ -175,20 +177,20 @@ class TransactionService:
         if now >= self._expire_at:
             self._expire_at = now + min(_EXPIRE_S, self._expiry_s / 2)
             await self._expire()
-            self._complaints.pop(_OTHER, None)
+            self._works(_OTHER)
 
     async def _publish_all(self, names: Collection[str]) -> None:
-        for name in self._complaints.keys() - names - {_ALL, _OTHER}:
-            del self._complaints[name]
+        for name in self._outages.keys() - names - {_ALL, _OTHER}:
+            self._works(name)
         for name in names:
             try:
                 await self._publish(name)
             except StoreError as error:
-                self._complain(name, error)
+                self._not_now(name, error)
             except (StoreFull, NotEnoughReplicas) as error:  # the others would hear the same
-                self._complain(_ALL, error)
+                self._not_now(_ALL, error)
                 return
-        self._complaints.pop(_ALL, None)
+        self._works(_ALL)
 
     async def _publish(self, name: str) -> None:
         published = 0
@@ -211,7 +213,11 @@ class TransactionService:
         if self._engine.state.transactions.count and await self._engine.record(decide):
             log.warning("transactions: let go of what nobody has decided on within seconds=%g", self._expiry_s)
 
-    def _complain(self, what: str, error: MiniMQError) -> None:
-        if self._complaints.get(what) != error.code:  # a text may say how full the disk is at the moment
-            self._complaints[what] = error.code
-            log.warning("transactions: not now, will try again name=%s error=%s", what, error.message)
+    def _not_now(self, what: str, error: MiniMQError) -> None:
+        outage = self._outages.setdefault(what, OutageLog(log))
+        outage.failed("transactions: not now, will try again name=%s error=%s", what, error.message, cause=error)
+
+    def _works(self, what: str) -> None:
+        outage = self._outages.pop(what, None)
+        if outage is not None:
+            outage.worked("transactions: go on name=%s", what)

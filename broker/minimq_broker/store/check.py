@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import lmdb
-from rich.console import Console
-from rich.progress import Progress
 
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.state import QueueKey
@@ -26,9 +25,11 @@ from minimq_broker.store.entry import (
     read_header,
     transaction_of,
 )
-from minimq_broker.store.segment import Row, Segment, row_of
+from minimq_broker.store.rows import Row, row_of
+from minimq_broker.store.segment import Segment
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
+from minimq_common.words import count_of
 
 
 @dataclass
@@ -50,16 +51,17 @@ class Report:
     @property
     def summary(self) -> str:
         """One line that says how it went."""
-        seen = f"{self.segments} segments, {self.entries} entries, {self.messages} messages"
-        return f"damaged: {len(self.findings)} findings in {seen}" if self.findings else f"clean: {seen}"
+        entries = count_of(self.entries, "entry", "entries")
+        seen = f"{count_of(self.segments, 'segment')}, {entries}, {count_of(self.messages, 'message')}"
+        return f"damaged: {count_of(len(self.findings), 'finding')} in {seen}" if self.findings else f"clean: {seen}"
 
 
-def check_directory(path: Path, *, progress: bool = False) -> Report:
+def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable[Segment]] = iter) -> Report:
     """Verify a data directory that no broker has open.
 
     Args:
         path: the directory.
-        progress: show a progress bar on stderr.
+        watch: is given the segments and iterates over them as they are verified, to show how far it is.
 
     Raises:
         StoreError: it is no data directory, is in use, or is of another version.
@@ -68,15 +70,14 @@ def check_directory(path: Path, *, progress: bool = False) -> Report:
     report = Report()
     try:
         directory.check_whole()
-        with (
-            closing(CommitLog(directory.log_path, 0, readonly=True)) as log,
-            Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar,
-        ):
-            task = bar.add_task("verifying", total=len(log.segments))
+        with closing(CommitLog(directory.log_path, 0, readonly=True, archive=directory.archive_path)) as log:
             walk = _Walk(report)
-            for segment in log.segments:
+            if log.archive_file.damage:
+                report.findings.append(f"{directory.archive_path.name}: it cannot be read: {log.archive_file.damage}")
+            if log.archive is not None:
+                walk.archive_or_finding(log.archive, log)
+            for segment in watch(log.segments):
                 walk.segment_or_finding(segment)
-                bar.advance(task)
             _check_checkpoint(directory.state_path, log, report)
     finally:
         directory.close()
@@ -113,12 +114,45 @@ class _Walk:
         except (lmdb.Error, struct.error) as error:
             self._find(segment, self.position, f"what follows cannot be read: {error}")
 
+    def archive_or_finding(self, archive: Segment, log: CommitLog) -> None:
+        """Verify the archived dead letters, which the segments go on with."""
+        try:
+            self._archive(archive, log)
+        except (lmdb.Error, struct.error) as error:
+            self._find(archive, self.position, f"what follows cannot be read: {error}")
+        self._next_offset.clear()
+        self.position = -1
+
+    def _archive(self, archive: Segment, log: CommitLog) -> None:
+        expected: dict[tuple[QueueKey, int], Row] = {}
+        for position, entry in archive.entries():
+            self._report.entries += 1
+            self.position = position
+            try:
+                header = read_header(entry, position)
+                data = bytes(payload_of(entry, header))
+                key, row = self._row(position, header, data)
+                expected[key] = row
+                if position >= log.start:  # the broker ended before it had removed the segment
+                    if log.entry_at(position) != bytes(entry):
+                        raise CorruptEntry("it is not the same as the entry of the log")
+                else:
+                    # On a full disk those of a segment may be lost.
+                    queue = header.queue
+                    self._next_offset[queue] = max(header.base_offset, self._next_offset.get(queue, 0))
+                    self._verify(header, data)
+            except MiniMQError as error:
+                self._find(archive, position, error.message)
+        self._verify_rows(archive, expected)
+
     def segment(self, segment: Segment) -> None:
         self._report.segments += 1
         if self.position not in (-1, segment.start):
             self._find(segment, self.position, f"a gap: the next segment starts at {segment.start}")
         self.position = segment.start
-        expected = dict(self._entries(segment))
+        self._verify_rows(segment, dict(self._entries(segment)))
+
+    def _verify_rows(self, segment: Segment, expected: dict[tuple[QueueKey, int], Row]) -> None:
         for queue, row in segment.rows():
             if expected.pop((queue, row.last_offset), None) != row:
                 self._find(segment, row.position, f"the index row of queue {queue} offset {row.last_offset} is wrong")
@@ -143,7 +177,7 @@ class _Walk:
                     self._verify_number(header, data)
                 elif header.kind == Kind.STAGED:
                     transaction_of(entry, position)
-                    batch.RecordBatch(data)
+                    batch.RecordBatch(data).check_values()
                 elif header.kind == Kind.FACT:
                     read_fact(memoryview(data), position)
             except MiniMQError as error:
@@ -167,7 +201,7 @@ class _Walk:
             raise CorruptEntry(f"queue {queue} goes on at offset {first} where {expected} was expected")
         if header.stored_ms < stored_ms:
             raise CorruptEntry(f"queue {queue} offset {first} was stored before the batch ahead of it")
-        batch.RecordBatch(data)
+        batch.RecordBatch(data).check_values()
 
     def _verify_number(self, header: EntryHeader, data: bytes) -> None:
         """Raise `CorruptEntry` when a numbered batch is in its topic already. A topic that is made again is another."""

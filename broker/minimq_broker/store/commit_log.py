@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import lmdb
 
 from minimq_broker.core.state import QueueKey
+from minimq_broker.store.archive_file import ArchiveFile
 from minimq_broker.store.data_dir import sync_directory
+from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.lmdb_file import remove_lmdb
-from minimq_broker.store.segment import Part, Row, Segment, Wish, is_begun, total_bytes
+from minimq_broker.store.rows import Part, Row, Wish
+from minimq_broker.store.segment import Segment, is_begun, total_bytes
 from minimq_common.errors import CorruptEntry, StoreError
+
+T = TypeVar("T")
 
 
 class CommitLog:
@@ -31,10 +38,25 @@ class CommitLog:
         segment_bytes: size at which a segment is sealed and the next one begun.
         readonly: look only; nothing is made.
         start: position of the first entry when there is none yet.
+        archive: file of the dead letters whose segments are gone; None when nobody asks for them.
+        archive_bytes: its limit in bytes; 0 without one.
+
+    Attributes:
+        archive_file: the archive of those dead letters.
     """
 
-    def __init__(self, path: Path, segment_bytes: int, *, readonly: bool = False, start: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        segment_bytes: int,
+        *,
+        readonly: bool = False,
+        start: int = 0,
+        archive: Path | None = None,
+        archive_bytes: int = 0,
+    ) -> None:
         self.path = path
+        self.archive_file = ArchiveFile(None, 0)
         self._segment_bytes = segment_bytes
         #: Only ever replaced as a whole, under the lock.
         self.segments: list[Segment] = []
@@ -44,6 +66,7 @@ class CommitLog:
                 self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
             if not self.segments and not readonly:
                 self._add(start)
+            self.archive_file = ArchiveFile(archive, archive_bytes, readonly=readonly)
         except BaseException:
             self.close()
             raise
@@ -54,6 +77,12 @@ class CommitLog:
         """Close all segments."""
         for segment in self.segments:
             segment.close()
+        self.archive_file.close()
+
+    @property
+    def archive(self) -> DeadLetterArchive | None:
+        """The archive; None as long as there is none."""
+        return self.archive_file.current
 
     @property
     def start(self) -> int:
@@ -119,6 +148,11 @@ class CommitLog:
         with self._changing:
             yield
 
+    def may_remove_first(self, needed_from: int) -> bool:
+        """Tell whether `remove_first` would remove a segment now."""
+        with self._changing:
+            return len(self.segments) > 1 and self.segments[1].start <= needed_from
+
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment and its file, and tell whether there was one to remove. Any thread may call this.
 
@@ -127,7 +161,7 @@ class CommitLog:
         its disk comes back when the last of them has let go of it.
         """
         with self._changing:
-            if len(self.segments) < 2 or self.segments[1].start > needed_from:
+            if not self.may_remove_first(needed_from):
                 return False
             first, *rest = self.segments
             first.remove_file()
@@ -141,6 +175,8 @@ class CommitLog:
         It begins at the end, so that whatever interrupts it leaves a log in one piece.
         """
         with self._changing:
+            # A segment whose dead letters are archived may not be removed yet.
+            self.archive_file.ask(lambda archive: archive.truncate(position), None)
             while len(self.segments) > 1 and self.active.start >= position:
                 *rest, last = self.segments
                 self.segments = rest
@@ -182,7 +218,7 @@ class CommitLog:
         for segment in self._segments_from(queue, offset):
             if left is None:
                 break
-            part = segment.read(queue, offset, left)
+            part = self._ask(segment, partial(_read, queue, offset, left), Part([], offset, 0))
             found += part.found
             rows += part.rows
             left = left.less(offset, part)
@@ -191,15 +227,11 @@ class CommitLog:
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
         """Return the row of the batch that holds `offset` or comes after it, None when there is none."""
-        for segment in self._segments_from(queue, offset):
-            row = segment.row_at(queue, offset)
-            if row is not None:
-                return row
-        return None
+        return self._first_answer(self._segments_from(queue, offset), lambda segment: segment.row_at(queue, offset))
 
     def _segments_from(self, queue: QueueKey, offset: int) -> list[Segment]:
         """Return the segments that may hold an offset of a queue and those after it."""
-        segments = self.segments
+        segments = self._segments_of(queue)
         index = len(segments) - 1
         while index > 0:  # from the newest back: nearly all readers are near the end
             first = segments[index].first_offset(queue)
@@ -208,29 +240,38 @@ class CommitLog:
             index -= 1
         return segments[index:]
 
+    def _segments_of(self, queue: QueueKey) -> list[Segment]:
+        """Return the segments that may have batches of a queue, the archive first if it may have some."""
+        segments = self.segments  # ahead of a look at the archive, which has what was removed from them
+        archive = self.archive
+        return segments if archive is None or queue.topic_id not in archive.topic_ids else [archive, *segments]
+
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first offset of a queue that is still stored, None when nothing of it is."""
-        for segment in self.segments:
-            first = segment.first_offset(queue)
-            if first is not None:
-                return first
-        return None
+        return self._first_answer(self._segments_of(queue), lambda segment: segment.first_offset(queue))
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
         """Return the first stored offset of a queue at or after a time (ms since 1970), None when there is none."""
-        for segment in self.segments:
-            found = segment.offset_at(queue, timestamp_ms)
+        return self._first_answer(self._segments_of(queue), lambda segment: segment.offset_at(queue, timestamp_ms))
+
+    def offset_from(self, queue: QueueKey, position: int) -> int | None:
+        """Return the first stored offset of a queue at or after a log position, None when there is none."""
+        return self._first_answer(self._segments_of(queue), lambda segment: segment.offset_from(queue, position))
+
+    def _first_answer(self, segments: list[Segment], question: Callable[[Segment], T | None]) -> T | None:
+        for segment in segments:
+            found = self._ask(segment, question, None)
             if found is not None:
                 return found
         return None
 
-    def offset_from(self, queue: QueueKey, position: int) -> int | None:
-        """Return the first stored offset of a queue at or after a log position, None when there is none."""
-        for segment in self.segments:
-            found = segment.offset_from(queue, position)
-            if found is not None:
-                return found
-        return None
+    def _ask(self, segment: Segment, question: Callable[[Segment], T], without: T) -> T:
+        """Return the answer of a segment; of an archive that turns out to be damaged, return `without`."""
+        return self.archive_file.ask(question, without) if isinstance(segment, DeadLetterArchive) else question(segment)
+
+
+def _read(queue: QueueKey, offset: int, wish: Wish, segment: Segment) -> Part:
+    return segment.read(queue, offset, wish)
 
 
 def _segment_files(path: Path, *, readonly: bool) -> list[Path]:

@@ -12,6 +12,7 @@ import lmdb
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_common.errors import StoreError
+from minimq_common.words import count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Comparison:
             return f"different: {self.difference}"
         if self.start >= self.end:
             return "nothing to compare: no position is in both logs"
-        same = f"the same: {self.entries} entries, from position {self.start} to {self.end}"
+        same = f"the same: {count_of(self.entries, 'entry', 'entries')}, from position {self.start} to {self.end}"
         if not self.ahead:
             return f"{same}, where both logs end"
         return f"{same}; the {'first' if self.ahead > 0 else 'second'} log is {abs(self.ahead)} bytes longer"

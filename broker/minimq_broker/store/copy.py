@@ -24,7 +24,7 @@ from minimq_broker.store.entry import opened
 from minimq_broker.store.kept_offsets import FILE_NAME as KEPT_OFFSETS
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.message_store import Snapshot
-from minimq_broker.store.segment import Row, row_of
+from minimq_broker.store.rows import Batch, Row, row_of
 from minimq_common.errors import StoreError, StoreFull
 
 #: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.
@@ -53,7 +53,7 @@ class StoreCopy:
     def __init__(
         self, path: Path, snapshot: Snapshot, start: int, segment_bytes: int = 1 << 30, *, replace: bool = False
     ) -> None:
-        self.position = start
+        self.position = self._start = start
         self._state_position = position_of(snapshot.rows)
         if start > self._state_position:
             raise StoreError(
@@ -61,13 +61,15 @@ class StoreCopy:
             )
         with ExitStack() as opening, _writing(path):
             if not replace:  # before anything is made in it
-                _check_free(path)
+                check_free(path)
             self._directory = DataDirectory(path, create=True)
             opening.callback(self._directory.close)
             if not replace:  # again, now that nobody else finishes a copy in it
-                _check_free(path)
+                check_free(path)
             self._clear(replace=replace)
-            self._log = CommitLog(self._directory.log_path, segment_bytes, start=start)
+            self._log = CommitLog(
+                self._directory.log_path, segment_bytes, start=start, archive=self._directory.archive_path
+            )
             opening.callback(self._log.close)
             checkpoint = Checkpoint(self._directory.state_path)
             opening.callback(checkpoint.close)
@@ -105,6 +107,17 @@ class StoreCopy:
             self._log.append(self.position, places, rows)
         self.position = at
 
+    def put_archived(self, entries: Sequence[tuple[int, bytes]]) -> None:
+        """Add archived dead letters, with their log positions, verified and synced. Raises as `put` does."""
+        batches: list[Batch] = []
+        for at, data in entries:
+            header, about, _ = opened(data, at)
+            if about is None or not 0 <= at < self._start:
+                raise StoreError(f"the dead letter of position {at} is no batch of a removed segment: copy anew")
+            batches.append(Batch(header.queue, row_of(header, about, at, len(data)), data))
+        with _writing(self._directory.path):
+            self._log.archive_file.begin().add(batches)
+
     def finish(self) -> None:
         """Make a data directory of it that a broker can open. Entries behind the saved state are applied then.
 
@@ -131,7 +144,7 @@ class StoreCopy:
         with directory.copying_path.open("w") as mark:
             os.fsync(mark.fileno())
         sync_directory(directory.path)
-        for file in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path):
+        for file in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path, directory.archive_path):
             remove_lmdb(file)
         for lock in directory.log_path.glob("*.mdb-lock"):
             lock.unlink()
@@ -142,12 +155,13 @@ class StoreCopy:
         sync_directory(directory.path)
 
 
-def _check_free(path: Path) -> None:
-    """Raise `StoreError` when a directory holds anything but what an interrupted copy has left."""
-    names = {file.name for file in path.iterdir()} if path.exists() else set[str]()
-    log_path = path / "commitlog"
-    if log_path.is_dir() and not any(log_path.iterdir()):
-        names.discard(log_path.name)
+def check_free(path: Path) -> None:
+    """Raise `StoreError` when a directory holds anything but what an interrupted copy has left, or is a file."""
+    with _writing(path):
+        names = {file.name for file in path.iterdir()} if path.exists() else set[str]()
+        log_path = path / "commitlog"
+        if log_path.is_dir() and not any(log_path.iterdir()):
+            names.discard(log_path.name)
     if "copying" not in names and names - _OF_NO_CONCERN:
         raise StoreError(f"{path} holds {min(names - _OF_NO_CONCERN)}: choose an empty directory")
 

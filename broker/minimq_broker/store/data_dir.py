@@ -7,6 +7,8 @@ Its files::
     DIR/lock            locked by the process that has the directory open
     DIR/commitlog/      the segments, see `commit_log.py`
     DIR/state.mdb       the checkpoint, see `checkpoint.py`
+    DIR/dead-letters.mdb  those whose segments are gone, see `dead_letter_archive.py`; not there before the first one
+    DIR/dead-letters.mdb.damaged-N  one that was set aside, see `archive_file.py`
     DIR/kept-offsets.mdb  beside the log: what groups committed at a slave without a master, see `kept_offsets.py`
     DIR/copying         there while everything is copied from another replica, see `copy.py`
 """
@@ -60,6 +62,7 @@ class DataDirectory:
         self.path = path
         self.log_path = path / "commitlog"
         self.state_path = path / "state.mdb"
+        self.archive_path = path / "dead-letters.mdb"
         self.copying_path = path / "copying"
         self.owner_path = path / "owner"
         try:

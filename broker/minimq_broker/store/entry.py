@@ -177,6 +177,11 @@ def effect(entry: memoryview, position: int) -> Effect:
     return _done_by(header, batch.read_header(payload), entry, position)
 
 
+def stored_ms_of(entry: memoryview) -> int:
+    """Return when an entry that is known to be whole was written, in ms since 1970."""
+    return int(_HEADER.unpack_from(entry)[-1])
+
+
 def _done_by(header: EntryHeader, about: batch.Header, entry: memoryview, position: int) -> BatchApplied | BatchStaged:
     """Return what an entry with a batch does."""
     if header.kind == Kind.STAGED:

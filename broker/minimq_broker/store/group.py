@@ -12,7 +12,7 @@ from minimq_broker.core.transactions import BatchStaged, StagedBatch, Transactio
 from minimq_broker.store.entry import Kind, batch_entry, fact_entry, opened, staged_batch, staged_entry
 from minimq_broker.store.jobs import AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
 from minimq_broker.store.lost_batch import LostBatch
-from minimq_broker.store.segment import Row, row_of
+from minimq_broker.store.rows import Row, row_of
 from minimq_common.batch import Header, read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, QueueNotFound, StoreError
 from minimq_common.model import Permission
@@ -51,7 +51,8 @@ class Group:
         self.end = end
         self.entries: list[tuple[int, bytes]] = []
         self.rows: list[tuple[QueueKey, Row]] = []
-        self.effects: list[tuple[Effect, int]] = []
+        #: What each entry does, where the next one begins, and when it was written.
+        self.effects: list[tuple[Effect, int, int]] = []
         self.early: list[AppendJob] = []
         self.lost: list[LostBatch] = []
 
@@ -81,7 +82,7 @@ class Group:
         queue = self._queue_of(job, topic)
         place = self._put(queue, job.data, header)
         number = header.producer_id, header.sequence, header.settled_before
-        self.effects.append((BatchApplied(queue, self._ends[queue], place, *number), self.end))
+        self._do(BatchApplied(queue, self._ends[queue], place, *number), place.stored_ms)
         if header.producer_id:
             self._pending.add(*number, place)
         _answer(job, place, SendStatus.NOT_SYNCED if self._ahead else SendStatus.OK)
@@ -138,7 +139,7 @@ class Group:
             found = StagedBatch(self.end, len(entry), *queue, self._now_ms)
             self._staged[transaction, *number] = found
             self._append(entry)
-            self.effects.append((BatchStaged(transaction, *number, found), self.end))
+            self._do(BatchStaged(transaction, *number, found), self._now_ms)
         else:
             _check_same_topic(job, topic, found.topic_id)
             job.status = SendStatus.ALREADY_STORED
@@ -178,7 +179,7 @@ class Group:
             # Queues may have been hidden since; a permission that was taken away does not matter.
             queue = QueueKey(batch.topic_id, batch.queue_id % topics[batch.topic_id].write_queues)
             place = self._put(queue, data, read_header(data), Kind.PUBLISHED)
-            self.effects.append((BatchApplied(queue, self._ends[queue], place, is_published=True), self.end))
+            self._do(BatchApplied(queue, self._ends[queue], place, is_published=True), place.stored_ms)
         job.published = len(staged)
 
     def _found(self, job: AppendJob, topic: Topic) -> bool:
@@ -225,7 +226,7 @@ class Group:
             if entry.about is not None:
                 rows.append((entry.header.queue, row_of(entry.header, entry.about, at, len(data))))
             at += len(data)
-            effects.append((entry.effect, at))
+            effects.append((entry.effect, at, entry.header.stored_ms))
         for data in job.entries:
             self._append(data)
         self.rows += rows
@@ -234,7 +235,11 @@ class Group:
 
     def _add(self, fact: Fact) -> None:
         self._append(fact_entry(fact, self._now_ms))
-        self.effects.append((fact, self.end))
+        self._do(fact, self._now_ms)
+
+    def _do(self, effect: Effect, at_ms: int) -> None:
+        """Take note of what the entry that was appended last does."""
+        self.effects.append((effect, self.end, at_ms))
 
     def _append(self, entry: bytes) -> None:
         self.entries.append((self.end, entry))

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ import lmdb
 import msgspec
 
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.archive_file import set_aside_in
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
+from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.entry import IN_QUEUE, EntryHeader, Kind, payload_of, read_fact, read_header, transaction_of
 from minimq_broker.store.recovery import recover
 from minimq_common import batch
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
+from minimq_common.words import count_of
 
 
 def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
@@ -34,36 +38,37 @@ def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
         StoreError: it is no data directory, is in use, or is of another version.
         CorruptEntry: an entry that is needed for the state is damaged.
     """
-    with _opened(path) as (log, state):
-        yield from _lines(_about(log, state))
+    with _opened(path) as (log, state, set_aside):
+        yield from _lines(_about(log, state, set_aside))
         if entries:
             yield from map(_line, _entries(log))
 
 
 def inspect_as_json(path: Path, *, entries: bool) -> dict[str, Any]:
     """Return the same as values that JSON can hold. Raises as `inspect_directory` does."""
-    with _opened(path) as (log, state):
-        about = _about(log, state)
+    with _opened(path) as (log, state, set_aside):
+        about = _about(log, state, set_aside)
         return {**about, "entries": list(_entries(log))} if entries else about
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[CommitLog, State]]:
+def _opened(path: Path) -> Iterator[tuple[CommitLog, State, list[str]]]:
     directory = DataDirectory(path, create=False)
     try:
         directory.check_whole()
         with (
-            closing(CommitLog(directory.log_path, 0, readonly=True)) as log,
+            closing(CommitLog(directory.log_path, 0, readonly=True, archive=directory.archive_path)) as log,
             closing(Checkpoint(directory.state_path, readonly=True)) as checkpoint,
         ):
-            yield log, recover(checkpoint, log)
+            yield log, recover(checkpoint, log), set_aside_in(path)
     except (lmdb.Error, struct.error) as error:
         raise StoreError(f"{path} cannot be read: {error}: run minimq-broker check {path}") from None
     finally:
         directory.close()
 
 
-def _about(log: CommitLog, state: State) -> dict[str, Any]:
+def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]:
+    messages, size = log.archive_file.ask(_archived, (0, 0))  # ahead of what reads only parts of it
     topics = sorted(state.topics.values(), key=lambda topic: topic.name)
     names = {topic.topic_id: topic.name for topic in topics}
     return {
@@ -75,6 +80,12 @@ def _about(log: CommitLog, state: State) -> dict[str, Any]:
                 {"file": segment.path.name, "start": segment.start, "used_bytes": segment.used_bytes}
                 for segment in log.segments
             ],
+        },
+        "dead_letters": {
+            "messages": messages,
+            "bytes": size,
+            "damage": log.archive_file.damage,
+            "set_aside": set_aside,
         },
         "term": state.term,
         "transactions": [
@@ -99,6 +110,13 @@ def _about(log: CommitLog, state: State) -> dict[str, Any]:
     }
 
 
+def _archived(archive: DeadLetterArchive) -> tuple[int, int]:
+    """Return how many messages an archive has, and how many bytes of it are used. Reads all of its pages."""
+    for _ in archive.entries():
+        pass
+    return sum(row.count for _, row in archive.rows()), archive.live_bytes
+
+
 def _queue(queue: QueueKey, log: CommitLog, state: State) -> dict[str, int]:
     end = state.end(queue).offset
     first = log.first_offset(queue)
@@ -106,7 +124,8 @@ def _queue(queue: QueueKey, log: CommitLog, state: State) -> dict[str, int]:
 
 
 def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
-    for position, entry in log.entries():
+    archived = log.archive.entries() if log.archive else ()
+    for position, entry in chain(takewhile(lambda item: item[0] < log.start, archived), log.entries()):
         header = read_header(entry, position)
         stored_at = datetime.fromtimestamp(header.stored_ms / 1000, UTC).isoformat(timespec="milliseconds")
         about: dict[str, Any] = {"position": position, "stored_at": stored_at}
@@ -137,19 +156,29 @@ def _batch(header: EntryHeader, sent: batch.Header) -> dict[str, Any]:
 def _lines(about: dict[str, Any]) -> Iterator[str]:
     log = about["log"]
     segments = log["segments"]
-    yield f"log: positions {log['start']} to {log['end']}, {len(segments)} segments, {log['disk_bytes']} bytes on disk"
+    size = f"{count_of(len(segments), 'segment')}, {log['disk_bytes']} bytes on disk"
+    yield f"log: positions {log['start']} to {log['end']}, {size}"
     for segment in segments:
         yield f"  {segment['file']}: from {segment['start']}, {segment['used_bytes']} bytes used"
+    archived = about["dead_letters"]
+    if archived["messages"]:
+        messages = count_of(archived["messages"], "message")
+        yield f"dead letters of removed segments: {messages}, {archived['bytes']} bytes used"
+    if archived["damage"]:
+        yield f"dead letters of removed segments: damaged, a broker sets them aside: {archived['damage']}"
+    for name in archived["set_aside"]:
+        yield f"dead letters of removed segments: damaged ones were set aside in {name}"
     yield f"term: {about['term']}"
     for topic in about["topics"]:
-        counts = f"{topic['read_queues']} read and {topic['write_queues']} write queues"
+        counts = f"{count_of(topic['read_queues'], 'read queue')} and {count_of(topic['write_queues'], 'write queue')}"
         yield f"topic {topic['topic']}: id {topic['id']}, {counts}, permission {topic['permission']}"
         for queue in topic["queues"]:
             yield f"  queue {queue['queue']}: offsets {queue['min_offset']} to {queue['max_offset']}"
     for item in about["groups"]:
         yield f"group {item['group']}: {item['topic']}/{item['queue']} at {item['offset']}"
     for item in about["transactions"]:
-        yield f"transaction {item['transaction']}: ended {item['number']}, {item['unpublished']} batches to publish"
+        left = count_of(item["unpublished"], "batch", "batches")
+        yield f"transaction {item['transaction']}: ended {item['number']}, {left} to publish"
 
 
 def _line(entry: dict[str, Any]) -> str:

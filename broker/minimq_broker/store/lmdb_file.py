@@ -6,13 +6,14 @@ import errno
 import logging
 import os
 import shutil
+import struct
 import tempfile
 from pathlib import Path
 
 import lmdb
 
 from minimq_broker.store.disk import is_full
-from minimq_common.errors import StoreError, StoreFull
+from minimq_common.errors import CorruptEntry, StoreError, StoreFull
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,28 @@ log = logging.getLogger(__name__)
 _READERS = 120
 #: Of a lock file: the table of so many readers fits in.
 _LOCK_BYTES = 8192
+
+
+class DamagedFile(StoreError):
+    """An LMDB file that cannot be opened for what is in it."""
+
+
+#: What reading a damaged LMDB file raises, as against what a full disk, a lack of memory and the like do.
+DAMAGE = (
+    struct.error,
+    CorruptEntry,
+    DamagedFile,
+    lmdb.BadValsizeError,
+    lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.IncompatibleError,
+    lmdb.InvalidError,
+    lmdb.NotFoundError,
+    lmdb.PageFullError,
+    lmdb.PageNotFoundError,
+    lmdb.ProblemError,
+    lmdb.VersionMismatchError,
+)
 
 
 def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) -> lmdb.Environment:
@@ -33,6 +56,7 @@ def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) ->
 
     Raises:
         StoreFull: there is no space for it.
+        DamagedFile: what is in it is damaged.
         StoreError: LMDB cannot open it.
     """
     env = _open(path, map_bytes, readonly, tables)
@@ -54,7 +78,8 @@ def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) ->
             return _open(copy, map_bytes, readonly, tables)
     except OSError as error:
         env.close()
-        raise StoreError(f"{path} has {size} bytes of {pages}, which cannot be filled up: {error}") from error
+        kind = DamagedFile if error.errno in (errno.EFBIG, errno.EINVAL) else StoreError  # no file is that large
+        raise kind(f"{path} has {size} bytes of {pages}, which cannot be filled up: {error}") from error
 
 
 def lmdb_files(path: Path) -> list[Path]:
@@ -92,7 +117,15 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: int) -> lmdb.Envir
             raise StoreError(f"{path} cannot be opened: {map_bytes} bytes of address space are not to be had") from None
         if isinstance(error, OSError):
             raise StoreError(f"{path} cannot be opened: {error}") from None
-        raise StoreError(f"{path} cannot be opened: {error}: restore the data directory from a copy of it") from None
+        kind = DamagedFile if isinstance(error, DAMAGE) else StoreError
+        raise kind(f"{path} cannot be opened: {error}: restore the data directory from a copy of it") from None
+
+
+def unreadable(error: Exception) -> StoreError | None:
+    """Return what an error of LMDB, or of decoding what it returned, means to a caller; None for any other."""
+    if not isinstance(error, lmdb.Error | struct.error):
+        return None
+    return CorruptEntry(f"the store of this broker cannot be read ({error}): stop it and run minimq-broker check")
 
 
 def _lock_file(path: Path) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 import lmdb
@@ -17,10 +19,12 @@ from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.data_dir import DataDirectory, Owner
+from minimq_broker.store.dead_letter_archive import DeadLetterArchive
+from minimq_broker.store.dead_letters import DeadLetters
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.recovery import recover
-from minimq_broker.store.segment import Wish
+from minimq_broker.store.rows import Wish
 from minimq_broker.store.term_begin import term_begun
 from minimq_broker.store.writer import Writer
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas, StoreError
@@ -35,6 +39,7 @@ class StoreOptions:
         sync: acknowledge after the sync (True), or before the commit (False).
         checkpoint_interval_s: seconds between two saves of the state; recovery applies what came later.
         retention: how long segments are kept.
+        dead_letters: how long dead letters are kept whose segments are gone.
         watermarks: from which fullness of the disk on something is done.
         replication_timeout_s: seconds after which one who waits for other replicas is told that they do not answer.
         owner: the broker whose data it is; None when nobody asks.
@@ -44,6 +49,7 @@ class StoreOptions:
     sync: bool = True
     checkpoint_interval_s: float = 5.0
     retention: RetentionRules = FOR_EVER
+    dead_letters: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
     replication_timeout_s: float = 5.0
     owner: Owner | None = None
@@ -107,7 +113,12 @@ class MessageStore:
             try:
                 self._checkpoint = Checkpoint(self._directory.state_path)
                 opened.callback(self._checkpoint.close)
-                self.log = CommitLog(self._directory.log_path, options.segment_bytes)
+                self.log = CommitLog(
+                    self._directory.log_path,
+                    options.segment_bytes,
+                    archive=self._directory.archive_path,
+                    archive_bytes=options.dead_letters.max_bytes,
+                )
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)
                 state = recover(self._checkpoint, self.log, None if alone else self._confirmation)
@@ -126,6 +137,8 @@ class MessageStore:
         self._closed = False
         self.options = options
         self.disk = Disk(path, options.watermarks)
+        self.dead_letters = DeadLetters(self.log, options.dead_letters, lambda: self.state, self.disk)
+        self._clock_ms = clock_ms
         self._writer.refusal = self.disk.refusal
         self._writer.leads = alone
         #: Of a broker that stands alone, also when its begin could not be written: readers are served nevertheless.
@@ -273,9 +286,29 @@ class MessageStore:
     # ---- old segments -----------------------------------------------------------------------------------
 
     def remove_first(self, needed_from: int) -> bool:
-        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it."""
+        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it.
+
+        Its dead letters go to the archive before. Not for two threads at once.
+
+        Raises:
+            StoreError: as `DeadLetters.keep` does; the segment is still there.
+        """
+        if not self.log.may_remove_first(min(needed_from, self.needed_from)):
+            return False
+        self.dead_letters.keep(self.log.segments[0], self._clock_ms())
         with self.log.kept():
             return self.log.remove_first(min(needed_from, self.needed_from))
+
+    def look_at_dead_letters(self) -> None:
+        """Delete what is too old or too much of the archived dead letters, or of topics that are no more."""
+        self.dead_letters.look(self._clock_ms(), self.saved_position)
+
+    def archived(self, position: int, before: int, max_bytes: int) -> list[tuple[int, bytes]]:
+        """Return entries of the archive from one log position on up to another, with their own.
+
+        It stops after the one that reaches a size; there is none only behind the last one.
+        """
+        return self.log.archive_file.ask(partial(_archived, position=position, before=before, max_bytes=max_bytes), [])
 
     @property
     def commits(self) -> int:
@@ -347,3 +380,14 @@ class MessageStore:
         end = self.queue_end(queue).offset
         found = self.log.offset_at(queue, timestamp_ms)
         return end if found is None else min(found, end)
+
+
+def _archived(archive: DeadLetterArchive, position: int, before: int, max_bytes: int) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    with closing(archive.entries(position)) as entries:
+        for at, entry in takewhile(lambda item: item[0] < before, entries):
+            found.append((at, bytes(entry)))
+            max_bytes -= len(entry)
+            if max_bytes <= 0:
+                break
+    return found

@@ -9,7 +9,7 @@ from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, S
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
-from minimq_broker.store.entry import effect
+from minimq_broker.store.entry import effect, stored_ms_of
 from minimq_common.errors import CopyNeeded, CorruptEntry, StoreError
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
             raise CorruptEntry(f"the log has a gap: entry at {position} where {state.position} was expected")
         change = effect(entry, position)
         held.note(change, state)
-        state.apply(change, position + len(entry))
+        state.apply(change, position + len(entry), stored_ms_of(entry))
         held.add(state.position)
         applied += 1
     held.add(state.position, last=True)

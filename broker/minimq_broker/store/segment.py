@@ -16,123 +16,24 @@ import struct
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 
 import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.entry import HEADER_BYTES, EntryHeader, Kind, read_header
-from minimq_broker.store.lmdb_file import lmdb_files, open_lmdb, remove_lmdb
-from minimq_common.batch import Header
+from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header
+from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, lmdb_files, open_lmdb, remove_lmdb
+from minimq_broker.store.rows import Batch, Part, Row, Wish, may_hold, position_in, unpack_row
 from minimq_common.errors import CorruptEntry, StoreError, StoreFull
 
 _POSITION = struct.Struct(">Q")
 _ROW_KEY = struct.Struct(">QIQ")
-#: position, size of the entry, count, store time, first and last born time, number of tag hashes.
-_ROW = struct.Struct("<QIIqqqH")
-_NUMBER = struct.Struct("<H")
-_NUMBER_AT = _ROW.size - _NUMBER.size
 _MAX_OFFSET = (1 << 64) - 1
-_TOO_MANY_TAGS = 0xFFFF
 
 #: Room in the memory map beyond the size at which a segment is sealed; address space, not memory or disk.
 _MAP_SLACK = 512 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What the ConsumeQueue knows of one batch; the same in every replica."""
-
-    last_offset: int
-    position: int
-    size: int
-    count: int
-    stored_ms: int
-    born_first_ms: int
-    born_last_ms: int
-    #: As in the header of the batch: None when there are too many tags to list.
-    tag_hashes: tuple[int, ...] | None
-
-    @property
-    def base_offset(self) -> int:
-        """Offset of the first record."""
-        return self.last_offset - self.count + 1
-
-    def pack(self) -> bytes:
-        """Return the row as stored, without its key."""
-        hashes = self.tag_hashes
-        number = _TOO_MANY_TAGS if hashes is None else len(hashes)
-        fixed = _ROW.pack(
-            self.position, self.size, self.count, self.stored_ms, self.born_first_ms, self.born_last_ms, number
-        )
-        return fixed + struct.pack(f"<{len(hashes)}I", *hashes) if hashes else fixed
-
-
-def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
-    """Return the row of the batch in the entry of a size at a log position."""
-    return Row(
-        header.base_offset + about.count - 1,
-        position,
-        size,
-        about.count,
-        header.stored_ms,
-        about.born_first_ms,
-        about.born_last_ms,
-        about.tag_hashes,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a reader takes at most. It stops after the batch that reaches one of the bounds.
-
-    Attributes:
-        max_messages: in how many messages, counted from the offset that was asked for.
-        max_bytes: of entries, in bytes; one batch comes in any case.
-        tag_hashes: only batches that may hold one of these tags; all when empty.
-        max_rows: how many batches may be looked at.
-    """
-
-    max_messages: int
-    max_bytes: int
-    tag_hashes: frozenset[int] = frozenset()
-    max_rows: int = 1 << 62
-
-    def less(self, offset: int, part: Part) -> Wish | None:
-        """Return what is left when a part was read from an offset on; None when a bound is reached."""
-        messages = self.max_messages - sum(row.last_offset + 1 - max(offset, row.base_offset) for row, _ in part.found)
-        size = self.max_bytes - sum(row.size for row, _ in part.found)
-        rows = self.max_rows - part.rows
-        return Wish(messages, size, self.tag_hashes, rows) if min(messages, size, rows) > 0 else None
-
-
-class Part(NamedTuple):
-    """What was read.
-
-    Attributes:
-        found: rows and batches.
-        next_offset: where to go on: after all that was looked at.
-        rows: how many batches were looked at.
-    """
-
-    found: list[tuple[Row, bytes]]
-    next_offset: int
-    rows: int
-
-
-def _unpack(last_offset: int, value: bytes | memoryview) -> Row:
-    position, size, count, stored_ms, born_first_ms, born_last_ms, number = _ROW.unpack_from(value)
-    hashes = None if number == _TOO_MANY_TAGS else struct.unpack_from(f"<{number}I", value, _ROW.size)
-    return Row(last_offset, position, size, count, stored_ms, born_first_ms, born_last_ms, hashes)
-
-
-def _may_hold(value: bytes | memoryview, wanted: frozenset[int]) -> bool:
-    """Tell whether a batch may hold one of the tags, by its row as stored."""
-    [number] = _NUMBER.unpack_from(value, _NUMBER_AT)
-    return number == _TOO_MANY_TAGS or not wanted.isdisjoint(struct.unpack_from(f"<{number}I", value, _ROW.size))
 
 
 class Segment:
@@ -163,7 +64,8 @@ class Segment:
             if not readonly and is_full(error, path.parent):
                 raise StoreFull(f"no space is left on the disk for {path} ({error}): free some") from None
             if isinstance(error, lmdb.Error):
-                raise StoreError(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
+                kind = DamagedFile if isinstance(error, DAMAGE) else StoreError
+                raise kind(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
             raise
         self._page_bytes = self._env.stat()["psize"]
         #: First offset of each queue here, looked up when first needed; kept only once the segment is sealed.
@@ -178,10 +80,19 @@ class Segment:
 
     def remove_file(self) -> None:
         """Take the file its name; what it holds can be read until this object is gone."""
+        self._close_with_last_reader()
+        remove_lmdb(self.path)
+
+    def rename_file(self, path: Path) -> None:
+        """Give the file another name; what it holds can be read until this object is gone."""
+        self._close_with_last_reader()
+        self.path.rename(path)
+        remove_lmdb(self.path)  # its lock file
+
+    def _close_with_last_reader(self) -> None:
         # Another file that gets one of their inodes is refused as open, until LMDB has forgotten this one.
         inodes = [os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in lmdb_files(self.path)]
         weakref.finalize(self, _let_go, self._env, inodes).atexit = False
-        remove_lmdb(self.path)
 
     @property
     def used_bytes(self) -> int:
@@ -225,6 +136,20 @@ class Segment:
             with txn.cursor(self._rows) as cursor:
                 cursor.putmulti([(_ROW_KEY.pack(*queue, row.last_offset), row.pack()) for queue, row in rows])
 
+    def put_batches(self, txn: lmdb.Transaction, batches: Iterable[Batch]) -> None:
+        """Add the entries of batches, in any order, with their rows. Those that are there are replaced."""
+        for queue, row, entry in batches:
+            txn.put(_POSITION.pack(row.position), entry, db=self._log)
+            txn.put(_ROW_KEY.pack(*queue, row.last_offset), row.pack(), db=self._rows)
+
+    def delete_row(self, txn: lmdb.Transaction, queue: QueueKey, last_offset: int) -> None:
+        """Delete the row of a batch."""
+        txn.delete(_ROW_KEY.pack(*queue, last_offset), db=self._rows)
+
+    def delete_entry(self, txn: lmdb.Transaction, position: int) -> None:
+        """Delete the entry at a log position."""
+        txn.delete(_POSITION.pack(position), db=self._log)
+
     def truncate(self, position: int) -> None:
         """Delete all entries from a position on and the rows of the batches among them, and sync; it is written again.
 
@@ -235,7 +160,7 @@ class Segment:
         self._newest = (-1, None)
         with self._env.begin(write=True) as txn:
             with txn.cursor(self._rows) as cursor:
-                rows = [key for key, value in cursor if _ROW.unpack_from(value)[0] >= position]
+                rows = [key for key, value in cursor if position_in(value) >= position]
             with txn.cursor(self._log) as cursor:
                 found = cursor.set_range(_POSITION.pack(position))
                 entries = list(cursor.iternext(values=False)) if found else []
@@ -260,10 +185,62 @@ class Segment:
 
     def rows(self) -> Iterator[tuple[QueueKey, Row]]:
         """Yield every row, by queue and offset. Raises `struct.error` at one that is damaged."""
+        with self._env.begin(buffers=True) as txn:
+            yield from self.rows_in(txn)
+
+    def rows_in(self, txn: lmdb.Transaction, topic_id: int = 0) -> Iterator[tuple[QueueKey, Row]]:
+        """Yield the rows of a transaction, from a topic on."""
+        with txn.cursor(self._rows) as cursor:
+            if cursor.set_range(_ROW_KEY.pack(topic_id, 0, 0)):
+                for key, value in cursor:
+                    found, queue_id, last = _ROW_KEY.unpack(key)
+                    yield QueueKey(found, queue_id), unpack_row(last, value)
+
+    def rows_of(self, topic_id: int) -> Iterator[tuple[QueueKey, Row]]:
+        """Yield the rows of a topic, by queue and offset."""
+        with self._env.begin(buffers=True) as txn:
+            yield from takewhile(lambda item: item[0].topic_id == topic_id, self.rows_in(txn, topic_id))
+
+    def values_of(self, queue: QueueKey) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Yield the last offset of each batch of a queue, and its row as stored, valid until the next is asked for."""
+        with self._env.begin(buffers=True) as txn:
+            yield from self._values_from(txn, queue, 0)
+
+    def entry_of(self, queue: QueueKey, row: Row) -> bytes:
+        """Return the entry of a batch of a queue. Raises `CorruptEntry` when it is not there."""
+        with self._env.begin(buffers=True) as txn:
+            return bytes(self._entry_of(txn, queue, row))
+
+    def end_of(self, queue: QueueKey) -> int | None:
+        """Return the offset after the last one of a queue here, None when there is none."""
+        with self._env.begin(buffers=True) as txn:
+            row = self._last_row(txn, queue)
+            return None if row is None else row.last_offset + 1
+
+    def queues_of(self, topic_id: int) -> Iterator[QueueKey]:
+        """Yield the queues of a topic that have a row here."""
         with self._env.begin(self._rows, buffers=True) as txn, txn.cursor() as cursor:
-            for key, value in cursor:
-                topic_id, queue_id, last = _ROW_KEY.unpack(key)
-                yield QueueKey(topic_id, queue_id), _unpack(last, value)
+            more = cursor.set_range(_ROW_KEY.pack(topic_id, 0, 0))
+            while more:
+                found, queue_id, _ = _ROW_KEY.unpack(cursor.key())
+                if found != topic_id:
+                    return
+                yield QueueKey(found, queue_id)
+                more = cursor.set_range(_ROW_KEY.pack(topic_id, queue_id + 1, 0))
+
+    def topics(self) -> Iterator[int]:
+        """Yield the ids of the topics that have a row here."""
+        with self._env.begin(self._rows, buffers=True) as txn, txn.cursor() as cursor:
+            more = cursor.first()
+            while more:
+                topic_id = int(_ROW_KEY.unpack(cursor.key())[0])
+                yield topic_id
+                more = cursor.set_range(_ROW_KEY.pack(topic_id + 1, 0, 0))
+
+    @staticmethod
+    def position_of(key: bytes | memoryview) -> int:
+        """Return the log position of a key of the table of entries."""
+        return int(_POSITION.unpack(key)[0])
 
     def read(self, queue: QueueKey, offset: int, wish: Wish) -> Part:
         """Read batches of a queue, from the one that holds `offset` or comes after it.
@@ -276,8 +253,8 @@ class Segment:
         with self._env.begin(buffers=True) as txn:
             for last, value in self._values_from(txn, queue, offset):
                 rows, next_offset = rows + 1, last + 1
-                if not wanted or _may_hold(value, wanted):
-                    row = _unpack(last, value)
+                if not wanted or may_hold(value, wanted):
+                    row = unpack_row(last, value)
                     found.append((row, self._batch_of(txn, queue, row)))
                     size -= row.size
                     messages -= row.last_offset + 1 - max(offset, row.base_offset)
@@ -286,13 +263,16 @@ class Segment:
         return Part(found, next_offset, rows)
 
     def _batch_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes:
+        return bytes(self._entry_of(txn, queue, row)[HEADER_BYTES:])
+
+    def _entry_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes | memoryview:
         entry = txn.get(_POSITION.pack(row.position), db=self._log)
         if entry is None:
             raise CorruptEntry(
                 f"{self.path.name}: queue {queue} offset {row.last_offset} points at position {row.position}, "
                 "where no entry begins: stop the broker and run minimq-broker check"
             )
-        return bytes(entry[HEADER_BYTES:])
+        return entry
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
         """Return the row of the batch that holds `offset` or comes after it, None when there is none here."""
@@ -337,7 +317,7 @@ class Segment:
 
     def _rows_from(self, txn: lmdb.Transaction, queue: QueueKey, offset: int) -> Iterator[Row]:
         for last, value in self._values_from(txn, queue, offset):
-            yield _unpack(last, value)
+            yield unpack_row(last, value)
 
     def _values_from(
         self, txn: lmdb.Transaction, queue: QueueKey, offset: int
@@ -358,7 +338,7 @@ class Segment:
             if not (cursor.prev() if beyond else cursor.last()):
                 return None
             topic_id, queue_id, last = _ROW_KEY.unpack(cursor.key())
-            return _unpack(last, cursor.value()) if (topic_id, queue_id) == queue else None
+            return unpack_row(last, cursor.value()) if (topic_id, queue_id) == queue else None
 
 
 def _let_go(env: lmdb.Environment, inodes: list[int]) -> None:

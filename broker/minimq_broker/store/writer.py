@@ -319,8 +319,8 @@ class Writer:
         self.figures.committed(group, time.monotonic() - began_at)
         if holds:
             self._confirmation.cover({queue: self.state.end(queue) for queue in group.grown})
-        for effect, position in group.effects:
-            self.state.apply(effect, position)
+        for effect, position, at_ms in group.effects:
+            self.state.apply(effect, position, at_ms)
         tell_lost(group.lost)
         self.grown()
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -14,11 +13,13 @@ from minimq.administration.group_admin import GroupAdmin
 from minimq.administration.masters import Masters
 from minimq.administration.topic_admin import TopicAdmin
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq.routes.away import state_of
 from minimq.routes.conflict_report import ConflictReport
 from minimq.routes.nameserver_link import NameServerLinks
-from minimq_common.errors import DeadlineExceeded, InvalidArgument, Unavailable
-from minimq_common.model import BrokerData, MessageQueue, Permission
-from minimq_common.names import check_group, check_topic
+from minimq_common.errors import DeadlineExceeded, InvalidArgument
+from minimq_common.model import AwayBroker, BrokerData, MessageQueue, Permission
+from minimq_common.moments import Time, timestamp_ms
+from minimq_common.names import check_broker, check_group, check_topic
 from minimq_proto.v1 import broker_pb2
 
 #: How long a promotion may take, in seconds: a long lease.
@@ -69,7 +70,8 @@ class Admin(TopicAdmin, GroupAdmin):
     def broker_status(self) -> list[BrokerStatus]:
         """Return what each replica of each broker says of itself, sorted by name and id.
 
-        A broker that does not answer is in the list, with the reason. Raises `Unavailable` when no name server answers.
+        A broker that does not answer is in the list, with the reason, and so is one that is away. Raises `Unavailable`
+        when no name server answers.
         """
         replicas = {
             (broker.cluster, broker.broker_name, broker_id): address
@@ -78,15 +80,51 @@ class Admin(TopicAdmin, GroupAdmin):
         }
         request = broker_pb2.GetStatusRequest()
         answers, failures = self._masters.calls.call_all(replicas, lambda stub: stub.GetStatus, request)
-        return [
+        present = [
             BrokerStatus(
                 *replica,
                 address=address,
                 report=report_from_wire(answers[replica]) if replica in answers else None,
                 error=failures[replica].message if replica in failures else None,
             )
-            for replica, address in sorted(replicas.items())
+            for replica, address in replicas.items()
         ]
+        away = [
+            BrokerStatus(
+                broker.cluster,
+                broker.broker_name,
+                broker_id,
+                address,
+                report=None,
+                error=state_of(broker),
+                away_since=broker.since,
+            )
+            for broker in self.away_brokers()
+            for broker_id, address in broker.addresses.items()
+        ]
+        return sorted(present + away, key=lambda status: (status.cluster, status.broker_name, status.broker_id))
+
+    def away_brokers(self) -> list[AwayBroker]:
+        """Return the brokers that have gone, sorted by name, as the name servers that answer remember them.
+
+        A name server remembers a broker for a day (`--remember-away`), but not over a restart of its own; one that was
+        stopped as well, since its queues exist. `forget_broker` ends it.
+        """
+        return self._masters.nameservers.away()
+
+    def forget_broker(self, broker_name: str) -> bool:
+        """Have the name servers forget a broker that is away, because it will not come back.
+
+        Of one that came back without some of its topics, those are forgotten.
+
+        Returns:
+            Whether one of them remembered it.
+
+        Raises:
+            InvalidArgument: it is registered and lacks nothing; or no broker can have that name.
+            TransportError: a name server does not answer, and may remember it; the others were told.
+        """
+        return self._masters.nameservers.forget(check_broker(broker_name))
 
     def conflicts(self) -> list[ConflictReport]:
         """Return the brokers that name servers refused or replaced lately; each name server tells of its own."""
@@ -105,6 +143,7 @@ class Admin(TopicAdmin, GroupAdmin):
 
         Raises:
             InvalidArgument: the name servers know no master of that name.
+            Unavailable: the broker is away; the text says since when.
             DeadlineExceeded: a name server did not show it in time. It has been set.
             MiniMQError: the broker failed.
         """
@@ -160,27 +199,27 @@ class Admin(TopicAdmin, GroupAdmin):
 
     # ---- Offsets --------------------------------------------------------------------------------
 
-    def offset_at(self, queue: MessageQueue, when: datetime) -> int:
+    def offset_at(self, queue: MessageQueue, when: Time) -> int:
         """Return the first offset stored at or after a moment, or the end of the queue when there is none.
 
         Args:
             queue: which one.
-            when: with a time zone.
+            when: a datetime with a time zone, "2026-01-31T08:00Z", "-24h", or milliseconds since 1970.
 
         Raises:
             TopicNotFound, QueueNotFound: there is no such queue.
             Unavailable: its broker is not known, or not reached.
-            InvalidArgument: the moment has no time zone.
+            InvalidArgument: it is no moment, or has no time zone.
         """
-        if when.tzinfo is None:
-            raise InvalidArgument("the moment has no time zone: for example, datetime.now(UTC) has one")
-        broker = self._masters.find_readable().get(queue.broker_name)
-        if broker is None:
-            raise Unavailable(f"no name server knows broker {queue.broker_name} of queue {queue}")
-        request = broker_pb2.GetOffsetRequest(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=round(when.timestamp() * 1000)
-        )
-        return self._masters.calls.call(broker, lambda stub: stub.GetOffset, request).offset
+        return self.offsets_at([queue], when)[queue]
+
+    def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
+        """Do as `offset_at` for several queues, for the same moment and with parallel calls.
+
+        Raises as `offset_at`; the text names the queue.
+        """
+        timestamp = timestamp_ms(when, time.time(), "when")
+        return self._masters.offsets_at(tuple(queues), timestamp, self._masters.find_readable())
 
     def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
         """Return the offsets that a consumer group has committed, sorted by queue; of all topics when none is given.

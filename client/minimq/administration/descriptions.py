@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from minimq_common.model import MessageQueue, Permission
+from minimq_common.model import AwayBroker, MessageQueue, Permission
 from minimq_common.wire import permission_from_wire
 from minimq_proto.v1 import broker_pb2
 
@@ -59,11 +59,13 @@ class TopicDescription:
         topic: its name.
         settings: one item for each broker, sorted by broker name.
         queues: all queues, sorted.
+        away: brokers that carry it and have gone, sorted by name: what they store is not counted here.
     """
 
     topic: str
     settings: tuple[TopicSettings, ...]
     queues: tuple[QueueDescription, ...]
+    away: tuple[AwayBroker, ...] = ()
 
     @property
     def messages(self) -> int:
@@ -181,6 +183,7 @@ class BrokerStatus:
         address: HOST:PORT.
         report: None when it did not answer.
         error: why it did not.
+        away_since: when it went, for a broker that is registered no more; None for others.
     """
 
     cluster: str
@@ -189,6 +192,7 @@ class BrokerStatus:
     address: str
     report: BrokerReport | None
     error: str | None
+    away_since: datetime | None = None
 
 
 def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
@@ -222,13 +226,6 @@ _DISK_LEVELS = {
     broker_pb2.DISK_LEVEL_DELETE_EARLY: "delete-early",
     broker_pb2.DISK_LEVEL_REFUSE: "refuse",
 }
-
-
-def name_of(permission: Permission) -> str:
-    """Return a permission as people write it: read-write, read, write or none."""
-    return {Permission.READ_WRITE: "read-write", Permission.READ: "read", Permission.WRITE: "write"}.get(
-        permission, "none"
-    )
 
 
 def moment(ms: int) -> datetime:

@@ -108,7 +108,7 @@ def merge_failures(
         text = f"{', '.join(broker for broker, _ in ordered)}: {first.message}"
     else:
         text = "; ".join(f"{broker}: {error.message}" for broker, error in ordered)
-    return type(first)(text, retry_after_s=first.retry_after_s)
+    return first.with_message(text)
 
 
 def raise_failures(
@@ -135,4 +135,4 @@ def raise_failures(
         text = f"{what}: {texts.pop()}"
     else:
         text = f"{what} on {len(failures)} of {len(asked)} brokers: {merged.message}; {remedy}"
-    raise type(merged)(text, retry_after_s=merged.retry_after_s)
+    raise merged.with_message(text)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from minimq.administration.descriptions import moment
-from minimq_common.model import MessageQueue
+from minimq.routes.away import by_broker
+from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.names import retry_topic
 from minimq_proto.v1 import broker_pb2
 
@@ -56,11 +57,13 @@ class GroupMemberDescription:
         client_id: its name.
         seen_by: the brokers that count it as a member, sorted.
         queues: what it reads, sorted; without those of retries.
+        topics: what it subscribes to, sorted; without that of retries. Empty when no broker tells.
     """
 
     client_id: str
     seen_by: tuple[str, ...]
     queues: tuple[GroupQueueDescription, ...]
+    topics: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -82,12 +85,17 @@ class GroupDescription:
         strategy: how it divides queues; None while it has no members.
         assignment: who computes the shares, "client" or "server"; None while it has no members.
         hold_s: seconds for which a queue is held for its former owner; 0 when it goes to the next one at once.
-        deciding_broker: the broker whose member list the group goes by; None when no broker carries its topics.
+        deciding_broker: the broker whose member list the group goes by; None when no broker carries its topics. While
+            members subscribe to different topics, each topic goes by the first broker that carries it.
         members: everybody that a broker counts as a member, sorted by client id.
         queues: all queues of its topics, sorted.
         retry_queues: the queues in which its messages wait for another try, sorted. They count for no lag here.
         brokers: the brokers that answered, sorted.
         unanswered: why the others did not, by broker; their queues and what they see are missing here.
+        dead_letters: how many messages are stored whose tries are used up, in the topic "%DLQ%" and the group.
+        expires_at: when the group will be deleted everywhere unless somebody uses it; None when it is in use, or
+            groups are kept for ever.
+        away: brokers that carry its topics and have gone, sorted by name, with the number of queues that are missing.
     """
 
     group: str
@@ -100,6 +108,9 @@ class GroupDescription:
     retry_queues: tuple[GroupQueueDescription, ...]
     brokers: tuple[str, ...]
     unanswered: Mapping[str, str]
+    dead_letters: int = 0
+    expires_at: datetime | None = None
+    away: tuple[AwayBroker, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -118,9 +129,20 @@ class GroupDescription:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether all brokers on which it reads see the same members."""
-        carriers = {queue.queue.broker_name for queue in self.queues}
-        return all(carriers <= set(member.seen_by) for member in self.members)
+        """True if all brokers see those as members who subscribe to a topic there."""
+        carriers: dict[str, set[str]] = {}
+        for queue in self.queues:
+            carriers.setdefault(queue.queue.topic, set()).add(queue.queue.broker_name)
+        return all(
+            carriers.get(topic, set()) <= set(member.seen_by)
+            for member in self.members
+            for topic in member.topics or carriers
+        )
+
+    @property
+    def topics_differ(self) -> bool:
+        """True if its members subscribe to different topics, as they do while a deploy rolls that changes them."""
+        return len({member.topics for member in self.members if member.topics}) > 1
 
 
 def group_from_wire(
@@ -128,6 +150,7 @@ def group_from_wire(
     answers: Mapping[str, broker_pb2.DescribeGroupResponse],
     unanswered: Mapping[str, str],
     now: datetime,
+    away: Callable[[str], Iterable[AwayBroker]] = lambda _: (),
 ) -> GroupDescription:
     """Return the description of a group.
 
@@ -136,6 +159,7 @@ def group_from_wire(
         answers: what the brokers say, by broker name.
         unanswered: why others do not, by broker name.
         now: from which the age of messages is counted.
+        away: tells which brokers that carry a topic have gone.
     """
     every = sorted(
         (_queue_from_wire(broker, item, now) for broker, answer in answers.items() for item in answer.queues),
@@ -153,27 +177,50 @@ def group_from_wire(
         assignment=("server" if live[0].assigned_by_server else "client") if live else None,
         hold_s=live[0].hold_ms / 1000 if live else 0.0,
         deciding_broker=carriers[0] if carriers else None,
-        members=_members(answers, queues),
+        members=_members(group, answers, queues),
         queues=queues,
         retry_queues=retry_queues,
         brokers=tuple(sorted(answers)),
         unanswered=dict(sorted(unanswered.items())),
+        dead_letters=sum(answer.dead_letters for answer in answers.values()),
+        expires_at=_expires_at(answers.values()),
+        away=by_broker(broker for topic in sorted({queue.queue.topic for queue in queues}) for broker in away(topic)),
     )
 
 
+def _expires_at(answers: Iterable[broker_pb2.DescribeGroupResponse]) -> datetime | None:
+    """Return when the last broker that knows a group deletes it; None when one of them keeps it."""
+    knowing = [answer for answer in answers if answer.client_ids or answer.queues]
+    if not knowing or not all(answer.HasField("expires_ms") for answer in knowing):
+        return None
+    return moment(max(answer.expires_ms for answer in knowing))
+
+
 def _members(
-    answers: Mapping[str, broker_pb2.DescribeGroupResponse], queues: Iterable[GroupQueueDescription]
+    group: str,
+    answers: Mapping[str, broker_pb2.DescribeGroupResponse],
+    queues: Iterable[GroupQueueDescription],
 ) -> tuple[GroupMemberDescription, ...]:
     seen_by: dict[str, list[str]] = {}
+    topics: dict[str, set[str]] = {}
     for broker in sorted(answers):
         for client_id in answers[broker].client_ids:
             seen_by.setdefault(client_id, []).append(broker)
+        for item in answers[broker].topics:
+            topics.setdefault(item.client_id, set()).update(
+                topic for topic in item.topics if topic != retry_topic(group)
+            )
     owned: dict[str, list[GroupQueueDescription]] = {}
     for queue in queues:
         if queue.owner is not None:
             owned.setdefault(queue.owner, []).append(queue)
     return tuple(
-        GroupMemberDescription(client_id, tuple(seen_by.get(client_id, ())), tuple(owned.get(client_id, ())))
+        GroupMemberDescription(
+            client_id,
+            tuple(seen_by.get(client_id, ())),
+            tuple(owned.get(client_id, ())),
+            tuple(sorted(topics.get(client_id, ()))),
+        )
         for client_id in sorted(seen_by.keys() | owned.keys())
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from minimq.administration.fan_out import FanOut, raise_failures
+from minimq.routes.away import say_away
 from minimq.routes.cluster_view import ClusterView
 from minimq.routes.nameserver_link import NameServerLinks
 from minimq_common.errors import (
@@ -15,9 +17,10 @@ from minimq_common.errors import (
     NotEnoughReplicas,
     NotMaster,
     TopicNotFound,
+    TopicUnavailable,
     Unavailable,
 )
-from minimq_common.model import MASTER_ID, BrokerData
+from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 Result = TypeVar("Result")
@@ -64,10 +67,15 @@ class Masters:
 
         Raises:
             SystemBusy: there was not enough time for that.
-            Unavailable: there is none.
+            Unavailable: there is none, or one of `names` is away, or all of the cluster are.
             InvalidArgument: there is no such cluster, or a name is not that of a master.
         """
         brokers = self.brokers(settled=to_change)
+        here = {broker.broker_name for broker in brokers if cluster in (None, broker.cluster)}
+        if not here or not here.issuperset(names):
+            away = [each for each in self.away(cluster) if not names or each.broker_name in names]
+            if away:
+                raise Unavailable(say_away(away))
         if not brokers:
             raise Unavailable(
                 "no broker is registered with the name server: start one with "
@@ -116,6 +124,52 @@ class Masters:
         first = {broker.broker_name: min(broker.addresses.items())[1] for broker in self.brokers() if broker.addresses}
         return first or self.find()
 
+    def away(self, cluster: str | None = None, topic: str | None = None) -> tuple[AwayBroker, ...]:
+        """Return the brokers that have gone, sorted by name; only those of a cluster, or that carry a topic."""
+        found = self.nameservers.away() if topic is None else self.away_lookup()(topic)
+        return tuple(each for each in found if cluster in (None, each.cluster))
+
+    def refuse_if_away(
+        self,
+        what: str,
+        remedy: str,
+        *,
+        cluster: str | None = None,
+        topic: str | None = None,
+        names: Collection[str] = (),
+    ) -> None:
+        """Raise `Unavailable` when a broker has gone on which something is to be changed.
+
+        Args:
+            what: the task that is refused: "topic orders was not deleted".
+            remedy: how to do it on the other brokers all the same.
+            cluster: looked at; all when None.
+            topic: carried by the brokers that matter; all matter when None.
+            names: of the brokers that matter; all matter when empty.
+        """
+        away = [each for each in self.away(cluster, topic) if not names or each.broker_name in names]
+        if away:
+            raise Unavailable(f"{what}: {say_away(away)}; or {remedy}")
+
+    def away_lookup(self) -> Callable[[str], tuple[AwayBroker, ...]]:
+        """Return a function that tells which brokers carry a topic and have gone, sorted by name.
+
+        Which brokers there are is looked up once; the topics, one by one, only if some have gone.
+        """
+        gone = {away.broker_name for away in self.nameservers.away()}
+
+        @functools.cache
+        def away(topic: str) -> tuple[AwayBroker, ...]:
+            try:
+                found = self.nameservers.route(topic).away if gone else ()
+            except TopicUnavailable as error:
+                found = error.away
+            except TopicNotFound:
+                found = ()
+            return tuple(broker for broker in found if broker.broker_name in gone)
+
+        return away
+
     def patiently(self, attempt: Callable[[], Result]) -> Result:
         """Return what an attempt returns. While a broker may get another master, one that fails for that is repeated.
 
@@ -157,6 +211,37 @@ class Masters:
             f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
         )
         return answers
+
+    def offsets_at(
+        self, queues: Collection[MessageQueue], timestamp_ms: int, addresses: Mapping[str, str]
+    ) -> dict[MessageQueue, int]:
+        """Return for each queue the first offset stored at or after a moment, or its end when there is none.
+
+        Args:
+            queues: which ones.
+            timestamp_ms: milliseconds since 1970.
+            addresses: of the brokers, by name.
+
+        Raises:
+            Unavailable: the broker of a queue has no address.
+            MiniMQError: a broker failed; the text names the queue.
+        """
+        for queue in queues:
+            if queue.broker_name not in addresses:
+                raise Unavailable(f"no name server knows broker {queue.broker_name} of queue {queue}")
+        answers, failures = self.calls.call_each(
+            {queue: addresses[queue.broker_name] for queue in queues},
+            lambda stub: stub.GetOffset,
+            {
+                queue: broker_pb2.GetOffsetRequest(
+                    topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms
+                )
+                for queue in queues
+            },
+        )
+        for queue, error in failures.items():
+            raise error.with_message(f"the offset of queue {queue} at that time is not known: {error.message}")
+        return {queue: answer.offset for queue, answer in answers.items()}
 
     def wait_until_shown(self, versions: Mapping[str, int], *, gone: bool = False) -> None:
         """Wait until every name server that answers shows what brokers have done.

@@ -10,6 +10,7 @@ from minimq.administration.fan_out import merge_failures
 from minimq.administration.masters import Masters
 from minimq.administration.resizing import Counts, next_counts, say_step, say_undo
 from minimq_common.errors import MiniMQError, NotDrained, SystemBusy, TransportError
+from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
 #: Pause before a step that was refused is tried again.
@@ -127,7 +128,8 @@ class Resize:
 
     def _too_late(self, error: MiniMQError, timeout_s: float) -> MiniMQError:
         text = (
-            f"topic {self._topic} does not have {self._queues} queues everywhere after {timeout_s:g} s: {error.message}"
+            f"topic {self._topic} does not have {count_of(self._queues, 'queue')} everywhere after {timeout_s:g} s: "
+            f"{error.message}"
         )
         if self._now:
             counts = ", ".join(f"{broker} {now.read} and {now.write}" for broker, now in self._now.items())
@@ -136,4 +138,4 @@ class Resize:
             text += f"; {_REMEDY}"
         if self._before:
             text += f"; or go back with {say_undo(self._topic, self._before)}"
-        return type(error)(text, retry_after_s=error.retry_after_s)
+        return error.with_message(text)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from minimq_common.words import count_of
+
 
 class Counts(NamedTuple):
     """How many queues of a topic consumers and producers see on one broker."""
@@ -30,16 +32,18 @@ def next_counts(now: Counts, queues: int) -> Counts | None:
 
 def say_step(steps: Mapping[str, Counts], now: Mapping[str, Counts]) -> str:
     """Return what is being done in one sentence; steps and counts are by broker name."""
-    by_deed: dict[str, list[str]] = {}
+    by_action: dict[str, list[str]] = {}
     for broker, step in steps.items():
         if step.read > now[broker].read:
-            deed = f"showing {step.read} queues to consumers"
+            action = f"showing {count_of(step.read, 'queue')} to consumers"
         elif step.read < now[broker].read:
-            deed = f"hiding queues {step.read} to {now[broker].read - 1} from consumers, once every group has read them"
+            action = (
+                f"hiding queues {step.read} to {now[broker].read - 1} from consumers, once every group has read them"
+            )
         else:
-            deed = f"letting producers use {step.write} queues"
-        by_deed.setdefault(deed, []).append(broker)
-    return "; ".join(f"{deed} on {', '.join(brokers)}" for deed, brokers in by_deed.items())
+            action = f"letting producers use {count_of(step.write, 'queue')}"
+        by_action.setdefault(action, []).append(broker)
+    return "; ".join(f"{action} on {', '.join(brokers)}" for action, brokers in by_action.items())
 
 
 def say_undo(topic: str, before: Mapping[str, Counts]) -> str:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings, moment, name_of
+from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings, moment
 from minimq.administration.fan_out import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.resize import Resize
-from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicExists, TopicNotFound
-from minimq_common.model import MessageQueue, Permission, TopicRoute
+from minimq.routes.away import check_route
+from minimq_common.errors import (
+    InvalidArgument,
+    MiniMQError,
+    NotDrained,
+    TopicExists,
+    TopicNotFound,
+    TopicUnavailable,
+)
+from minimq_common.model import AwayBroker, MessageQueue, Permission, TopicRoute, permission_name
 from minimq_common.names import check_group, check_topic
 from minimq_common.wire import permission_from_wire
+from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
 
@@ -47,9 +56,10 @@ class TopicAdmin:
         Brokers on which the topic is already, with the same settings, are left as they are: so a creation that failed
         half-way is completed by repeating it, and a broker that joined later gets the topic in the same way.
         With `brokers` the others are not looked at, so that they may have other counts, or get the topic later.
+        A broker that is away does not get the topic: `away_brokers` returns those; repeat the call when they are back.
 
         Args:
-            name: 1 to 127 letters, digits and the characters _ - % |.
+            name: 1 to 127 letters, digits and the characters _ - % |. Those that begin with % are minimq's own.
             queues: how many on each broker, 1 to 1024.
             read_queues: how many of them consumers see, when it is not all.
             write_queues: how many of them producers see, when it is not all.
@@ -113,7 +123,7 @@ class TopicAdmin:
         ignore_groups: Sequence[str] = (),
         force: bool = False,
         wait: bool = True,
-    ) -> None:
+    ) -> tuple[AwayBroker, ...]:
         """Change a topic on every master that carries it, or on some of them; what is not given stays as it is.
 
         Counts are set in one step: `resize_topic` makes the steps of a whole change in their order. What a smaller
@@ -130,8 +140,12 @@ class TopicAdmin:
             force: also when nobody would read what is sent to some queues, or queues with unread messages are hidden.
             wait: return only when every name server that answers shows the change.
 
+        Returns:
+            The brokers that carry the topic and are away, on which it was not changed; none when `brokers` is given.
+
         Raises:
             TopicNotFound: no master carries it, or not all of `brokers` do.
+            TopicUnavailable: all brokers that carry it are away.
             NotDrained: a group has not read what would be hidden; the text names groups and queues.
             InvalidArgument: nothing is to be changed, a number breaks a rule, or there is no such cluster or broker.
             MiniMQError: as for `create_topic`.
@@ -159,6 +173,7 @@ class TopicAdmin:
         versions = self._masters.patiently(update)
         if wait:
             self._masters.wait_until_shown(versions)
+        return self._left_out(name, cluster, brokers, versions)
 
     def resize_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,
@@ -171,7 +186,7 @@ class TopicAdmin:
         force: bool = False,
         timeout_s: float = 60.0,
         progress: Callable[[str], None] | None = None,
-    ) -> None:
+    ) -> tuple[AwayBroker, ...]:
         """Give a topic another number of queues on every master that carries it, or on some of them, unharmed.
 
         More queues are shown to consumers first, then to producers. Fewer are taken from producers first, and from
@@ -188,19 +203,24 @@ class TopicAdmin:
             timeout_s: seconds for all of it, most of which groups may need to read.
             progress: told in one sentence what is done or waited for, each time that changes; in the calling thread.
 
+        Returns:
+            The brokers that carry the topic and are away, on which it was not resized; none when `brokers` is given.
+
         Raises:
             NotDrained: a group had not read the queues in time. The text names groups and queues, the counts as they
                 are now, and how to go on or back.
             TopicNotFound: no master carries it, or not all of `brokers` do.
+            TopicUnavailable: all brokers that carry it are away.
             InvalidArgument: a number breaks a rule, or there is no such cluster or broker.
             MiniMQError: a master could not be changed in time; the text says which and why.
         """
         check_topic(name)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
-        carriers = self._masters.patiently(lambda: self._carriers(name, cluster, brokers))
+        carriers = self._masters.patiently(lambda: self._carriers(name, cluster, brokers, queues))
         ignored = tuple(check_group(group) for group in ignore_groups)
         Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
+        return self._left_out(name, cluster, brokers, carriers)
 
     def delete_topic(
         self,
@@ -209,21 +229,27 @@ class TopicAdmin:
         cluster: str | None = None,
         brokers: Sequence[str] = (),
         if_exists: bool = False,
+        force: bool = False,
         wait: bool = True,
-    ) -> None:
+    ) -> tuple[AwayBroker, ...]:
         """Delete a topic with all its messages on every master that carries it, or on some of them.
 
-        A broker that is down keeps the topic and brings it back when it starts: delete it again then.
+        It is refused while a broker that carries the topic is away, which would bring it back when it starts.
 
         Args:
             name: of the topic.
             cluster: name of the cluster, when the name servers know several.
             brokers: names of those on which it is deleted; all that carry it when empty.
             if_exists: succeed when there is no such topic.
+            force: delete it on the others while a broker that carries it is away.
             wait: return only when no name server that answers shows it on these brokers any more.
+
+        Returns:
+            The brokers that are away and bring the topic back: delete it again then. None when `brokers` is given.
 
         Raises:
             TopicNotFound: no master carries it, or not all of `brokers` do.
+            Unavailable: a broker that carries it is away; the text says since when.
             MiniMQError: as for `create_topic`.
         """
         check_topic(name)
@@ -233,12 +259,19 @@ class TopicAdmin:
 
         def delete() -> None:
             nonlocal began
+            if not force and not brokers:
+                remedy = "delete it on the others with force (--force) or by name (--broker)"
+                self._masters.refuse_if_away(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
             try:
                 carriers = self._carriers(name, cluster, brokers)
-            except TopicNotFound:
+            except (TopicNotFound, TopicUnavailable):
                 if if_exists or began:
                     return
-                raise
+                where = f" on {', '.join(brokers)}" if brokers else ""
+                raise TopicNotFound(
+                    f"there is no topic {name}{where} to delete: `minimq topic list` shows those there are; one on a "
+                    "broker that is away can be deleted when that is back"
+                ) from None
             began = True
             answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.DeleteTopic, request)
             versions.update(_versions(answers))
@@ -248,25 +281,37 @@ class TopicAdmin:
         self._masters.patiently(delete)
         if wait and versions:
             self._masters.wait_until_shown(versions, gone=True)
+        return self._left_out(name, cluster, brokers, versions)
 
     def list_topics(self) -> list[str]:
-        """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
+        """Return the names of all topics, sorted, also of those whose brokers are all away.
+
+        Raises `Unavailable` when no name server answers.
+        """
         return self._masters.nameservers.topic_names()
 
     def routes(self) -> list[TopicRoute]:
-        """Return the routes of all topics, sorted. Raises `Unavailable` when no name server answers."""
+        """Return the routes of all topics, sorted; one whose brokers are all away has no queues.
+
+        Raises `Unavailable` when no name server answers.
+        """
         return self._masters.nameservers.topics()
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Return the settings of a topic and where its queues begin and end. Slaves are asked where there is no master.
 
+        What is on brokers that have gone is missing: `away` of the answer names them, as name servers remember them.
+
         Raises:
             TopicNotFound: no broker carries it.
+            TopicUnavailable: all brokers that carry it are away.
             MiniMQError: a broker failed; the text says which.
         """
         check_topic(name)
         answers = self._masters.patiently(lambda: self._masters.describe(name, self._masters.find_readable()))
+        away = tuple(broker for broker in self._masters.away_lookup()(name) if broker.broker_name not in answers)
         if not answers:
+            check_route(TopicRoute(name, (), {}, away))
             raise TopicNotFound.nowhere(name)
         return TopicDescription(
             topic=name,
@@ -290,23 +335,49 @@ class TopicAdmin:
                 for broker, answer in answers.items()
                 for status in answer.queues
             ),
+            away=away,
         )
 
     def route(self, topic: str) -> TopicRoute:
-        """Return where the queues of a topic are, asked anew. Raises `TopicNotFound`, `SystemBusy`, `Unavailable`."""
+        """Return where the queues of a topic are, asked anew, and which brokers that carry it are away.
+
+        Raises `TopicNotFound`, `TopicUnavailable`, `SystemBusy` and `Unavailable`.
+        """
         return self._masters.nameservers.route(check_topic(topic))
 
-    def _carriers(self, topic: str, cluster: str | None, brokers: Sequence[str]) -> dict[str, str]:
-        """Return the masters that carry a topic. Raises `TopicNotFound` when there is none, or one of `brokers` not."""
+    def _carriers(
+        self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None
+    ) -> dict[str, str]:
+        """Return the masters that carry a topic.
+
+        Args:
+            topic: its name.
+            cluster: looked at; all when None.
+            brokers: that have to carry it; any may when empty.
+            queues: how many are wanted on each, for the remedy of the error.
+
+        Raises:
+            TopicNotFound: there is none, or one of `brokers` does not carry it.
+            TopicUnavailable: all that carry it are away.
+        """
         masters = self._masters.find_all(cluster, brokers)
         present = self._masters.describe(topic, masters)
-        if not present:
+        if not present and not brokers:
+            check_route(TopicRoute(topic, (), {}, self._masters.away(cluster, topic)))
             raise TopicNotFound.nowhere(topic)
         absent = [broker for broker in brokers if broker not in present]
         if absent:
-            create = " --broker ".join((f"minimq topic create {topic}", *absent))
+            count = "" if queues is None else f" --queues {queues}"
+            create = " --broker ".join((f"minimq topic create {topic}{count}", *absent))
             raise TopicNotFound(f"topic {topic} is not on {', '.join(absent)}: create it there with `{create}`")
         return {broker: masters[broker] for broker in present}
+
+    def _left_out(
+        self, topic: str, cluster: str | None, brokers: Sequence[str], done: Collection[str]
+    ) -> tuple[AwayBroker, ...]:
+        """Return the brokers that carry a topic and were away when it was changed on all, or on `brokers` if given."""
+        away = () if brokers else self._masters.away(cluster, topic)
+        return tuple(each for each in away if each.broker_name not in done)
 
 
 def _versions(answers: Mapping[str, _Versioned]) -> dict[str, int]:
@@ -320,8 +391,8 @@ def _settings(topic: broker_pb2.Topic) -> tuple[int, int, int]:
 def _say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
     """Name the topic and how the brokers have it, and the remedies."""
     there = "; ".join(
-        f"{broker} has {topic.write_queues} write and {topic.read_queues} read queues, "
-        f"permission {name_of(permission_from_wire(topic.permission))}"
+        f"{broker} has {count_of(topic.write_queues, 'write queue')} and {count_of(topic.read_queues, 'read queue')}, "
+        f"permission {permission_name(permission_from_wire(topic.permission))}"
         for broker, topic in present.items()
     )
     return f"topic {name} exists ({there}): change it with `minimq topic update {name}`, or choose another name"
@@ -330,8 +401,7 @@ def _say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
 def _with_remedy(error: MiniMQError) -> MiniMQError:
     if not isinstance(error, NotDrained):
         return error
-    return NotDrained(
+    return error.with_message(
         f"{error.message}: lower the write queues first and let every group read the rest; --ignore-group leaves a "
-        "dead one out, --force hides the messages all the same",
-        retry_after_s=error.retry_after_s,
+        "dead one out, --force hides the messages all the same"
     )

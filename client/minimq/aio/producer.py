@@ -7,13 +7,13 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 from minimq.aio.outcomes import LoopOutcomes
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.outgoing import Outcome
-from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.queue_selection import Selector
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.sender import Sender
@@ -46,9 +46,9 @@ class Producer:
         options: ProducerOptions | None = None,
         *,
         interceptors: Sequence[SendInterceptor] = (),
-        **changes: Any,  # noqa: ANN401 - the fields of ProducerOptions
+        **changes: Unpack[ProducerChanges],
     ) -> None:
-        self._options = with_changes(options or ProducerOptions(), changes)
+        self._options = with_changes(options or ProducerOptions(), changes, Producer)
         self._sender = Sender(nameserver, self._options, interceptors)
         # One thread, so that what waits is handed in in its order.
         self._waiting = ThreadPoolExecutor(1, "minimq-aio-producer")

@@ -9,13 +9,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
-from minimq.options import DEFAULT_NAMESERVER
+from minimq.filtering.tag_filter import TagExpression
+from minimq.options import DEFAULT_NAMESERVER, with_changes
+from minimq.rebalance import AllocationStrategy
+from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.portion import Portion
-from minimq.receiving.pull_consumer import PullConsumer as PlainPullConsumer
+from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
-from minimq_common.errors import Closed, MiniMQError
+from minimq.transport.home_process import HomeProcess
+from minimq.transport.start_position import Start
+from minimq_common.errors import Closed, Fenced, MiniMQError
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -32,14 +37,39 @@ class PullConsumer:
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
-        arguments: those of `minimq.PullConsumer`, by name.
+        group: the consumer group; its offsets are kept by the brokers.
+        allocation: how the group divides queues, by name or as an object.
+        start: where a new group begins: "earliest", "latest" or a time. Decided once per group and topic.
+        auto_commit: commit what was in hand by itself, every `commit_interval_s` and when a queue leaves.
+        client_id: name among all clients; made up unless given.
+        options: how to read; single options may be given by name instead.
 
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    def __init__(self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, **arguments: Any) -> None:  # noqa: ANN401
-        self._consumer = PlainPullConsumer(nameserver, **arguments)
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        *,
+        group: str | None = None,
+        allocation: str | AllocationStrategy = "averagely",
+        start: Start = "earliest",
+        auto_commit: bool = True,
+        client_id: str | None = None,
+        options: ConsumerOptions | None = None,
+        **changes: Unpack[ConsumerChanges],
+    ) -> None:
+        self._reader = PullReader(
+            nameserver,
+            group=group,
+            allocation=allocation,
+            start=start,
+            auto_commit=auto_commit,
+            client_id=client_id,
+            options=with_changes(options or ConsumerOptions(), changes, PullConsumer),
+        )
+        self._process = HomeProcess("consumer", Closed)
         self._thread = ThreadPoolExecutor(1, "minimq-aio-consumer")
         self._turn = asyncio.Lock()
         self._closing: asyncio.Future[None] | None = None
@@ -50,52 +80,68 @@ class PullConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        """Close. Log, rather than raise, a commit of queues that were lost, and an error that follows another one."""
         try:
             await self.close()
         except MiniMQError as failure:
-            if error is None:
+            if error is None and not isinstance(failure, Fenced):
                 raise
-            log.warning("consumer: last commit failed error=%s", failure)  # not the first failure
+            log.warning("consumer: last commit failed group=%s error=%s", self.group, failure)
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._reader.group
+
+    @property
+    def client_id(self) -> str:
+        """Name of this consumer among all clients."""
+        return self._reader.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
-        return self._consumer.assignment
+        return self._reader.assignment
 
     @property
     def missed_messages(self) -> int:
-        """How many messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
-        return self._consumer.missed_messages
+        """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
+        return self._reader.missed_messages
+
+    @property
+    def filtered_messages(self) -> int:
+        """Number of messages that were read but filtered out."""
+        return self._reader.filtered_messages
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Tell that the state which belongs to queues is saved; see `minimq.PullConsumer.state_saved`."""
-        self._consumer.state_saved(queues)
+        self._reader.state_saved(queues)
 
     # ---- what to read ---------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of the plain one
+    def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
         """Read the queues of a topic that the group gives this member; see `minimq.PullConsumer.subscribe`."""
-        self._consumer.subscribe(topic, *arguments, **more)
+        self._reader.subscribe(topic, expression, where)
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues; see `minimq.PullConsumer.assign`."""
-        await self._run(partial(self._consumer.assign, list(queues)))
+        await self._run(partial(self._reader.assign, list(queues)))
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another offset; see `minimq.PullConsumer.seek`."""
-        await self._run(partial(self._consumer.seek, queue, offset))
+    async def seek(self, queue: MessageQueue, offset: Start) -> None:
+        """Go on elsewhere; see `minimq.PullConsumer.seek`."""
+        await self._run(partial(self._reader.seek, queue, offset))
 
     async def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`."""
-        await self._run(partial(self._consumer.pause, list(queues)))
+        await self._run(partial(self._reader.pause, list(queues)))
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again."""
-        await self._run(partial(self._consumer.resume, list(queues)))
+        await self._run(partial(self._reader.resume, list(queues)))
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
-        return self._consumer.position(queue)
+        return self._reader.position(queue)
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -118,10 +164,10 @@ class PullConsumer:
         """Poll. What comes when the caller was cancelled is given to nobody, and comes again with the next poll."""
         given_up = threading.Event()
         try:
-            portion = await self._run(partial(self._consumer.ask, timeout, max_messages, given_up.is_set))
+            portion = await self._run(partial(self._reader.ask, timeout, max_messages, given_up.is_set))
         except asyncio.CancelledError:
             given_up.set()
-            self._consumer.wake()
+            self._reader.wake()
             raise
         if portion.over:  # by a `close` meanwhile, which has not committed it
             raise Closed("the consumer is closed")
@@ -129,32 +175,32 @@ class PullConsumer:
 
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
-        return self._consumer.at_end()
+        return self._reader.at_end()
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk; see `minimq.PullConsumer.commit`."""
-        await self._run(partial(self._consumer.commit, offsets))
+        await self._run(partial(self._reader.commit, offsets))
 
     async def close(self) -> None:
         """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.
 
         When it is cancelled, it goes on all the same; another call waits for its end.
         """
-        if self._consumer.is_forked:
+        if self._process.is_forked:
             return
         if self._closing is None:
-            self._consumer.halt()  # a poll that is under way would hold the thread
+            self._reader.halt()  # a poll that is under way would hold the thread
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         try:
-            await self._run(self._consumer.close)
+            await self._run(self._reader.close)
         finally:
             self._thread.shutdown(wait=False)
 
     async def _run(self, call: Callable[[], T]) -> T:
-        self._consumer.check_process()
+        self._process.check()
         try:
             answer = asyncio.get_running_loop().run_in_executor(self._thread, call)
         except RuntimeError:  # the thread is gone

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
+from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER
+from minimq.rebalance import AllocationStrategy
+from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.listener import ConsumeResult, RetryLater, is_async
 from minimq.receiving.push_consumer import PushConsumer as PlainPushConsumer
 from minimq.receiving.received import ReceivedMessage
+from minimq.transport.start_position import Start
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
@@ -20,19 +24,49 @@ AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ConsumeResult | Retr
 class PushConsumer:
     """Awaits a listener on one event loop for the messages of the queues that its group gives it.
 
-    What it does and promises is the same as of `minimq.PushConsumer`; `threads` is how many calls of the listener may
-    be under way at once.
+    What it does and promises is the same as of `minimq.PushConsumer`.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
-        arguments: those of `minimq.PushConsumer`, by name.
+        group: the consumer group.
+        allocation: how the group divides queues, by name or as an object.
+        start: where a new group begins: "earliest", "latest" or a time.
+        threads: how many calls of the listener may be under way at once.
+        batch_size: most messages in one call.
+        orderly: whether the order of a queue is kept.
+        client_id: name among all clients; made up unless given.
+        options: how to read; single options may be given by name instead.
 
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    def __init__(self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, **arguments: Any) -> None:  # noqa: ANN401
-        self._consumer = PlainPushConsumer(nameserver, **arguments)
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        *,
+        group: str,
+        allocation: str | AllocationStrategy = "averagely",
+        start: Start = "earliest",
+        threads: int = 8,
+        batch_size: int = 32,
+        orderly: bool = False,
+        client_id: str | None = None,
+        options: ConsumerOptions | None = None,
+        **changes: Unpack[ConsumerChanges],
+    ) -> None:
+        self._consumer = PlainPushConsumer(
+            nameserver,
+            group=group,
+            allocation=allocation,
+            start=start,
+            threads=threads,
+            batch_size=batch_size,
+            orderly=orderly,
+            client_id=client_id,
+            options=options,
+            **changes,
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -43,22 +77,37 @@ class PushConsumer:
         await self.close()
 
     @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._consumer.group
+
+    @property
+    def client_id(self) -> str:
+        """Name of this consumer among all clients."""
+        return self._consumer.client_id
+
+    @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
         return self._consumer.assignment
 
     @property
     def missed_messages(self) -> int:
-        """How many messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
+        """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
         return self._consumer.missed_messages
+
+    @property
+    def filtered_messages(self) -> int:
+        """Number of messages that were read but filtered out."""
+        return self._consumer.filtered_messages
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Tell that the state which belongs to queues is saved; see `minimq.PushConsumer.state_saved`."""
         self._consumer.state_saved(queues)
 
-    def subscribe(self, topic: str, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of the plain one
+    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. See `minimq.PushConsumer.subscribe`."""
-        self._consumer.subscribe(topic, *arguments, **more)
+        self._consumer.subscribe(topic, expression, where=where)
 
     async def start(self, listener: AsyncListener) -> None:
         """Join the group and begin to await the listener on the loop that runs; see `minimq.PushConsumer.start`.
@@ -80,6 +129,6 @@ class PushConsumer:
 
         await asyncio.to_thread(self._consumer.start, call)
 
-    async def close(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of the plain one
+    async def close(self, timeout: float = 30.0) -> None:
         """Let running calls of the listener end, commit, leave the group; see `minimq.PushConsumer.close`."""
-        await asyncio.to_thread(self._consumer.close, *arguments, **more)
+        await asyncio.to_thread(self._consumer.close, timeout)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
@@ -15,18 +16,57 @@ from typing import Any, TypeVar
 
 import click
 
-from minimq_common.errors import NoPermission, TopicNotFound
-from minimq_common.model import Permission
+from minimq.cli.table import Row, Table, show_table
+from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
+from minimq_common.model import Permission, TopicRoute
+from minimq_common.moments import Time, start_ms
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: A row of a table by the keys that it has in JSON.
-Row = Mapping[str, object]
+#: How options explain a time.
+TIME_HELP = (
+    "A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms since 1970."
+)
 
 
 def option(*flags: str, **attributes: Any) -> Callable[[F], F]:  # noqa: ANN401 - those of click.option
-    """Declare an option whose help names its variable and its default."""
-    return click.option(*flags, show_envvar=True, **attributes)
+    """Declare an option whose help names its variable; an empty variable is an empty value, as on the command line."""
+    return click.option(*flags, cls=_Option, show_envvar=True, **attributes)
+
+
+class _Option(click.Option):
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the value of the variable, also when it is empty: click takes an empty one for none."""
+        value = super().resolve_envvar_value(ctx)
+        variable = self.envvar or f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
+        return os.environ.get(variable) if value is None and isinstance(variable, str) else value
+
+
+def start_of(
+    _context: click.Context, parameter: click.Parameter, text: str | None, also: str = "'earliest', 'latest', "
+) -> Time | None:
+    """Return the start that an option of click was given: "earliest", "latest" or a time, reckoned here once.
+
+    Args:
+        parameter: the option.
+        text: what was given.
+        also: what it may be but for a time, for errors.
+
+    Raises:
+        InvalidArgument: it is none of them, or in the future.
+    """
+    if text is None or text in {"earliest", "latest"}:
+        return text
+    ms = start_ms(text, time.time(), parameter.opts[0], also)
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def offset_or_start_of(context: click.Context, parameter: click.Parameter, text: str) -> Time | None:
+    """Do as `start_of` does; digits alone are an offset, and returned as a number."""
+    digits = text.strip()
+    if digits.isascii() and digits.isdecimal():
+        return int(digits)
+    return start_of(context, parameter, text, "an offset, 'earliest', 'latest', ")
 
 
 def output_option(command: F) -> F:
@@ -37,49 +77,34 @@ def output_option(command: F) -> F:
     )
 
 
-def show(output: str, rows: Sequence[Row], headings: Mapping[str, str]) -> None:
-    """Print rows as a table with these headings, by the keys of the rows, or as a JSON list with everything."""
+def confirm(question: Callable[[], str], *, yes: bool) -> None:
+    """Ask on a terminal whether something that loses data is to be done; a script, whose stdin is none, is not asked.
+
+    Args:
+        question: makes the text, when it is needed; nothing is asked when it is empty.
+        yes: the answer was given by an option.
+
+    Raises:
+        click.Abort: the answer is no.
+    """
+    if yes or not sys.stdin.isatty():
+        return
+    text = question()
+    if text:
+        click.confirm(text, abort=True)
+
+
+def show(output: str, table: Table, rows: Sequence[Row], *, without: Collection[str] = ()) -> None:
+    """Print rows as a table, of which the columns in `without` are left out, or as a JSON list with everything."""
     if output == "json":
         show_json(rows)
     else:
-        show_table(rows, headings)
+        show_table(table, rows, without=without)
 
 
 def show_json(value: object) -> None:
     """Print a value as JSON; times in ISO 8601."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_to_json))
-
-
-def show_table(rows: Sequence[Row], headings: Mapping[str, str]) -> None:
-    """Print rows as a table; numbers to the right."""
-    from io import StringIO
-
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for key, heading in headings.items():
-        is_number = any(isinstance(row[key], int | float) for row in rows)
-        # Sentences and lists are folded where the terminal is narrow; names, addresses and numbers never.
-        is_long = any(isinstance(row[key], str | list) and " " in _to_text(row[key]) for row in rows)
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=not is_long)
-    for row in rows:
-        table.add_row(*(Text(_to_text(row[key])) for key in headings))
-    # What reads the output of a pipe wants one row to be one line.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else max(1000, 100 * len(headings))
-    text = StringIO()
-    console = Console(file=text, width=10_000, highlight=False, color_system=None, force_terminal=False)
-    console.width = max(width, console.measure(table).minimum)
-    console.print(table)
-    for line in text.getvalue().splitlines():
-        click.echo(line.rstrip())
-
-
-def count_of(count: int, thing: str) -> str:
-    """Return "1 message", "2 messages"."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def size_of(size: float) -> str:
@@ -99,24 +124,53 @@ def duration_of(seconds: float) -> str:
     return f"{whole}s"
 
 
-def check_allowed(nameserver: str, topic: str, wanted: Permission) -> None:
-    """Raise `NoPermission` when a topic is not readable or not writable on any of its brokers, `TopicNotFound` as well.
+def check_allowed(
+    nameserver: str,
+    topic: str,
+    wanted: Permission,
+    *,
+    patience_s: float = 0.0,
+    option_name: str = "",
+    wait: Callable[[float], object] | None = None,
+) -> TopicRoute | None:
+    """Return the route of a topic that is readable or writable on one of its brokers.
 
-    A topic that is not there to be written is no matter: brokers may be allowed to make it.
+    A topic that is not there to be written is no matter, and has no route: brokers may be allowed to make it, or come
+    back.
+
+    Args:
+        nameserver: where the name servers are.
+        topic: its name.
+        wanted: what is to be done with it.
+        patience_s: seconds for which servers that are not there are waited for.
+        option_name: the option that sets this time, for the error.
+        wait: waits that many seconds instead of `time.sleep`; what it raises ends the waiting.
+
+    Raises:
+        Unavailable: no name server answers.
+        NoPermission: it is not readable or not writable on any of its brokers.
+        TopicNotFound, TopicUnavailable: it cannot be read, as it is not there.
     """
     from minimq.administration.admin import Admin
+    from minimq.routes.retries import with_retries
 
     with Admin(nameserver) as admin:
-        try:
-            route = admin.route(topic)
-        except TopicNotFound:
-            if wanted == Permission.WRITE:
-                return
-            raise
+
+        def attempt(_left_s: float) -> TopicRoute | None:
+            try:
+                return admin.route(topic)
+            except (TopicNotFound, TopicUnavailable):
+                if wanted == Permission.WRITE:
+                    return None
+                raise
+
+        route = with_retries(attempt, patience_s, wait=wait, option=option_name) if patience_s else attempt(0.0)
+    if route is None:
+        return None
     queues = route.queues
     # Without a master nothing can be written for the moment, which is no matter of permissions.
     if any(route.master_of(data.broker_name) is None for data in queues) and wanted == Permission.WRITE:
-        return
+        return route
     if queues and not any(data.permission & wanted for data in queues):
         what = "readable" if wanted == Permission.READ else "writable"
         names = ", ".join(data.broker_name for data in queues)
@@ -125,27 +179,13 @@ def check_allowed(nameserver: str, topic: str, wanted: Permission) -> None:
             f"any topic; see `minimq topic describe {topic}` and `minimq cluster status`, then `minimq topic update "
             f"{topic} --permission read-write` or `minimq cluster permission {queues[0].broker_name} read-write`"
         )
+    return route
 
 
 def _to_json(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
     raise TypeError(f"no JSON for {value!r}")
-
-
-def _to_text(value: object) -> str:
-    match value:
-        case None | []:
-            text = "-"
-        case int() | float():
-            text = f"{value:,}"
-        case datetime():
-            text = f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
-        case list():
-            text = ", ".join(map(str, value))
-        case _:
-            text = str(value)
-    return text
 
 
 @contextmanager

@@ -11,20 +11,52 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from minimq.cli.base import Row, option, output_option, show
-from minimq_common.errors import DeadlineExceeded
+from minimq.cli.base import option, output_option, show
+from minimq.cli.completion import complete_topics
+from minimq.cli.table import Row, Table
+from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
+from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.receiving.pull_consumer import PullConsumer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_RATE = Table(
+    "nothing was measured",
+    {
+        "what": "What",
+        "messages": "Messages",
+        "body_bytes": "Body bytes",
+        "seconds": "Seconds",
+        "messages_per_s": "Messages/s",
+        "mb_per_s": "MB/s",
+        "cpu_s_per_million": "CPU s per million",
+    },
+)
+_LATENCY = Table(
+    "nothing was measured",
+    {"what": "Milliseconds until", "mean": "Mean", "p50": "p50", "p90": "p90", "p99": "p99", "max": "Max"},
+)
+
 _POLL_S = 1.0
 #: Without a message for so long, something is wrong.
 _PATIENCE_S = 30.0
 
-_topic_option = option("--topic", metavar="TOPIC", help="An existing topic; unless given, a new one that is deleted.")
+_read_topic_option = option(
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topics,
+    help="An existing topic; unless given, a new one that is deleted.",
+)
+_write_topic_option = option(
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topics,
+    help="An existing topic to send to, which needs --force; unless given, a new one that is deleted.",
+)
+_force_option = option("--force", is_flag=True, help="Send into --topic, whoever reads it.")
 _queues_option = option(
     "--queues", type=int, default=4, show_default=True, help="Queues on each broker of a new topic."
 )
@@ -62,16 +94,18 @@ def bench() -> None:
 @_size_option
 @_batch_option
 @_queues_option
-@_topic_option
+@_write_topic_option
+@_force_option
 @output_option
 @click.pass_obj
-def bench_produce(
-    nameserver: str, count: int, size: int, batch: int, queues: int, topic: str | None, output: str
+def bench_produce(  # noqa: PLR0913 - by name
+    nameserver: str, *, count: int, size: int, batch: int, queues: int, topic: str | None, force: bool, output: str
 ) -> None:
     """Send messages in batches, each acknowledged when it is on disk.
 
     Example: minimq bench produce --count 1000000 --size 100
     """
+    _refuse_unforced(topic, count, force=force)
     with _topic(nameserver, topic, queues) as name:
         _show_rate(output, "produce", count, size, *_fill(nameserver, name, count, size, batch))
 
@@ -81,7 +115,7 @@ def bench_produce(
 @_size_option
 @_batch_option
 @_queues_option
-@_topic_option
+@_read_topic_option
 @output_option
 @click.pass_obj
 def bench_consume(
@@ -120,10 +154,13 @@ def bench_consume(
 @_count_option(1_000)
 @_size_option
 @_queues_option
-@_topic_option
+@_write_topic_option
+@_force_option
 @output_option
 @click.pass_obj
-def bench_latency(nameserver: str, count: int, size: int, queues: int, topic: str | None, output: str) -> None:
+def bench_latency(
+    nameserver: str, *, count: int, size: int, queues: int, topic: str | None, force: bool, output: str
+) -> None:
     """Send one message after the other: time until it is acknowledged, and until a waiting consumer has it as well.
 
     Example: minimq bench latency --count 2000
@@ -132,6 +169,7 @@ def bench_latency(nameserver: str, count: int, size: int, queues: int, topic: st
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.sending.producer import Producer
 
+    _refuse_unforced(topic, count, force=force)
     acknowledged: list[float] = []
     delivered: list[float] = []
     with (
@@ -154,8 +192,16 @@ def bench_latency(nameserver: str, count: int, size: int, queues: int, topic: st
             _receive(consumer, f"{number:,} of {count:,}")
             delivered.append(time.perf_counter() - began)
     rows = [_percentiles("acknowledged", acknowledged), _percentiles("delivered", delivered)]
-    headings = {"what": "Milliseconds until", "mean": "Mean", "p50": "p50", "p90": "p90", "p99": "p99", "max": "Max"}
-    show(output, rows, headings)
+    show(output, _LATENCY, rows)
+
+
+def _refuse_unforced(topic: str | None, count: int, *, force: bool) -> None:
+    """Raise `InvalidArgument` when messages would be sent into a topic that may be somebody's."""
+    if topic is not None and not force:
+        raise InvalidArgument(
+            f"--topic {topic}: the {count_of(count, 'message')} would stay in it, for all who read it; leave --topic "
+            "out for a topic of its own, which is deleted in the end, or add --force"
+        )
 
 
 @contextmanager
@@ -206,16 +252,7 @@ def _show_rate(output: str, what: str, count: int, size: float, seconds: float, 
         "mb_per_s": round(count * size / seconds / 1e6, 1),
         "cpu_s_per_million": round(cpu / max(count, 1) * 1e6, 3),
     }
-    headings = {
-        "what": "What",
-        "messages": "Messages",
-        "body_bytes": "Body bytes",
-        "seconds": "Seconds",
-        "messages_per_s": "Messages/s",
-        "mb_per_s": "MB/s",
-        "cpu_s_per_million": "CPU s per million",
-    }
-    show(output, [row], headings)
+    show(output, _RATE, [row])
 
 
 def _percentiles(what: str, seconds: list[float]) -> Row:

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
 
-from minimq.administration.descriptions import BrokerStatus, name_of
-from minimq.cli.base import Row, duration_of, option, output_option, show, show_json, show_table, size_of
+from minimq.administration.descriptions import BrokerStatus
+from minimq.cli.base import confirm, duration_of, option, output_option, show, show_json, size_of
 from minimq.cli.replica_rows import in_short, masters_of, replication_of, say_without_master
-from minimq.cli.topic import PERMISSIONS
+from minimq.cli.table import Row, Table, show_table
+from minimq_common.model import PERMISSIONS, Permission, permission_name
 
-_HEADINGS = {
-    "cluster": "Cluster",
-    "broker": "Broker",
-    "id": "Route id",
-    "address": "Address",
-    "state": "State",
-    "replica": "Replica",
-    "role": "Role",
-    "mode": "Mode",
-    "term": "Term",
-    "in_sync": "In sync",
-    "behind": "Behind",
-    "permission": "Permission",
-    "up_for": "Up for",
-    "messages_in": "In",
-    "messages_out": "Out",
-    "disk": "Disk",
-    "full": "Disk full",
-}
+_BROKERS = Table(
+    "no broker is registered",
+    {
+        "cluster": "Cluster",
+        "broker": "Broker",
+        "id": "Route id",
+        "address": "Address",
+        "state": "State",
+        "replica": "Replica",
+        "role": "Role",
+        "mode": "Mode",
+        "term": "Term",
+        "in_sync": "In sync",
+        "behind": "Behind",
+        "permission": "Permission",
+        "up_for": "Up for",
+        "messages_in": "In",
+        "messages_out": "Out",
+        "disk": "Disk",
+        "full": "Disk full",
+    },
+)
+_CONFLICTS = Table(
+    "no conflicts",
+    {
+        "nameserver": "Name server",
+        "broker": "Broker",
+        "id": "Id",
+        "address": "Address",
+        "holder": "Place held by",
+        "times": "Times",
+        "last_at": "Last seen",
+        "reason": "Reason",
+    },
+)
 
 
 @click.group()
@@ -42,10 +60,13 @@ def cluster() -> None:
 @output_option
 @click.pass_obj
 def status(nameserver: str, output: str) -> None:
-    """Show every broker that is registered, and what it says of itself.
+    """Show every broker that is registered, and what it says of itself, and brokers that are away.
 
     "Replica" is the number that a broker with replicas was started with (--id), which `minimq cluster promote --to`
-    takes; "Route id" is its id in routes, where the master has 0. The exit status is 0 also when one does not answer.
+    takes; "Route id" is its id in routes, where the master has 0. The table leaves out columns that say nothing: about
+    replicas where there are none, about permissions where all is allowed. A broker that has gone is remembered by name
+    servers for a while, but not over their own restart; `minimq cluster forget` ends it. The exit status is 0 also when
+    a broker does not answer or is away.
 
     Example: minimq cluster status --output json
     """
@@ -63,7 +84,7 @@ def status(nameserver: str, output: str) -> None:
     if output == "json":
         show_json(rows)
     else:
-        show_table([{**row, **_in_short(row), **in_short(row)} for row in rows], _headings(rows))
+        show_table(_BROKERS, [{**row, **_in_short(row), **in_short(row)} for row in rows], without=_uninformative(rows))
 
 
 @cluster.command()
@@ -95,17 +116,7 @@ def conflicts(nameserver: str, output: str) -> None:
             }
             for item in admin.conflicts()
         ]
-    headings = {
-        "nameserver": "Name server",
-        "broker": "Broker",
-        "id": "Id",
-        "address": "Address",
-        "holder": "Place held by",
-        "times": "Times",
-        "last_at": "Last seen",
-        "reason": "Reason",
-    }
-    show(output, rows, headings)
+    show(output, _CONFLICTS, rows)
 
 
 @cluster.command()
@@ -130,6 +141,31 @@ def permission(nameserver: str, broker: str, allowed: str) -> None:
 
 @cluster.command()
 @click.argument("broker")
+@click.pass_obj
+def forget(nameserver: str, broker: str) -> None:
+    """Have the name servers forget a BROKER that is away, because it will not come back.
+
+    Until then tools and Spark say that its queues are missing. A broker that is registered has to be stopped first.
+    Nothing is deleted: should it be started after all, it is there as before. Of a broker that has come back without
+    some of its topics, such as with another disk, those are forgotten.
+
+    Example: minimq cluster forget broker-b
+    """
+    from minimq.administration.admin import Admin
+
+    with Admin(nameserver) as admin:
+        remembered = admin.forget_broker(broker)
+    if not remembered:
+        text = (
+            f"error: no name server remembers a broker {broker} as away: `minimq cluster status` lists those that are"
+        )
+        click.echo(text, err=True)
+        sys.exit(1)
+    click.echo(f"broker {broker}: forgotten")
+
+
+@cluster.command()
+@click.argument("broker")
 @option("--to", type=int, required=True, metavar="ID", help="Number of the replica, its --id.")
 @option("--unclean", is_flag=True, help="Also when it is not in sync: messages that it does not have are LOST.")
 @option("--yes", is_flag=True, help="Do not ask whether messages may be lost.")
@@ -138,14 +174,15 @@ def promote(nameserver: str, broker: str, to: int, unclean: bool, yes: bool) -> 
     """Make another replica of a BROKER its master.
 
     Only one that is in sync has all that was acknowledged, and takes over without loss; `minimq cluster status` shows
-    which are. It returns when the replica leads, after about the time of a lease.
+    which are. It returns when the replica leads, after about the time of a lease. On a terminal --unclean asks first,
+    unless --yes is given.
 
     Example: minimq cluster promote broker-a --to 1
     """
     from minimq.administration.admin import Admin
 
-    if unclean and not yes:
-        click.confirm(f"Messages that replica {to} of {broker} does not have will be lost. Go on?", abort=True)
+    if unclean:
+        confirm(lambda: f"Messages that replica {to} of {broker} does not have will be lost. Go on?", yes=yes)
     with Admin(nameserver) as admin:
         before = [
             (item.report.replication.replica_id, item.report.replication.term)
@@ -166,7 +203,8 @@ def _row(item: BrokerStatus) -> Row:
         "id": item.broker_id,
         "address": item.address,
         "state": "up" if item.error is None else item.error,
-        "permission": name_of(report.permission) if report else None,
+        "away_since": item.away_since,
+        "permission": permission_name(report.permission) if report else None,
         "version": report.version if report else None,
         "started_at": report.started_at if report else None,
         "messages_in": report.messages_in if report else None,
@@ -186,11 +224,14 @@ def _row(item: BrokerStatus) -> Row:
     }
 
 
-def _headings(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the columns of the table: it says only what is not the same for all, or has no replicas to speak of."""
-    uniform = {key for key in ("cluster", "id") if len({row[key] for row in rows}) <= 1}
-    alone = set() if any(row["role"] for row in rows) else {"role", "replica", "mode", "term", "in_sync", "behind"}
-    return {key: heading for key, heading in _HEADINGS.items() if key not in uniform | alone}
+def _uninformative(rows: Sequence[Row]) -> set[str]:
+    """Return the columns that say nothing new about any broker."""
+    found = {key for key in ("cluster", "id") if len({row[key] for row in rows}) <= 1}
+    if not any(row["role"] for row in rows):
+        found |= {"role", "replica", "mode", "term", "in_sync", "behind"}
+    if {row["permission"] for row in rows} <= {permission_name(Permission.READ_WRITE), None}:
+        found |= {"permission"}
+    return found
 
 
 def _in_short(row: Row) -> Row:

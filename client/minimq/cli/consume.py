@@ -2,30 +2,62 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import os
+import logging
 import sys
-import time
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
-from minimq.cli.base import check_allowed, count_of, option, stop_on_signal
+from minimq.cli.away import tell_away
+from minimq.cli.base import TIME_HELP, check_allowed, option, start_of, stop_on_signal
+from minimq.cli.completion import complete_groups, complete_topics
+from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
+from minimq.cli.stored_ends import StoredEnds
+from minimq.receiving.consumer_options import ConsumerOptions
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import MessageQueue, Permission
+from minimq_common.model import Permission
+from minimq_common.words import count_of
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.receiving.received import ReceivedMessage
+    from minimq_common.moments import Time
 
 _POLL_S = 0.2
 _POLL_MESSAGES = 4096
-#: Time between two looks at how far other members of the group are.
-_LOOK_S = 0.5
+#: Time for which --exit-at-end waits for a broker that goes away, unless told otherwise.
+_WAIT_FOR_BROKERS_S = 30.0
+
+
+class _Whole(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """Text that may be given several times, but is not cut at blanks when it comes from a variable."""
+
+    name = "text"
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [rv]
+
+
+def _group(context: click.Context, _option: click.Parameter, group: str | None) -> str | None:
+    """Return the group. Raises `click.UsageError` when there is none."""
+    if not group and not context.resilient_parsing:
+        raise click.UsageError(
+            "Missing option '--group': what is read is committed for a group. `minimq peek` shows messages without one."
+        )
+    return group
+
+
+def _tag_expression(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str:
+    """Return the tag expression that --tags makes, given any number of times. Raises `InvalidArgument`."""
+    from minimq.filtering.tag_filter import Spelling, TagFilter
+
+    expression = " || ".join(given) or "*"
+    TagFilter(expression, Spelling("--tags ", "--where "))
+    return expression
 
 
 def _no_output(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
@@ -34,8 +66,14 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
 
 
 @click.command(short_help="Write the messages of a topic to stdout.")
-@click.argument("topic")
-@option("--group", required=True, metavar="GROUP", help="Consumer group, whose offsets the brokers keep.")
+@click.argument("topic", shell_complete=complete_topics)
+@option(
+    "--group",
+    metavar="GROUP",
+    callback=_group,
+    shell_complete=complete_groups,
+    help="Consumer group, whose offsets the brokers keep.  [required]",
+)
 @option(
     "--from",
     "start",
@@ -43,7 +81,8 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
     default="earliest",
     show_default=True,
     metavar="earliest|latest|TIME",
-    help="Where the group begins if it is new; a time in ISO 8601, in UTC unless it says otherwise.",
+    callback=start_of,
+    help=f"Where the group begins if it is new. {TIME_HELP}",
 )
 @option(
     "--max",
@@ -53,22 +92,52 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
     metavar="N",
     help="End after that many messages.",
 )
-@option("--exit-at-end", is_flag=True, help="End when the group has read all that was stored at the beginning.")
-@option("--tags", default="*", show_default=True, metavar="EXPRESSION", help='Only these tags: "paid || refunded".')
+@option(
+    "--exit-at-end",
+    is_flag=True,
+    help="End when the group has read all that was stored at the beginning; with status 1 if it could not read the "
+    "queues of a broker, which was away at the beginning or has gone since.",
+)
+@option(
+    "--wait-for-brokers",
+    envvar="MINIMQ_CONSUME_WAIT_FOR_BROKERS",
+    type=click.FloatRange(min=0),
+    default=_WAIT_FOR_BROKERS_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long --exit-at-end waits for a broker that goes away while it reads.",
+)
+@option(
+    "--tags",
+    type=_Whole(),
+    multiple=True,
+    callback=_tag_expression,
+    metavar="EXPRESSION",
+    help='Only these tags: "paid || refunded", or --tags paid --tags refunded.',
+)
 @option(
     "--where",
     envvar="MINIMQ_CONSUME_WHERE",
     metavar="EXPRESSION",
-    help="Only messages with such properties: \"region = 'eu' AND amount > 10\".",
+    help="Only messages with such properties, tag (TAGS) or keys (KEYS): \"region = 'eu' AND amount > 10\".",
 )
 @option(
     "--format",
     "shape",
     envvar="MINIMQ_CONSUME_FORMAT",
-    type=click.Choice(("body", "json")),
+    type=click.Choice(list(FORMATS)),
     default="body",
     show_default=True,
     help="The body alone, or one JSON object with everything for each message.",
+)
+@option(
+    "--start-timeout",
+    envvar="MINIMQ_CONSUME_START_TIMEOUT",
+    type=click.FloatRange(min=0),
+    default=ConsumerOptions().start_timeout_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long it waits at its start for a name server and the brokers of the topic.",
 )
 @option(
     "--read-from-slaves/--no-read-from-slaves",
@@ -82,19 +151,27 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
     nameserver: str,
     topic: str,
     group: str,
-    start: str,
+    start: Time,
     limit: int | None,
     exit_at_end: bool,
+    wait_for_brokers: float,
     tags: str,
     where: str | None,
     shape: str,
+    start_timeout: float,
     read_from_slaves: bool,
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
     What has been written is committed, at the latest when the command ends, also on Ctrl-C, which is its normal end
     with exit status 0: the next run goes on after it. When a broker is not reached then, it ends with status 1, and
-    what was written since the last commit comes again. Several runs in one group share the queues among them.
+    what was written since the last commit comes again.
+
+    What the reader of a pipe has not taken when it ends is not committed. A reader such as head takes more than it
+    shows, but for the first 20 lines, which are written one by one: --max N is exact.
+
+    Several runs in one group share the queues among them. How many messages were filtered out is told in the end, on
+    stderr.
 
     \b
     Examples:
@@ -102,127 +179,72 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
       minimq consume orders --group debug --from latest --format json | jq .body
       minimq consume orders --group eu --tags paid --where "region = 'eu' AND amount > 10"
     """  # noqa: D301 - click's mark for lines that stay as they are
+    from minimq.receiving import away_log
     from minimq.receiving.pull_consumer import PullConsumer
 
-    made = PullConsumer(nameserver, group=group, start=start, read_from_slaves=read_from_slaves)
+    made = PullConsumer(
+        nameserver, group=group, start=start, start_timeout_s=start_timeout, read_from_slaves=read_from_slaves
+    )
     with stop_on_signal() as told, made as consumer:
-        check_allowed(nameserver, topic, Permission.READ)
-        ends = _Ends(nameserver, topic, group, consumer) if exit_at_end else None
         consumer.subscribe(topic, tags, where)
-        writer = _Writer(sys.stdout.buffer, _as_json if shape == "json" else _as_body)
-        is_open = True
+        route = check_allowed(
+            nameserver,
+            topic,
+            Permission.READ,
+            patience_s=start_timeout,
+            option_name="--start-timeout",
+            wait=_waiting(told, start_timeout),
+        )
+        logging.getLogger(away_log.__name__).setLevel(logging.ERROR)  # told here, in the words of the other commands
+        if route is not None and not exit_at_end:
+            tell_away(route.away, "not read until it is back")
+        ends = StoredEnds(nameserver, topic, group, consumer, wait_for_brokers) if exit_at_end else None
+        writer = MessageOutput(sys.stdout.fileno(), FORMATS[shape], told)
+        is_open, unread = True, list[str]()
         while is_open and not told.is_set() and (limit is None or writer.count < limit):
             left = _POLL_MESSAGES if limit is None else min(_POLL_MESSAGES, limit - writer.count)
             messages = consumer.poll(_POLL_S, left)
-            if messages:
-                is_open = _write(writer, messages, consumer)
+            is_open = _write(writer, messages, consumer)
             if ends is not None and ends.reached():
+                unread = ends.unread()
                 break
-    if sys.stderr.isatty():
-        click.echo(count_of(writer.count, "message"), err=True)
+        if is_open:
+            _write(writer, [], consumer)  # the reader may have left since
+        for line in unread:  # also when the last commit fails, which comes next
+            click.echo(line, err=True)
+        filtered = consumer.filtered_messages
+    if sys.stderr.isatty() or filtered:
+        said = f", {filtered:,} filtered out" if filtered else ""
+        click.echo(f"{count_of(writer.count, 'message')}{said}", err=True)
+    if unread:
+        sys.exit(1)
 
 
-def _write(writer: _Writer, messages: list[ReceivedMessage], consumer: PullConsumer) -> bool:
-    """Write messages. Returns False when nobody reads any more."""
+def _waiting(told: threading.Event, patience_s: float) -> Callable[[float], None]:
+    """Return a function that waits for some seconds, says so once, and ends the command on a signal."""
+    is_said = False
+
+    def wait(seconds: float) -> None:
+        nonlocal is_said
+        if not is_said:
+            click.echo(f"waiting up to {patience_s:g} s for servers that are not there", err=True)
+        is_said = True
+        if told.wait(seconds):
+            sys.exit(0)
+
+    return wait
+
+
+def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: PullConsumer) -> bool:
+    """Write messages, if there are any. Returns False when nobody reads any more, or not before the command ends."""
     try:
         writer.write(messages)
     except BaseException as error:
-        # The consumer counts as done what it has handed out: these are not, so the group gets them again.
-        with contextlib.suppress(InvalidArgument):
-            consumer.seek(messages[0].queue, messages[0].queue_offset)
-        if not isinstance(error, OSError):
+        # The consumer counts as done what it has handed out: this is not, so the group gets it again.
+        for message in writer.take_back(reader_left=isinstance(error, BrokenPipeError)):
+            with contextlib.suppress(InvalidArgument):  # the queue has left
+                consumer.seek(message.queue, message.queue_offset)
+        if not isinstance(error, BrokenPipeError | OutputHalted):
             raise
-        # Python flushes stdout at the exit, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            click.echo(f"error: stdout takes no more: {error.strerror}", err=True)
-            sys.exit(1)
         return False
     return True
-
-
-class _Writer:
-    """Writes and counts messages."""
-
-    def __init__(self, file: BinaryIO, line_of: Callable[[ReceivedMessage], bytes]) -> None:
-        self.count = 0
-        self._file = file
-        self._line_of = line_of
-
-    def write(self, messages: list[ReceivedMessage]) -> None:
-        """Write messages, a line each, and flush."""
-        rest = memoryview(b"\n".join((*map(self._line_of, messages), b"")))
-        while rest:  # with PYTHONUNBUFFERED, stdout writes a part only when a signal comes
-            rest = rest[self._file.write(rest) :]
-        self._file.flush()
-        self.count += len(messages)
-
-
-def _as_body(message: ReceivedMessage) -> bytes:
-    return message.body
-
-
-def _as_json(message: ReceivedMessage) -> bytes:
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(message.body).decode()}
-    return msgspec.json.encode(
-        {
-            "topic": message.topic,
-            "broker": message.queue.broker_name,
-            "queue": message.queue.queue_id,
-            "offset": message.queue_offset,
-            "message_id": message.message_id,
-            "tag": message.tag,
-            "keys": list(message.keys),
-            "properties": dict(message.properties),
-            "born_at": message.born_at,
-            "stored_at": message.stored_at,
-            **body,
-        }
-    )
-
-
-class _Ends:
-    """The ends that the queues of a topic had at the beginning, and whether the group has come there."""
-
-    def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer) -> None:
-        from minimq.administration.admin import Admin
-
-        self._nameserver = nameserver
-        self._topic = topic
-        self._group = group
-        self._consumer = consumer
-        with Admin(nameserver) as admin:
-            readable = set(admin.route(topic).read_queues())
-            found = admin.describe_topic(topic).queues
-        #: The queues in which something is left to read, with their ends.
-        self._left: dict[MessageQueue, int] = {
-            item.queue: item.max_offset for item in found if item.queue in readable and item.messages
-        }
-        self._look_at = time.monotonic() + _LOOK_S
-
-    def reached(self) -> bool:
-        """Whether this member or another one has read everything."""
-        for queue in self._consumer.assignment:
-            # It may be another member's by now, then that one is asked about.
-            with contextlib.suppress(InvalidArgument):
-                if self._consumer.position(queue) >= self._left.get(queue, 0):
-                    self._left.pop(queue, None)
-        if self._left and time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK_S
-            self._ask_about_others()
-        return not self._left
-
-    def _ask_about_others(self) -> None:
-        from minimq.administration.admin import Admin
-
-        mine = set(self._consumer.assignment)
-        if self._left.keys() <= mine:
-            return
-        with Admin(self._nameserver) as admin:
-            committed = admin.committed_offsets(self._group, self._topic)
-        for queue, offset in committed.items():
-            if queue not in mine and offset >= self._left.get(queue, offset + 1):
-                del self._left[queue]

@@ -3,27 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.base import Row, count_of, duration_of, option, output_option, show, show_json, show_table
-from minimq_common.errors import GroupNotFound, InvalidArgument
-from minimq_common.model import MessageQueue
-from minimq_common.names import check_group
+from minimq.cli.away import away_to_json, tell_away, tell_left_out
+from minimq.cli.base import TIME_HELP, duration_of, offset_or_start_of, option, output_option, show_json
+from minimq.cli.completion import complete_groups, complete_topics
+from minimq.cli.group_delete import delete
+from minimq.cli.group_json import group_to_json
+from minimq.cli.queue_name import parse_queue
+from minimq.cli.table import Row, Table, show_table
+from minimq_common.errors import GroupNotFound
+from minimq_common.names import check_group, dead_letter_topic
+from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.administration.admin import Admin
-    from minimq.administration.group_admin import ResetTo
     from minimq.administration.group_descriptions import (
         GroupDescription,
-        GroupMemberDescription,
         GroupQueueDescription,
     )
+    from minimq_common.moments import Time
+
+#: A group that expires later than this is not said to: JSON has the time in any case.
+_SOON = timedelta(days=2)
 
 #: So many queues are shown unless all are asked for: enough to see what is wrong, few enough for one screen.
 _FEW = 10
+
+_GROUPS = Table(
+    "no groups",
+    {
+        "group": "Group",
+        "members": "Members",
+        "topics": "Topics",
+        "lag": "Lag",
+        "behind": "Behind",
+        "dead_letters": "Dead letters",
+        "expires_at": "Expires in",
+    },
+)
+_MEMBERS = Table(
+    "no members",
+    {
+        "number": "#",
+        "member": "Member",
+        "queues": "Queues",
+        "lag": "Lag",
+        "behind": "Behind",
+        "topics": "Topics",
+        "seen_by": "Seen only by",
+    },
+)
+_QUEUES = Table(
+    "no queues",
+    {
+        "topic": "Topic",
+        "broker": "Broker",
+        "queue": "Queue",
+        "reader": "Read by",
+        "committed": "Committed",
+        "lag": "Lag",
+        "behind": "Behind",
+    },
+)
+_RESET = Table("no queues", {"broker": "Broker", "queue": "Queue", "before": "Before", "after": "After"})
 
 
 def _admin(nameserver: str) -> Admin:
@@ -32,9 +78,12 @@ def _admin(nameserver: str) -> Admin:
     return Admin(nameserver)
 
 
-@click.group(short_help="Look at consumer groups, and let them go on elsewhere.")
+@click.group(short_help="Look at consumer groups, let them go on elsewhere, delete them.")
 def group() -> None:
-    """See who reads what in consumer groups and how far they are, and let them go on elsewhere."""
+    """See who reads what in consumer groups and how far they are, let them go on elsewhere, and delete them."""
+
+
+group.add_command(delete)
 
 
 # ---- List ---------------------------------------------------------------------------------------
@@ -46,14 +95,20 @@ def group() -> None:
 def list_groups(nameserver: str, output: str) -> None:
     """List all consumer groups and how far they are behind.
 
-    "Lag" counts the messages that are not committed, "Behind" is how long ago the oldest of them was stored. The exit
-    status is 0 also when a broker does not answer; what it knows is missing then.
+    "Lag" counts the messages that are not committed, "Behind" is how long ago the oldest of them was stored. "Dead
+    letters" counts the stored messages whose tries are used up; `minimq group describe` says how to look at them. A
+    group that nobody uses is deleted when its time is over: "Expires in" shows the last two days of it. The exit status
+    is 0 also when a broker does not answer; what it knows is missing then.
 
     Example: minimq group list
     """
+    from minimq.routes.away import state_of
+
     with _admin(nameserver) as admin:
         found = admin.describe_groups()
     _tell_unanswered(found)
+    for line in sorted({f"{away.broker_name}: {state_of(away)}" for item in found for away in item.away}):
+        click.echo(f"{line}, its queues are not counted", err=True)
     rows: list[Row] = [
         {
             "group": item.group,
@@ -63,19 +118,26 @@ def list_groups(nameserver: str, output: str) -> None:
             "lag": item.lag,
             "lag_s": item.lag_s,
             "retrying": item.retrying,
+            "dead_letters": item.dead_letters,
+            "expires_at": item.expires_at,
             "unanswered": dict(item.unanswered),
+            "away": away_to_json(item.away),
         }
         for item in found
     ]
-    headings = {"group": "Group", "members": "Members", "topics": "Topics", "lag": "Lag", "behind": "Behind"}
-    show(output, rows if output == "json" else list(map(_in_short, rows)), headings)
+    if output == "json":
+        show_json(rows)
+        return
+    shown = list(map(_in_short, rows))
+    without = {key for key in ("dead_letters", "expires_at") if not any(row[key] for row in shown)}
+    show_table(_GROUPS, shown, without=without)
 
 
 # ---- Describe -----------------------------------------------------------------------------------
 
 
 @group.command(short_help="Show who is in a group, who reads which queue, and the lag.")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @option(
     "--queues",
     "all_queues",
@@ -103,8 +165,9 @@ def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
     with _admin(nameserver) as admin:
         found = admin.describe_group(name)
     _tell_unanswered([found])
+    tell_away(found.away, "not counted")
     if output == "json":
-        show_json(_to_json(found))
+        show_json(group_to_json(found))
         return
     show_group(found, all_queues=all_queues)
 
@@ -112,6 +175,10 @@ def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
 def show_group(found: GroupDescription, *, all_queues: bool) -> None:
     """Print what a person wants to know of a group: the sum, its members, and the queues that need a look, or all."""
     click.echo(_summary(found))
+    if found.dead_letters:
+        click.echo(f"dead letters: {_look_at_dead_letters(found.group)}")
+    if expires_in := time_to_expiry(found.expires_at, datetime.now(UTC)):
+        click.echo(f"nobody uses it: it will be deleted in {expires_in}")
     numbers = {member.client_id: f"#{number}" for number, member in enumerate(found.members, 1)}
     if found.members:
         click.echo()
@@ -132,11 +199,19 @@ def _summary(found: GroupDescription) -> str:
     if found.hold_s:
         how.append(f"hold {found.hold_s:g} s")
     members = count_of(len(found.members), "member") + (f" ({', '.join(how)})" if how else "")
-    lag = "all is read"
+    lag = "nothing unread"
     if found.lag:
         lag = f"{count_of(found.lag, 'message')} behind, the oldest stored {duration_of(found.lag_s)} ago"
     retrying = f", {count_of(found.retrying, 'message')} for another try" if found.retrying else ""
-    return f"{found.group}: {members}, {lag}{retrying}"
+    dead = f", {count_of(found.dead_letters, 'dead letter')}" if found.dead_letters else ""
+    unseen = sum(away.queues for away in found.away)
+    away = f", {count_of(unseen, 'queue')} of brokers that are away not counted" if unseen else ""
+    return f"{found.group}: {members}, {lag}{retrying}{dead}{away}"
+
+
+def _look_at_dead_letters(group: str) -> str:
+    """Return the command that shows the dead letters of a group."""
+    return f"minimq peek '{dead_letter_topic(group)}' --from earliest"
 
 
 def _has_unread(queue: GroupQueueDescription) -> bool:
@@ -163,14 +238,13 @@ def _show_members(found: GroupDescription, numbers: Mapping[str, str]) -> None:
             "queues": len(member.queues),
             "lag": member.lag,
             "behind": duration_of(member.lag_s) if member.lag else None,
+            "topics": ", ".join(member.topics),
             "seen_by": ", ".join(member.seen_by),
         }
         for member in found.members
     ]
-    headings = {"number": "#", "member": "Member", "queues": "Queues", "lag": "Lag", "behind": "Behind"}
-    if not found.is_agreed:
-        headings["seen_by"] = "Seen only by"
-    show_table(rows, headings)
+    hidden = {"topics": not found.topics_differ, "seen_by": found.is_agreed}
+    show_table(_MEMBERS, rows, without={column for column, is_hidden in hidden.items() if is_hidden})
 
 
 def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, str]) -> None:
@@ -186,20 +260,10 @@ def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, 
         }
         for queue in queues
     ]
-    headings = {
-        "topic": "Topic",
-        "broker": "Broker",
-        "queue": "Queue",
-        "reader": "Read by",
-        "committed": "Committed",
-        "lag": "Lag",
-        "behind": "Behind",
-    }
     topics = sorted({queue.queue.topic for queue in queues})
     if len(topics) == 1:
         click.echo(f"topic {topics[0]}:\n")
-        del headings["topic"]
-    show_table(rows, headings)
+    show_table(_QUEUES, rows, without={"topic"} if len(topics) == 1 else ())
 
 
 def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
@@ -214,64 +278,19 @@ def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
     return said
 
 
-def _to_json(found: GroupDescription) -> Row:
-    return {
-        "group": found.group,
-        "strategy": found.strategy,
-        "assignment": found.assignment,
-        "hold_s": found.hold_s,
-        "lag": found.lag,
-        "lag_s": found.lag_s,
-        "retrying": found.retrying,
-        "deciding_broker": found.deciding_broker,
-        "unanswered": dict(found.unanswered),
-        "members": [_member_to_json(member) for member in found.members],
-        "queues": [_queue_to_json(queue) for queue in found.queues],
-        "retry_queues": [_queue_to_json(queue) for queue in found.retry_queues],
-    }
-
-
-def _member_to_json(member: GroupMemberDescription) -> Row:
-    return {
-        "client_id": member.client_id,
-        "seen_by": list(member.seen_by),
-        "queues": len(member.queues),
-        "lag": member.lag,
-        "lag_s": member.lag_s,
-    }
-
-
-def _queue_to_json(item: GroupQueueDescription) -> Row:
-    return {
-        "topic": item.queue.topic,
-        "broker": item.queue.broker_name,
-        "queue": item.queue.queue_id,
-        "owner": item.owner,
-        "epoch": item.epoch,
-        "holder": item.holder,
-        "held_for_s": item.held_for_s,
-        "waiting": list(item.waiting),
-        "min_offset": item.min_offset,
-        "max_offset": item.max_offset,
-        "committed_offset": item.committed_offset,
-        "lag": item.lag,
-        "lag_s": item.lag_s,
-        "oldest_unread_at": item.oldest_unread_at,
-    }
-
-
 # ---- Reset --------------------------------------------------------------------------------------
 
 
 @group.command("reset-offset", short_help="Let a group go on elsewhere in a topic.")
-@click.argument("name", metavar="GROUP")
-@click.argument("topic")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@click.argument("topic", shell_complete=complete_topics)
 @option(
     "--to",
     required=True,
     metavar="earliest|latest|TIME|OFFSET",
-    help="Where it goes on: the beginning, the end, the first message stored at or after a time (ISO 8601, in UTC "
-    "unless it says otherwise), or an offset, which each queue must have.",
+    callback=offset_or_start_of,
+    help="Where it goes on: the beginning, the end, the first message stored at or after a time, or an offset, which "
+    f"each queue must have. {TIME_HELP}",
 )
 @option(
     "--queue",
@@ -280,27 +299,43 @@ def _queue_to_json(item: GroupQueueDescription) -> Row:
     metavar="BROKER:ID",
     help="Only this queue; may be given several times.",
 )
-@option("--force", is_flag=True, help="Also while members are connected, or queues are held for some.")
-@option("--new", is_flag=True, help="Also for a group that does not exist yet.")
+@option(
+    "--force",
+    is_flag=True,
+    help="Also while members are connected, queues are held for some, or a broker with the topic is away.",
+)
+@option("--new", is_flag=True, help="Also for a group that does not exist yet, or has not read the topic so far.")
+@option("--dry-run", is_flag=True, help="Only show where it would go on, and change nothing.")
 @output_option
 @click.pass_obj
 def reset_offset(  # noqa: PLR0913 - by name
-    nameserver: str, /, *, name: str, topic: str, to: str, queues: tuple[str, ...], force: bool, new: bool, output: str
+    nameserver: str,
+    /,
+    *,
+    name: str,
+    topic: str,
+    to: Time,
+    queues: tuple[str, ...],
+    force: bool,
+    new: bool,
+    dry_run: bool,
+    output: str,
 ) -> None:
     """Let a consumer GROUP go on elsewhere in a TOPIC: at the beginning, the end, a time or an offset.
 
     It is refused while members of the group are connected, unless --force is given: they go on at the new place then,
-    and may see again what they had in hand. A group that does not exist yet begins there when it comes, but that has to
-    be wanted: --new.
+    and may see again what they had in hand. So it is while a broker that carries the topic is away: with --force, or
+    --queue, the queues of the others are reset. A group that does not exist yet, or has not read the topic so far,
+    begins there when it comes, but that has to be wanted: --new.
 
     \b
     Examples:
       minimq group reset-offset billing orders --to earliest
       minimq group reset-offset billing orders --to 2026-01-31T08:00Z
+      minimq group reset-offset billing orders --to -90m
       minimq group reset-offset billing orders --to 4711 --queue broker-a:0
     """  # noqa: D301 - click's mark for lines that stay as they are
-    target = _target(to)
-    chosen = [_queue(topic, text) for text in queues] or None
+    chosen = [parse_queue(topic, text) for text in queues] or None
     with _admin(nameserver) as admin:
         is_new = name not in admin.list_groups()
         if is_new and not new:
@@ -309,58 +344,62 @@ def reset_offset(  # noqa: PLR0913 - by name
                 "one begins that is still to come"
             )
         before = admin.committed_offsets(name, topic)
-        after = admin.reset_offsets(name, topic, target, queues=chosen, force=force)
+        if not (new or before or topic in _topics_of(admin, name)):
+            raise GroupNotFound(
+                f"group {name} has not read topic {topic} so far: `minimq group describe {name}` shows what it reads; "
+                "--new says where it begins in a topic that is new to it"
+            )
+        after = admin.reset_offsets(name, topic, to, queues=chosen, force=force, dry_run=dry_run)
+        away = () if chosen else admin.route(topic).away
+    reset = {queue.broker_name for queue in after}
+    tell_left_out([each for each in away if each.broker_name not in reset], "not reset")
     rows: list[Row] = [
         {
             "broker": queue.broker_name,
             "queue": queue.queue_id,
             "before": before.get(queue),
-            "arrow": "->",
             "after": offset,
         }
         for queue, offset in after.items()
     ]
     if output == "json":
-        show_json([{key: value for key, value in row.items() if key != "arrow"} for row in rows])
+        show_json(rows)
         return
-    click.echo(
-        f"group {name} was not known so far: when it comes, it begins here in topic {topic}\n"
-        if is_new
-        else f"group {name} goes on elsewhere in topic {topic}\n"
-    )
-    show_table(rows, {"broker": "Broker", "queue": "Queue", "before": "Before", "arrow": "", "after": "After"})
+    does = "begin" if is_new else "go on"
+    if dry_run:
+        said = f"dry run, nothing was changed; without --dry-run group {name} would {does} here in topic {topic}"
+    elif is_new:
+        said = f"group {name} was not known so far: when it comes, it begins here in topic {topic}"
+    else:
+        said = f"group {name} goes on elsewhere in topic {topic}"
+    click.echo(f"{said}\n")
+    show_table(_RESET, rows)
 
 
-def _target(to: str) -> ResetTo:
-    """Return where to go on. Raises `InvalidArgument`."""
-    match to:
-        case "earliest" | "latest":
-            return to
-        case _ if to.isdecimal():
-            return int(to)
-    try:
-        when = datetime.fromisoformat(to)
-    except ValueError:
-        raise InvalidArgument(
-            f"--to {to!r} is neither 'earliest' nor 'latest' nor a time, such as 2026-01-31T08:00Z, nor an offset"
-        ) from None
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
-
-
-def _queue(topic: str, text: str) -> MessageQueue:
-    """Return the queue of "broker:id". Raises `InvalidArgument`."""
-    broker, colon, queue_id = text.rpartition(":")
-    if not (broker and colon and queue_id.isdecimal()):
-        raise InvalidArgument(f"--queue {text!r} is not a queue: write BROKER:ID, for example broker-a:0")
-    return MessageQueue(topic, broker, int(queue_id))
+def _topics_of(admin: Admin, name: str) -> set[str]:
+    """Return the topics that a group reads, also those in which it has committed nothing yet."""
+    found = admin.describe_group(name)
+    return {queue.queue.topic for queue in found.queues}.union(*(member.topics for member in found.members))
 
 
 # ---- Both ---------------------------------------------------------------------------------------
 
 
 def _in_short(row: Row) -> Row:
-    """Return the age of the oldest unread message as people read it."""
-    return {**row, "behind": duration_of(float(str(row["lag_s"]))) if row["lag"] else None}
+    """Return times as people read them."""
+    expires_at = row["expires_at"]
+    return {
+        **row,
+        "behind": duration_of(float(str(row["lag_s"]))) if row["lag"] else None,
+        "expires_at": time_to_expiry(expires_at, datetime.now(UTC)) if isinstance(expires_at, datetime) else None,
+    }
+
+
+def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
+    """Return in what time a group is deleted, None while that is so far ahead that it concerns nobody."""
+    if expires_at is None or expires_at - now > _SOON:
+        return None
+    return duration_of((expires_at - now).total_seconds())
 
 
 def _tell_unanswered(found: Iterable[GroupDescription]) -> None:

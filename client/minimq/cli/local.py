@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,16 @@ _LOOK_S = 0.5
 _DEFAULT_PORT = 9876
 
 
+class _Folder(click.Path):
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path; an empty one would be the folder in which the command runs."""
+        if not str(value):
+            self.fail("the name of the folder is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command()
 @option("--brokers", type=int, default=2, show_default=True, metavar="N", help="How many brokers.")
 @option("--slaves", type=int, default=0, show_default=True, metavar="N", help="How many slaves each of them has.")
@@ -34,12 +46,21 @@ _DEFAULT_PORT = 9876
 )
 @option(
     "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=_Folder(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Where data and logs are kept; without it they are removed at the end.",
 )
-def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | None) -> None:
+@option(
+    "--restart/--no-restart",
+    default=True,
+    show_default=True,
+    help="Restart a server that has died: after a second, and later each time that it dies soon.",
+)
+def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | None, restart: bool) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
+
+    A server that ends by itself is told of, with its exit status and the end of its log, and started again with its
+    data, unless --no-restart is given.
 
     With slaves, the name server is the controller that makes a slave the master when that one fails. What a receipt is
     worth then is up to --sync; see docs/replication.md.
@@ -53,7 +74,10 @@ def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | Non
     options = {"role": "sync-master"} if sync else {}
     with stop_on_signal() as told, LocalCluster(brokers, slaves, port, data_dir, broker_options=options) as cluster:
         _introduce(cluster, is_kept=data_dir is not None)
-        _watch(cluster, told, is_kept=data_dir is not None)
+        if restart:
+            _watch(cluster, told)
+        else:
+            _watch_without_restarts(cluster, told, is_kept=data_dir is not None)
         click.echo("stopping")
 
 
@@ -70,22 +94,62 @@ def _introduce(cluster: LocalCluster, *, is_kept: bool) -> None:
     click.echo("\nCtrl-C ends the cluster.")
 
 
-def _watch(cluster: LocalCluster, told: threading.Event, *, is_kept: bool) -> None:
-    """Return when told to; say so when a server ends by itself. Raises `Unavailable` when none is left."""
-    left = [*cluster.nameservers, *cluster.brokers]
-    failure: MiniMQError | None = None
+def _watch(cluster: LocalCluster, told: threading.Event) -> None:
+    """Start servers that end by themselves again, until told to stop."""
+    from minimq.local.restarts import Restarts
+
+    servers = (*cluster.nameservers, *cluster.brokers)
+    restarts = {server.name: Restarts() for server in servers}
+    due: dict[str, float] = {}
     while not told.wait(_LOOK_S):
+        for server in servers:
+            if server.running or told.is_set():
+                continue
+            if server.name not in due:
+                report = _end_report(server)
+            elif time.monotonic() >= due[server.name]:
+                del due[server.name]
+                failure = _start_again(server, told)
+                restarts[server.name].started(time.monotonic())
+                if failure is None or told.is_set():
+                    continue
+                report = f"error: {failure.message}\n{server.name} does not run."
+            else:
+                continue
+            wait_s = restarts[server.name].ended(time.monotonic())
+            due[server.name] = time.monotonic() + wait_s
+            click.echo(f"{report} It is started again in {wait_s:g} s.", err=True)
+
+
+def _start_again(server: ServerProcess, told: threading.Event) -> MiniMQError | None:
+    """Start a server, and return why it does not serve if it does not; it does not run then."""
+    try:
+        server.launch()
+        server.wait_ready(told)
+    except MiniMQError as error:
+        return error
+    click.echo(f"{server.name} runs again, pid {server.pid}", err=True)
+    return None
+
+
+def _watch_without_restarts(cluster: LocalCluster, told: threading.Event, *, is_kept: bool) -> None:
+    """Say when a server ends by itself, until told to stop. Raises `Unavailable` when none is left."""
+    left = [*cluster.nameservers, *cluster.brokers]
+    while left and not told.wait(_LOOK_S):
         for server in [server for server in left if not server.running]:
             if told.is_set():
                 return
             left.remove(server)
-            failure = Unavailable(
-                f"{server.name} has ended by itself; the end of its log:\n{server.log_tail()}\n"
-                f"All of it is in {server.log_path}. {_remedy(server, left, is_kept=is_kept)}"
-            )
-            click.echo(f"error: {failure.message}", err=True)
-        if failure is not None and not left:
-            raise Unavailable("no server is left")
+            click.echo(f"{_end_report(server)} {_remedy(server, left, is_kept=is_kept)}", err=True)
+    if not left:
+        raise Unavailable("no server is left")
+
+
+def _end_report(server: ServerProcess) -> str:
+    return (
+        f"error: {server.name} has ended by itself with {server.end}; the end of its log:\n{server.log_tail()}\n"
+        f"All of it is in {server.log_path}."
+    )
 
 
 def _remedy(server: ServerProcess, left: Sequence[ServerProcess], *, is_kept: bool) -> str:

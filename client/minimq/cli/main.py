@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import signal
 import sys
@@ -21,9 +22,13 @@ _COMMANDS = {
     "cluster": "minimq.cli.cluster:cluster",
     "produce": "minimq.cli.produce:produce",
     "consume": "minimq.cli.consume:consume",
+    "peek": "minimq.cli.peek:peek",
     "bench": "minimq.cli.bench:bench",
 }
 
+
+#: Name of the parameter that all commands have.
+_NAMESERVER = "nameserver"
 
 #: Exit status of a command that Ctrl-C ended, as shells have it.
 _INTERRUPTED = 130
@@ -55,7 +60,18 @@ class _Main(click.Group):
             return None
         module, _, name = _COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
+        if cmd_name != "local":
+            _accept_nameserver(command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Click looks among the commands that are loaded, which are none.
+        near = difflib.get_close_matches(args[0], _COMMANDS, 1)
+        if near and args[0] not in _COMMANDS and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
         try:
@@ -66,6 +82,29 @@ class _Main(click.Group):
             sys.exit(2 if isinstance(error, InvalidArgument) else 1)
         except KeyboardInterrupt:
             sys.exit(_INTERRUPTED)
+
+
+def _accept_nameserver(command: click.Command) -> None:
+    """Let a command, and all below it, take --nameserver as well: it may stand anywhere."""
+    if not any(parameter.name == _NAMESERVER for parameter in command.params):
+        command.params.append(
+            click.Option(
+                ["-n", "--nameserver"],
+                metavar="HOST:PORT[,HOST:PORT]",
+                help="Name servers of the cluster; may also stand before the command.",
+                allow_from_autoenv=False,
+                is_eager=True,
+                expose_value=False,
+                callback=_use_nameserver,
+            )
+        )
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        _accept_nameserver(below)
+
+
+def _use_nameserver(context: click.Context, _option: click.Parameter, nameserver: str | None) -> None:
+    if nameserver is not None:
+        context.obj = nameserver
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -111,8 +150,8 @@ def main(context: click.Context, nameserver: str) -> None:
     echo hello | minimq produce orders
     minimq consume orders --group audit --exit-at-end
 
-    Each option may be given as a variable as well: --queues of `topic create` is MINIMQ_TOPIC_CREATE_QUEUES. The exit
-    status is 0 when it is done, 1 when it failed, 2 when it was called wrongly, and 130 when Ctrl-C ended it before it
-    was done; `local` and `consume` are done then.
+    Each option may be given as a variable as well, which the --help of its command names: --queues of `topic create` is
+    MINIMQ_TOPIC_CREATE_QUEUES. The exit status is 0 when it is done, 1 when it failed, 2 when it was called wrongly,
+    and 130 when Ctrl-C ended it before it was done; `local` and `consume` are done then.
     """  # noqa: D301 - click's mark for lines that stay as they are
     context.obj = nameserver

@@ -6,19 +6,21 @@ import os
 import select
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
-import msgspec
 
-from minimq.cli.base import check_allowed, count_of, interrupt_later, option, size_of
-from minimq.sending.producer_options import ProducerOptions
+from minimq.cli.base import check_allowed, interrupt_later, option, size_of
+from minimq.cli.completion import complete_topics
+from minimq.cli.line_format import LONGEST_ESCAPE, LineFormat, properties_of
+from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
+from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.sending.producer import Producer
@@ -36,11 +38,28 @@ Advance = Callable[[int], None]
 
 
 @click.command(short_help="Send the lines of a file or of stdin as messages.")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("file", type=click.File("rb", lazy=False), default="-")
 @option("--key-field", metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's key.")
 @option("--tag-field", metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's tag.")
 @option("--tag", metavar="TAG", help="Tag of all messages.")
+@option(
+    "--property",
+    "properties",
+    envvar="MINIMQ_PRODUCE_PROPERTY",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Property of all messages; may be given several times.",
+)
+@option(
+    "--format",
+    "shape",
+    envvar="MINIMQ_PRODUCE_FORMAT",
+    type=click.Choice(("body", "json")),
+    default="body",
+    show_default=True,
+    help="Lines are bodies, or JSON objects as `minimq consume --format json` writes them.",
+)
 @option(
     "--max-body-bytes",
     "limit",
@@ -49,12 +68,12 @@ Advance = Callable[[int], None]
     default=_DEFAULTS.max_body_bytes,
     show_default=True,
     metavar="BYTES",
-    help="Longest line; brokers have the same option, which must let it through as well.",
+    help="Longest body; brokers have the same option, which must let it through as well.",
 )
 @option("--by-key", is_flag=True, help="Send all lines of one key to one queue, in their order; needs --key-field.")
 @option(
     "--compression",
-    type=click.Choice(("none", "zstd")),
+    type=click.Choice(get_args(CompressionName)),
     default=_DEFAULTS.compression,
     show_default=True,
     help="How batches are compressed.",
@@ -65,7 +84,8 @@ Advance = Callable[[int], None]
     default=_DEFAULTS.send_timeout_s,
     show_default=True,
     metavar="SECONDS",
-    help="Time for all tries of a batch; the default outlasts a failover; give more to outlast a restart.",
+    help="Time for all tries of a batch, and for which it waits for servers at its start; the default outlasts a "
+    "failover; give more to outlast a restart.",
 )
 @option(
     "--statistics",
@@ -81,15 +101,18 @@ def produce(  # noqa: PLR0913 - the flags of the command
     key_field: str | None,
     tag_field: str | None,
     tag: str | None,
+    properties: tuple[str, ...],
+    shape: str,
     limit: int,
     by_key: bool,
-    compression: str,
+    compression: CompressionName,
     send_timeout: float,
     statistics: str | None,
 ) -> None:
     """Send each line of FILE, or of stdin, as a message; empty lines are left out.
 
-    The end of a line, LF or CRLF, is not sent.
+    The end of a line, LF or CRLF, is not sent. Where lines are JSON, blank ones are left out, and so is a byte order
+    mark at the beginning.
 
     What has arrived is sent at once, so that a slow pipe is no slower than it has to be. When it fails, it says which
     lines are stored and with which one to go on. So does Ctrl-C, with exit status 130.
@@ -99,21 +122,22 @@ def produce(  # noqa: PLR0913 - the flags of the command
       tail -f app.log | minimq produce logs
       minimq produce orders orders.jsonl --key-field id --tag-field status
       minimq produce orders orders.jsonl --key-field customer --by-key
+      minimq produce orders orders.csv --property source=import --property day=2026-01-31
+      minimq consume orders --group copy --exit-at-end --format json | minimq produce copied --format json
     """  # noqa: D301 - click's mark for lines that stay as they are
     from minimq.cli.producer_statistics import show_statistics
     from minimq.sending.producer import Producer
     from minimq.sending.queue_selection import by_hash
 
-    if tag and tag_field:
-        raise click.UsageError("--tag and --tag-field exclude each other")
-    if by_key and not key_field:
-        raise click.UsageError("--by-key needs --key-field, which tells the key of a line")
     selector = by_hash() if by_key else None
-    parse = _Parser(check_topic(topic), key_field, tag_field, tag, limit, needs_key=by_key)
+    lines = _line_format(topic, key_field, tag_field, tag, properties, is_json=shape == "json")
+    if by_key and not (key_field or lines.is_json):
+        raise click.UsageError("--by-key needs --key-field, which tells the key of a line, or --format json")
+    parse = _Parser(lines, limit, needs_key=by_key)
     began = time.monotonic()
     done = _Done()
     try:
-        check_allowed(nameserver, topic, Permission.WRITE)
+        check_allowed(nameserver, topic, Permission.WRITE, patience_s=send_timeout, option_name="--send-timeout")
         with (
             Producer(
                 nameserver, max_body_bytes=limit, compression=compression, send_timeout_s=send_timeout
@@ -121,7 +145,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
             _progress(file) as advance,
         ):
             try:
-                for block in _blocks(file.fileno(), limit):
+                for block in _blocks(file.fileno(), parse.line_limit):
                     _send_block(producer, block, parse, selector, done)
                     advance(len(block))
             finally:
@@ -129,6 +153,9 @@ def produce(  # noqa: PLR0913 - the flags of the command
     except MiniMQError as error:
         # Of the base class: whatever it was, it lies in the lines or in the cluster and not in the usage.
         raise MiniMQError(f"{error.message}\n{parse.say_stored(done)}") from None
+    except Exception:
+        click.echo(parse.say_stored(done), err=True)
+        raise
     except KeyboardInterrupt:
         click.echo(f"interrupted: {parse.say_stored(done)}", err=True)
         raise
@@ -141,6 +168,28 @@ def produce(  # noqa: PLR0913 - the flags of the command
     finally:
         if statistics and done.counted is not None:
             show_statistics(statistics, done.counted)
+
+
+def _line_format(
+    topic: str,
+    key_field: str | None,
+    tag_field: str | None,
+    tag: str | None,
+    properties: Iterable[str],
+    *,
+    is_json: bool,
+) -> LineFormat:
+    """Return what makes messages of lines. Raises `click.UsageError` or `InvalidArgument`."""
+    from minimq_common.message_check import check_message
+
+    if tag and tag_field:
+        raise click.UsageError("--tag and --tag-field exclude each other")
+    if is_json and (key_field or tag_field):
+        raise click.UsageError("--format json has keys and tag in each line: leave out --key-field and --tag-field")
+    common = properties_of(properties)
+    any_body = b"x"
+    check_message(Message(check_topic(topic), any_body, tag, properties=common), len(any_body))
+    return LineFormat(topic, key_field, tag_field, tag, common, is_json=is_json)
 
 
 @dataclass(slots=True)
@@ -175,29 +224,47 @@ def _send(producer: Producer, messages: list[Message], selector: Selector | None
 class _Parser:
     """Makes messages of lines, and counts the lines for errors."""
 
-    def __init__(
-        self, topic: str, key_field: str | None, tag_field: str | None, tag: str | None, limit: int, *, needs_key: bool
-    ) -> None:
-        self._topic = topic
-        self._key_field = key_field
-        self._tag_field = tag_field
-        self._tag = tag
+    def __init__(self, lines: LineFormat, limit: int, *, needs_key: bool) -> None:
+        self._lines = lines
         self._limit = limit
+        #: Bytes of the longest line that can hold such a body.
+        self.line_limit = limit * LONGEST_ESCAPE + _BLOCK_BYTES if lines.is_json else limit
         self._needs_key = needs_key
         self._line = 0
         self._stored = 0
 
     def messages(self, block: bytes) -> list[Message]:
         """Return the messages of whole lines. Raises `InvalidArgument` with the number of the line."""
-        bodies = _bodies(block)
-        first, self._line = self._line + 1, self._line + len(bodies)
+        lines = _lines_of(block)
+        first, self._line = self._line + 1, self._line + len(lines)
+        messages = self._lines.messages(lines, first)
         if len(block) > self._limit:
-            for number, body in enumerate(bodies, first):
-                if len(body) > self._limit:
+            for number, message in messages:
+                if len(message.body) > self._limit:
                     raise _too_long(number, self._limit)
-        if self._key_field is None and self._tag_field is None:
-            return [Message(self._topic, body, self._tag) for body in bodies if body]
-        return [self._from_json(body, number) for number, body in enumerate(bodies, first) if body]
+        if messages and self._lines.is_decoded:
+            self._check(messages)
+        if self._needs_key:
+            for number, message in messages:
+                if not message.keys:
+                    raise InvalidArgument(f"line {number} has no key, by which its queue is chosen")
+        return [message for _, message in messages]
+
+    def _check(self, messages: list[tuple[int, Message]]) -> None:
+        """Raise `InvalidArgument` with the number of the first line that JSON accepts and a message does not."""
+        from minimq_common.batch_builder import BatchBuilder
+        from minimq_common.message_check import check_message
+
+        together = BatchBuilder(self._limit)
+        try:  # all at once, which costs a tenth
+            together.add([message for _, message in messages])
+            together.build(0, 0, 0)
+        except InvalidArgument:
+            for number, message in messages:
+                try:
+                    check_message(message, self._limit)
+                except InvalidArgument as error:
+                    raise InvalidArgument(f"line {number}: {error.message}") from None
 
     def stored(self) -> None:
         """Note that all lines so far are stored."""
@@ -213,7 +280,7 @@ class _Parser:
 
     def refused(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
         """Return what a broker said of the block that `messages` took last, with the number of the longest line."""
-        bodies = _bodies(block)
+        bodies = _lines_of(block)
         longest = max(range(len(bodies)), key=lambda place: len(bodies[place]))
         number = self._line - len(bodies) + longest + 1
         return MessageTooLarge(
@@ -221,21 +288,8 @@ class _Parser:
             "with a larger --max-body-bytes"
         )
 
-    def _from_json(self, body: bytes, number: int) -> Message:
-        try:
-            fields = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidArgument(f"line {number} is not JSON: {error}") from None
-        if not isinstance(fields, dict):
-            raise InvalidArgument(f"line {number} is no JSON object, so it has no fields")
-        key = _text(fields, self._key_field, number)
-        if key is None and self._needs_key:
-            raise InvalidArgument(f"line {number} has no field {self._key_field!r}, by which its queue is chosen")
-        tag = _text(fields, self._tag_field, number) or self._tag
-        return Message(self._topic, body, tag, () if key is None else (key,))
 
-
-def _bodies(block: bytes) -> list[bytes]:
+def _lines_of(block: bytes) -> list[bytes]:
     """Return lines without their ends."""
     lines = block.split(b"\n")
     if not lines[-1]:
@@ -248,20 +302,6 @@ def _too_long(number: int, limit: int) -> MessageTooLarge:
         f"line {number} has more than {limit:,} bytes: make it shorter, or raise --max-body-bytes, "
         "here and of the brokers"
     )
-
-
-def _text(fields: dict[str, Any], field: str | None, number: int) -> str | None:
-    """Return a field as text; None when it is not asked for, absent, null or empty."""
-    value = None if field is None else fields.get(field)
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str) and "\0" in value:
-        raise InvalidArgument(f"line {number}: field {field!r} has a NUL character, which keys and tags may not have")
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise InvalidArgument(f"line {number}: field {field!r} is neither text nor a number")
 
 
 def _blocks(fd: int, limit: int) -> Iterator[bytes]:

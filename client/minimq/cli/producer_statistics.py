@@ -7,12 +7,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.base import Row, show_json, show_table, size_of
+from minimq.cli.base import show_json, size_of
+from minimq.cli.table import Row, Table, show_table
 
 if TYPE_CHECKING:
     from minimq.sending.statistics import ProducerStatistics
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
+
+_COUNTS = Table(
+    "nothing was counted",
+    {
+        "acknowledged": "Acknowledged",
+        "failed": "Failed",
+        "batches": "Batches",
+        "bytes": "Bytes",
+        "retries": "Retries",
+        "already_stored": "Already stored",
+    },
+)
+_LATENCIES = Table("nothing was measured", {f"p{share * 100:g}_ms": f"p{share * 100:g} ms" for share in _QUANTILES})
+_AVOIDED = Table("no brokers", {"broker": "Broker", "seconds": "For seconds", "reason": "Reason"})
 
 
 def show_statistics(output: str, told: ProducerStatistics) -> None:
@@ -36,9 +51,9 @@ def show_statistics(output: str, told: ProducerStatistics) -> None:
         show_json({**counts, "latency": latency, "avoided": avoided})
         return
     counts["bytes"] = size_of(told.bytes)
-    show_table([counts], {key: key.replace("_", " ").capitalize() for key in counts})
+    show_table(_COUNTS, [counts])
     click.echo()
-    show_table([latencies], {key: f"{key.removesuffix('_ms')} ms" for key in latencies})
+    show_table(_LATENCIES, [latencies])
     if avoided:
         click.echo("\nBrokers that are left out:")
-        show_table(avoided, {"broker": "Broker", "seconds": "For seconds", "reason": "Reason"})
+        show_table(_AVOIDED, avoided)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minimq.cli.base import Row, duration_of, size_of
+from minimq.cli.base import duration_of, size_of
+from minimq.cli.table import Row
 from minimq_common.model import MASTER_ID
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
 
 def say_without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
     """Return a sentence for each broker of which only slaves are registered."""
+    statuses = [item for item in statuses if item.away_since is None]
     with_master = {item.broker_name for item in statuses if item.broker_id == MASTER_ID}
     return [
         f"broker {name} has no master: it takes no messages, but its slaves can be read. One that is in sync is "

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import click
 
-from minimq.cli.base import output_option, show
+from minimq.cli.away import away_to_json, tell_away
+from minimq.cli.base import output_option, show_json
+from minimq.cli.completion import complete_topics
+from minimq.cli.table import Row, Table, show_table
+from minimq_common.model import permission_name
+
+_ROUTE = Table(
+    "no broker carries the topic",
+    {
+        "broker": "Broker",
+        "cluster": "Cluster",
+        "master": "Master",
+        "slaves": "Slaves",
+        "read_queues": "Read queues",
+        "write_queues": "Write queues",
+        "permission": "Permission",
+    },
+)
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @output_option
 @click.pass_obj
 def route(nameserver: str, topic: str, output: str) -> None:
-    """Show which brokers carry a topic, as clients are told.
+    """Show which brokers carry a topic, as clients are told; those that are away are named on stderr.
 
     Example: minimq route orders
     """
     from minimq.administration.admin import Admin
-    from minimq.administration.descriptions import name_of
 
     with Admin(nameserver) as admin:
         found = admin.route(topic)
-    rows = [
+    rows: list[Row] = [
         {
             "broker": data.broker_name,
             "cluster": found.brokers[data.broker_name].cluster,
@@ -33,19 +49,18 @@ def route(nameserver: str, topic: str, output: str) -> None:
             ],
             "read_queues": data.read_queues,
             "write_queues": data.write_queues,
-            "permission": name_of(data.permission),
+            "permission": permission_name(data.permission),
+            "away": None,
         }
         for data in found.queues
     ]
-    headings: dict[str, str] = {
-        "broker": "Broker",
-        "cluster": "Cluster",
-        "master": "Master",
-        "slaves": "Slaves",
-        "read_queues": "Read queues",
-        "write_queues": "Write queues",
-        "permission": "Permission",
-    }
-    if not any(row["slaves"] for row in rows):
-        del headings["slaves"]
-    show(output, rows, headings)
+    # In JSON each broker is a row; a table has only those to which clients are led.
+    gone = [
+        {**dict.fromkeys(rows[0]), "broker": away.broker_name, "cluster": away.cluster, "away": shown}
+        for away, shown in zip(found.away, away_to_json(found.away), strict=True)
+    ]
+    if output == "json":
+        show_json([*rows, *gone])
+        return
+    tell_away(found.away, "not in the route")
+    show_table(_ROUTE, rows, without=() if any(row["slaves"] for row in rows) else {"slaves"})

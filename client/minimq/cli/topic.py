@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from minimq.administration.descriptions import name_of
-from minimq.cli.base import count_of, option, output_option, show, show_json, show_table
+from minimq.cli.away import away_to_json, tell_away, tell_left_out
+from minimq.cli.base import confirm, option, output_option, show, show_json
+from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.progress import progress_line
-from minimq_common.errors import InvalidArgument
-from minimq_common.model import Permission
+from minimq.cli.table import Table, show_table
+from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
+from minimq_common.model import PERMISSIONS, permission_name
+from minimq_common.names import DEAD_LETTER_PREFIX
+from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.administration.admin import Admin
+    from minimq_common.model import AwayBroker
 
-PERMISSIONS = {
-    "read-write": Permission.READ_WRITE,
-    "read": Permission.READ,
-    "write": Permission.WRITE,
-    "none": Permission.NONE,
-}
+_TOPICS = Table(
+    "no topics",
+    {
+        "topic": "Topic",
+        "brokers": "Brokers",
+        "read_queues": "Read queues",
+        "write_queues": "Write queues",
+        "permission": "Permission",
+    },
+)
+_SETTINGS = Table(
+    "no broker carries the topic",
+    {
+        "broker": "Broker",
+        "read_queues": "Read queues",
+        "write_queues": "Write queues",
+        "permission": "Permission",
+        "created_at": "Created",
+    },
+)
+_QUEUES = Table(
+    "no queues",
+    {
+        "broker": "Broker",
+        "queue": "Queue",
+        "min_offset": "Min offset",
+        "max_offset": "Max offset",
+        "messages": "Messages",
+        "last_stored_at": "Last stored",
+    },
+)
 
 _cluster_option = option("--cluster", metavar="NAME", help="Which cluster, when the name server knows several.")
 _broker_option = option(
@@ -68,15 +100,26 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
     failed on some of the brokers completes it. With --broker, brokers can have different numbers of queues: create the
     topic on each of them with its own.
 
+    A broker of the cluster that is away does not get the topic. It is named on stderr then, and the exit status is 1:
+    repeat the command when the broker is back.
+
     Example: minimq topic create orders --queues 16
     """
+    if name.startswith("%"):
+        raise InvalidArgument(
+            f"topic name {name!r} begins with %, as only those do that minimq makes itself, such as %DLQ%GROUP: "
+            "choose another"
+        )
     with _admin(nameserver) as admin:
         is_new = admin.create_topic(name, permission=PERMISSIONS[permission], **settings)
         _tell(admin, name, "created" if is_new else "exists already, unchanged")
+        lacking = [] if settings["brokers"] else _without(admin, name, settings["cluster"])
+    if tell_left_out(lacking, "topic not created there"):
+        sys.exit(1)
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @option("--queues", type=int, metavar="N", help="Queues on each broker, for consumers and producers.")
 @_read_option
 @_write_option
@@ -88,6 +131,7 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
     "ignore_groups",
     multiple=True,
     metavar="GROUP",
+    shell_complete=complete_groups,
     help="Take queues away though this group has not read them; may be given several times.",
 )
 @option("--force", is_flag=True, help="Take queues away whatever is unread in them.")
@@ -121,38 +165,66 @@ def update(
 
     --read-queues and --write-queues are the single steps of this.
 
+    A broker that carries the topic and is away is not changed. It is named on stderr then, and the exit status is 1:
+    repeat the command when the broker is back.
+
     Example: minimq topic update orders --queues 32
     """
     if (queues, read_queues, write_queues, permission) == (None, None, None, None):
         raise InvalidArgument("nothing is to be changed: give --queues, --read-queues, --write-queues or --permission")
     if queues is not None and (read_queues, write_queues) != (None, None):
         raise InvalidArgument("--queues sets both counts: give it alone, or --read-queues and --write-queues")
+    left_out: Sequence[AwayBroker] = ()
     with _admin(nameserver) as admin:
         if (read_queues, write_queues, permission) != (None, None, None):
             wanted = None if permission is None else PERMISSIONS[permission]
-            admin.update_topic(name, read_queues=read_queues, write_queues=write_queues, permission=wanted, **which)
+            left_out = admin.update_topic(
+                name, read_queues=read_queues, write_queues=write_queues, permission=wanted, **which
+            )
         if queues is not None:
             with progress_line() as progress:
-                admin.resize_topic(name, queues, timeout_s=timeout_s, progress=progress, **which)
+                left_out = admin.resize_topic(name, queues, timeout_s=timeout_s, progress=progress, **which)
         _tell(admin, name, "changed")
+    if tell_left_out(left_out, "not changed"):
+        sys.exit(1)
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @_cluster_option
 @_broker_option
 @option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
+@option("--force", is_flag=True, help="Also while a broker that carries the topic is away, which brings it back.")
+@option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def delete(nameserver: str, /, name: str, **which: Any) -> None:  # noqa: ANN401 - the options
+def delete(nameserver: str, /, name: str, yes: bool, force: bool, **which: Any) -> None:  # noqa: ANN401 - the options
     """Delete a topic with all its messages, from all brokers or from those named by --broker.
 
-    A broker that is down keeps the topic and brings it back: delete it again then.
+    On a terminal it asks first, unless --yes is given. While a broker that carries the topic is away, it is refused:
+    that broker would bring the topic back. With --force, or --broker, it is deleted on the others.
 
     Example: minimq topic delete orders
     """
     with _admin(nameserver) as admin:
-        admin.delete_topic(name, **which)
+        confirm(lambda: _deletion_question(admin, name, which["cluster"], which["brokers"], force=force), yes=yes)
+        left_out = admin.delete_topic(name, force=force, **which)
     click.echo(f"topic {name} deleted")
+    tell_left_out(left_out, "brings the topic back when it starts: delete it again then")
+
+
+def _deletion_question(admin: Admin, name: str, cluster: str | None, brokers: Sequence[str], *, force: bool) -> str:
+    """Return the question that names what is lost with a topic; none when nothing is found that can be deleted."""
+    try:
+        found = admin.describe_topic(name)
+    except (TopicNotFound, TopicUnavailable):
+        return ""
+    if not force and not brokers and any(cluster in (None, away.cluster) for away in found.away):
+        return ""  # it is going to be refused
+    inside = {broker.broker_name for broker in admin.cluster() if cluster in (None, broker.cluster)}
+    carriers = [item.broker_name for item in found.settings]
+    chosen = [broker for broker in carriers if broker in inside and (not brokers or broker in brokers)]
+    messages = sum(item.messages for item in found.queues if item.queue.broker_name in chosen)
+    return f"Delete topic {name} with {count_of(messages, 'message')} from {', '.join(chosen)}?" if chosen else ""
 
 
 @topic.command("list")
@@ -168,39 +240,44 @@ def delete(nameserver: str, /, name: str, **which: Any) -> None:  # noqa: ANN401
 def list_topics(nameserver: str, with_own: bool, output: str) -> None:
     """List the topics.
 
-    Those in which a group keeps messages for another try (%RETRY%group), or for good (%DLQ%group), are left out unless
-    --all asks for them.
+    Those in which a group keeps messages for another try (%RETRY%group), and its dead letters (%DLQ%group), are only
+    counted unless --all asks for them. Brokers that are away are named on stderr; their queues are not counted.
 
     Example: minimq topic list --output json
     """
+    from minimq.routes.away import by_broker
+
     with _admin(nameserver) as admin:
-        rows = [
-            {
-                "topic": route.topic,
-                "brokers": [data.broker_name for data in route.queues],
-                "read_queues": sum(data.read_queues for data in route.queues),
-                "write_queues": sum(data.write_queues for data in route.queues),
-                "permission": "/".join(dict.fromkeys(name_of(data.permission) for data in route.queues)),
-            }
-            for route in admin.routes()
-            if with_own or not route.topic.startswith("%")
-        ]
-    headings = {
-        "topic": "Topic",
-        "brokers": "Brokers",
-        "read_queues": "Read queues",
-        "write_queues": "Write queues",
-        "permission": "Permission",
-    }
-    show(output, rows, headings)
+        every = admin.routes()
+    routes = [route for route in every if with_own or not route.topic.startswith("%")]
+    rows = [
+        {
+            "topic": route.topic,
+            "brokers": [data.broker_name for data in route.queues],
+            "read_queues": sum(data.read_queues for data in route.queues),
+            "write_queues": sum(data.write_queues for data in route.queues),
+            "permission": "/".join(dict.fromkeys(permission_name(data.permission) for data in route.queues)) or None,
+            "away": away_to_json(route.away),
+        }
+        for route in routes
+    ]
+    tell_away(by_broker(away for route in routes for away in route.away), "not counted")
+    show(output, _TOPICS, rows)
+    if output == "table" and len(routes) < len(every):
+        dead = sum(route.topic.startswith(DEAD_LETTER_PREFIX) for route in every)
+        with_dead = f", {dead} with dead letters" if dead else ""
+        hidden = count_of(len(every) - len(routes), "topic")
+        click.echo(f"\nnot shown: {hidden} of consumer groups{with_dead}; --all shows all")
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @output_option
 @click.pass_obj
 def describe(nameserver: str, name: str, output: str) -> None:
     """Show the settings of a topic, and where its queues begin and end.
+
+    Brokers that carry the topic and are away are named on stderr; what they store is not counted.
 
     Example: minimq topic describe orders
     """
@@ -211,7 +288,7 @@ def describe(nameserver: str, name: str, output: str) -> None:
             "broker": item.broker_name,
             "read_queues": item.read_queues,
             "write_queues": item.write_queues,
-            "permission": name_of(item.permission),
+            "permission": permission_name(item.permission),
             "created_at": item.created_at,
         }
         for item in description.settings
@@ -227,32 +304,34 @@ def describe(nameserver: str, name: str, output: str) -> None:
         }
         for item in description.queues
     ]
+    tell_away(description.away, "not counted")
     if output == "json":
-        show_json({"topic": name, "messages": description.messages, "brokers": settings, "queues": queues})
+        show_json(
+            {
+                "topic": name,
+                "messages": description.messages,
+                "brokers": settings,
+                "queues": queues,
+                "away": away_to_json(description.away),
+            }
+        )
         return
-    headings = {
-        "broker": "Broker",
-        "read_queues": "Read queues",
-        "write_queues": "Write queues",
-        "permission": "Permission",
-        "created_at": "Created",
-    }
     click.echo(f"{name}: {count_of(description.messages, 'message')}\n")
-    show_table(settings, headings)
+    show_table(_SETTINGS, settings)
     click.echo()
-    headings = {
-        "broker": "Broker",
-        "queue": "Queue",
-        "min_offset": "Min offset",
-        "max_offset": "Max offset",
-        "messages": "Messages",
-        "last_stored_at": "Last stored",
-    }
-    show_table(queues, headings)
+    show_table(_QUEUES, queues)
+
+
+def _without(admin: Admin, name: str, cluster: str | None) -> list[AwayBroker]:
+    """Return the brokers of the cluster that are away and do not carry a topic."""
+    carriers = {away.broker_name for away in admin.route(name).away}
+    return [
+        away for away in admin.away_brokers() if cluster in (None, away.cluster) and away.broker_name not in carriers
+    ]
 
 
 def _tell(admin: Admin, name: str, done: str) -> None:
     click.echo(f"topic {name} {done}")
     for data in admin.route(name).queues:
-        counts = f"{data.write_queues} write queues, {data.read_queues} read queues"
-        click.echo(f"  {data.broker_name}: {counts}, {name_of(data.permission)}")
+        counts = f"{count_of(data.write_queues, 'write queue')}, {count_of(data.read_queues, 'read queue')}"
+        click.echo(f"  {data.broker_name}: {counts}, {permission_name(data.permission)}")

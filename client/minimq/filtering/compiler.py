@@ -9,7 +9,7 @@ that decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -24,12 +24,13 @@ from minimq.filtering.expression import (
     OneOf,
     Operator,
     Or,
+    SystemName,
     Truth,
 )
 from minimq.filtering.values import Value, number_of, truth_of
 
-#: Tells something about the properties and the tag of a message.
-Check = Callable[[Mapping[str, str], str | None], bool]
+#: Tells something about the properties, the tag and the keys of a message.
+Check = Callable[[Mapping[str, str], str | None, Sequence[str]], bool]
 #: Tells something about a property that is there; None when it is unknown, because the text is no number, for example.
 Ask = Callable[[str], bool | None]
 
@@ -46,11 +47,9 @@ def compile_expression(expression: Expression, wanted: bool = True) -> Check:  #
             checks = tuple(compile_expression(part, wanted) for part in parts)
             return _any_of(checks) if wanted else _all_of(checks)
         case Truth(value):
-            return lambda _properties, _tag: value is wanted
-        case IsNull(None):
-            return lambda _properties, tag: (tag is None) is wanted
+            return lambda _properties, _tag, _keys: value is wanted
         case IsNull(name):
-            return lambda properties, _tag: (name not in properties) is wanted
+            return _is_null(name, wanted)
         case Comparison(name, operator, value):
             return _check(name, _as_type_of(value, _comparison(operator, value)), wanted)
         case Between(name, low, high):
@@ -60,9 +59,9 @@ def compile_expression(expression: Expression, wanted: bool = True) -> Check:  #
 
 
 def _all_of(checks: Iterable[Check]) -> Check:
-    def check(properties: Mapping[str, str], tag: str | None) -> bool:
+    def check(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> bool:
         for part in checks:  # noqa: SIM110 - a generator in all() would cost more than the parts
-            if not part(properties, tag):
+            if not part(properties, tag, keys):
                 return False
         return True
 
@@ -70,24 +69,41 @@ def _all_of(checks: Iterable[Check]) -> Check:
 
 
 def _any_of(checks: Iterable[Check]) -> Check:
-    def check(properties: Mapping[str, str], tag: str | None) -> bool:
+    def check(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> bool:
         for part in checks:  # noqa: SIM110 - as above
-            if part(properties, tag):
+            if part(properties, tag, keys):
                 return True
         return False
 
     return check
 
 
-def _check(name: Name, ask: Ask, wanted: bool) -> Check:
-    if name is None:
-        return lambda _properties, tag: tag is not None and ask(tag) is wanted
+def _is_null(name: Name, wanted: bool) -> Check:
+    if name is SystemName.TAGS:
+        return lambda _properties, tag, _keys: (tag is None) is wanted
+    if name is SystemName.KEYS:
+        return lambda _properties, _tag, keys: (not keys) is wanted
+    return lambda properties, _tag, _keys: (name not in properties) is wanted
 
-    def check(properties: Mapping[str, str], _tag: str | None) -> bool:
+
+def _check(name: Name, ask: Ask, wanted: bool) -> Check:
+    if name is SystemName.TAGS:
+        return lambda _properties, tag, _keys: tag is not None and ask(tag) is wanted
+    if name is SystemName.KEYS:
+        return _check_keys(ask, wanted)
+
+    def check(properties: Mapping[str, str], _tag: str | None, _keys: Sequence[str]) -> bool:
         text = properties.get(name)
         return text is not None and ask(text) is wanted
 
     return check
+
+
+def _check_keys(ask: Ask, wanted: bool) -> Check:
+    """Return a check that is true when one of the keys passes, and false when there are keys of which none does."""
+    if wanted:
+        return lambda _properties, _tag, keys: any(ask(key) is True for key in keys)
+    return lambda _properties, _tag, keys: bool(keys) and all(ask(key) is False for key in keys)
 
 
 def _as_type_of(value: Value, ask: Callable[[Any], bool]) -> Ask:

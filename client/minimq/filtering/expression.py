@@ -11,8 +11,16 @@ from enum import Enum
 
 from minimq.filtering.values import Value
 
-#: Name of a property; None is the tag.
-Name = str | None
+
+class SystemName(Enum):
+    """An attribute of a message besides its properties, by the name that RocketMQ gives it."""
+
+    TAGS = "TAGS"
+    KEYS = "KEYS"
+
+
+#: Name of a property, or the tag or the keys.
+Name = str | SystemName
 
 
 class Operator(Enum):
@@ -92,8 +100,8 @@ class Or:
 Expression = Comparison | Between | OneOf | IsNull | Truth | Not | And | Or
 
 
-def names_in(expression: Expression) -> Iterator[str]:
-    """Yield the names of all properties in an expression, without the tag, some of them more than once."""
+def names_in(expression: Expression) -> Iterator[Name]:
+    """Yield all names in an expression, some of them more than once."""
     match expression:
         case And(parts) | Or(parts):
             for part in parts:
@@ -103,5 +111,4 @@ def names_in(expression: Expression) -> Iterator[str]:
         case Truth():
             pass
         case Comparison(name) | Between(name) | OneOf(name) | IsNull(name):
-            if name is not None:
-                yield name
+            yield name

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from minimq.filtering.property_filter import compile_filter
-from minimq.filtering.tag_filter import TagFilter
+from minimq.filtering.tag_filter import TagExpression, TagFilter
 from minimq.filtering.tokens import Kind, scan
 from minimq_common.batch import tag_hash
 
 
 class Filterable(Protocol):
-    """A message, or whatever else has a tag and properties."""
+    """A message, or whatever else has a tag, keys and properties."""
 
     @property
     def tag(self) -> str | None:
         """The tag, None when there is none."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The keys."""
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -30,21 +34,23 @@ class MessageFilter:
     """A tag expression and a where-expression, both of which must hold. Never changes; thread-safe.
 
     Args:
-        expression: which tags: "*", or for example "paid || refunded".
+        expression: which tags: "*", or for example "paid || refunded" or ["paid", "refunded"].
         where: which properties, see docs/filtering.md; any unless given.
 
     Attributes:
         text: both expressions in a form that is the same however they were written: blanks, upper and lower case of
             keywords and the order of tags make no difference.
         tag_hashes: by which brokers know the tags, sorted; empty when all tags are wanted.
+        reads_texts: keys or properties decide.
 
     Raises:
         InvalidArgument: one of them is no such expression; the text shows the place.
     """
 
-    def __init__(self, expression: str = "*", where: str | None = None) -> None:
+    def __init__(self, expression: TagExpression = "*", where: str | None = None) -> None:
         self._tags = TagFilter(expression)
         self._where = None if where is None else compile_filter(where)
+        self.reads_texts = self._where is not None and bool(self._where.reads_keys or self._where.names)
         tags = self._tags.tags
         self.text = "*" if tags is None else " || ".join(sorted(tags))
         if where is not None:
@@ -57,9 +63,12 @@ class MessageFilter:
         where = self._where
         if where is None:
             return wanted
-        if not where.names:  # no properties need to be read
-            return [message for message in wanted if where.matches({}, message.tag)]
-        return [message for message in wanted if where.matches(message.properties, message.tag)]
+        # Properties and keys are read from the batch only where they are needed.
+        if where.reads_keys:
+            return [message for message in wanted if where.matches(message.properties, message.tag, message.keys)]
+        if where.names:
+            return [message for message in wanted if where.matches(message.properties, message.tag)]
+        return [message for message in wanted if where.matches({}, message.tag)]
 
 
 def _canonical(where: str) -> str:

@@ -26,6 +26,7 @@ from minimq.filtering.expression import (
     OneOf,
     Operator,
     Or,
+    SystemName,
     Truth,
 )
 from minimq.filtering.mistake import mistake
@@ -35,8 +36,8 @@ from minimq_common.errors import InvalidArgument
 
 #: Parentheses within parentheses. Few enough that neither reading nor asking can exhaust the stack.
 MAX_DEPTH: Final = 32
-#: The name that means the tag; in double quotes it is the property of that name.
-TAGS: Final = "TAGS"
+#: Names that mean the tag and the keys; in double quotes they are properties of that name.
+_SYSTEM_NAMES: Final = {name.value: name for name in SystemName}
 
 _ORDER = {"<": Operator.LESS, "<=": Operator.AT_MOST, ">": Operator.GREATER, ">=": Operator.AT_LEAST}
 _PARTS = {"CONTAINS": Operator.CONTAINS, "STARTSWITH": Operator.STARTS_WITH, "ENDSWITH": Operator.ENDS_WITH}
@@ -97,7 +98,7 @@ class _Parser:
                 return Truth(truth)
             case Token(kind=Kind.NAME, written=written, value=str(name)):
                 self._advance()
-                return self._test(None if written == TAGS else name)
+                return self._test(_SYSTEM_NAMES.get(written, name))
             case _:
                 raise self._unexpected("a condition (it begins with the name of a property)")
 

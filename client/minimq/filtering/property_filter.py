@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from minimq.filtering.compiler import compile_expression
-from minimq.filtering.expression import names_in
+from minimq.filtering.expression import SystemName, names_in
 from minimq.filtering.parser import parse
 from minimq_common.errors import InvalidArgument
 
@@ -15,24 +15,27 @@ MAX_LENGTH: Final = 4096
 
 
 class PropertyFilter:
-    """What a subscription wants of properties and tag. Never changes; thread-safe. Made by `compile_filter`.
+    """Conditions of a subscription on properties, tag and keys. Never changes; thread-safe. Made by `compile_filter`.
 
     Attributes:
         text: the expression as the user wrote it.
-        names: the properties that it looks at, without the tag; when empty, no properties need to be read.
+        names: the properties that it looks at, without tag and keys; when empty, no properties need to be read.
+        reads_keys: whether it looks at the keys.
     """
 
-    __slots__ = ("_check", "names", "text")
+    __slots__ = ("_check", "names", "reads_keys", "text")
 
     def __init__(self, text: str) -> None:
         expression = parse(text)
         self.text = text
-        self.names = frozenset(names_in(expression))
+        found = frozenset(names_in(expression))
+        self.names = frozenset(name for name in found if isinstance(name, str))
+        self.reads_keys = SystemName.KEYS in found
         self._check = compile_expression(expression)
 
-    def matches(self, properties: Mapping[str, str], tag: str | None) -> bool:
+    def matches(self, properties: Mapping[str, str], tag: str | None, keys: Sequence[str] = ()) -> bool:
         """Tell whether the expression is true for a message; when it is false or unknown, the message is not wanted."""
-        return self._check(properties, tag)
+        return self._check(properties, tag, keys)
 
     def __repr__(self) -> str:
         return f"PropertyFilter({self.text!r})"

@@ -1,10 +1,35 @@
-"""Subscriptions by tag: `*` for everything, or tags joined by `||`."""
+"""Subscriptions by tag: `*` for everything, tags joined by `||`, or a list of tags."""
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+import re
+from collections.abc import Collection
+from typing import NamedTuple, Protocol, TypeVar
 
 from minimq_common.errors import InvalidArgument
+
+#: "*", tags joined by "||", or a collection of tags.
+TagExpression = str | Collection[str]
+
+#: What other systems join or quote names with. A tag may have such characters, but is hardly meant to.
+_MISTAKES = re.compile(r"[,;|*]|&&|\s(?:OR|AND|or)\s|^['\"]|['\"]$")
+_JOINTS = re.compile(r"\s*(?:[,;|]|&&|\s(?:OR|AND|or)\s)\s*")
+
+
+class Spelling(NamedTuple):
+    """How the two kinds of filters are given where an error is read: in Python, unless told otherwise.
+
+    Attributes:
+        tags: what stands before a tag expression in quotes.
+        where: what stands before an expression on properties in quotes.
+    """
+
+    tags: str = ""
+    where: str = "where="
+
+
+#: How Python gives filters.
+IN_PYTHON = Spelling()
 
 
 class Tagged(Protocol):
@@ -21,14 +46,22 @@ T = TypeVar("T", bound=Tagged)
 class TagFilter:
     """The tags that a subscription wants. Raises `InvalidArgument` for an expression that is none.
 
+    Args:
+        expression: "*" for all messages, "paid || refunded" for some tags, or a collection of tags. In the collection a
+            tag stands as it is; in the text one that looks like a mistake, such as "paid,refunded", is refused.
+        spelling: how filters are given, for errors.
+
     Attributes:
         tags: those that are wanted; None when all messages are, with and without a tag.
     """
 
-    def __init__(self, expression: str) -> None:
-        parts = [part.strip() for part in expression.split("||")]
-        if not all(parts):
-            raise InvalidArgument(f"{expression!r} is no tag expression: write * or, for example, paid || refunded")
+    def __init__(self, expression: TagExpression, spelling: Spelling = IN_PYTHON) -> None:
+        if isinstance(expression, str):
+            parts = _of_text(expression, spelling)
+        elif isinstance(expression, Collection):
+            parts = _of_collection(expression)
+        else:
+            raise _no_expression(expression)
         self.tags = None if "*" in parts else frozenset(parts)
 
     def apply(self, messages: list[T]) -> list[T]:
@@ -36,3 +69,42 @@ class TagFilter:
         if self.tags is None:
             return messages
         return [message for message in messages if message.tag in self.tags]
+
+
+def _of_text(expression: str, spelling: Spelling) -> list[str]:
+    parts = [part.strip() for part in expression.split("||")]
+    if not all(parts):
+        raise _no_expression(expression)
+    for part in parts:
+        if part != "*" and _MISTAKES.search(part):
+            raise _mistaken(expression, part, spelling)
+    return parts
+
+
+def _of_collection(tags: Collection[object]) -> list[str]:
+    parts = [part for part in tags if isinstance(part, str) and part.strip() and "||" not in part]
+    if not parts or len(parts) < len(tags):
+        raise _no_expression(tags)
+    return parts
+
+
+def _no_expression(expression: object) -> InvalidArgument:
+    return InvalidArgument(
+        f"{expression!r} is no tag expression: write * or, for example, paid || refunded, or give a list of tags"
+    )
+
+
+def _mistaken(expression: str, part: str, spelling: Spelling) -> InvalidArgument:
+    """Return what to write instead of an expression of which one part is hardly a tag."""
+    if "*" in part:
+        beginning = part.partition("*")[0].replace("'", "''") or "pa"
+        return InvalidArgument(
+            f"{part!r} is no tag, and tags have no patterns: for those that begin so, use "
+            f"{spelling.where}\"TAGS STARTSWITH '{beginning}'\""
+        )
+    tags = [tag.strip("'\"") for whole in expression.split("||") for tag in _JOINTS.split(whole.strip())]
+    quoted = part.replace("'", "''")
+    return InvalidArgument(
+        f'{expression!r} is no tag expression: write {spelling.tags}"{" || ".join(filter(None, tags))}"; or '
+        f"{spelling.where}\"TAGS = '{quoted}'\" if that is the name of one tag"
+    )

@@ -49,7 +49,7 @@ class LocalCluster:
         nameservers: the name servers; the first one is the controller when there are slaves.
         brokers: the brokers, named broker-a, broker-b, and so on; slaves follow those whom they were made for, and are
             named broker-a-1, broker-a-2, and so on. Which of them is the master changes when a master fails: see
-            `BrokerProcess.role`.
+            `BrokerProcess.current_role`.
     """
 
     def __init__(  # noqa: PLR0913 - by name, as the flags of the command

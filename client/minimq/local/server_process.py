@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _READY_S = 30.0
 _STOP_S = 15.0
+#: Time between two looks whether a start is to be given up.
+_LOOK_S = 0.2
 _TAIL_LINES = 20
 _TAIL_BYTES = 64 << 10
 _PORT_TRIES = 20
@@ -97,6 +99,15 @@ class ServerProcess:
         return self.pid is not None
 
     @property
+    def end(self) -> str:
+        """The end of the latest process, "status 1" or "signal SIGKILL"; empty while none has ended."""
+        process = self._process
+        code = None if process is None else process.poll()
+        if code is None:
+            return ""
+        return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+    @property
     def paused(self) -> bool:
         """Whether the process exists and was stopped by `pause`."""
         return self._paused and self.running
@@ -160,7 +171,18 @@ class ServerProcess:
     # ---- In steps, for a cluster that starts and ends many at once ------------------------------
 
     def launch(self) -> None:
-        """Start the process and return at once; `wait_ready` is to follow. Raises `Closed`."""
+        """Start the process and return at once; `wait_ready` is to follow.
+
+        Raises:
+            Unavailable: it cannot be started, such as without the folder of its log.
+            Closed: the cluster was closed.
+        """
+        try:
+            self._launch()
+        except OSError as error:
+            raise Unavailable(f"{self.name} cannot be started: {error}") from error
+
+    def _launch(self) -> None:
         with self._lock:
             if self._closed:
                 raise Closed(f"{self.name} belongs to a cluster that was closed")
@@ -180,15 +202,19 @@ class ServerProcess:
                 )
             self._paused = False
 
-    def wait_ready(self) -> None:
-        """Wait until the launched process serves. Raises as `start` does, and ends the process then."""
+    def wait_ready(self, told: threading.Event | None = None) -> None:
+        """Wait until the launched process serves. Raises as `start` does, and ends the process then.
+
+        Args:
+            told: when it is set, the start has failed.
+        """
         with self._lock:
             process = self._process
             if process is None or process.stdout is None:
                 raise Closed(f"{self.name} was not launched")
             try:
                 with process.stdout as stdout:
-                    line = _read_line(stdout, _READY_S)
+                    line = _read_line(stdout, _READY_S, told)
                 if line.split()[:2] == ["ready", self.role]:
                     return
                 raise self._failure(process)
@@ -228,10 +254,13 @@ class ServerProcess:
             self._closed = True
 
     def log_tail(self) -> str:
-        """Return the last lines that the latest run has logged."""
-        with self.log_path.open("rb") as log_file:
-            log_file.seek(max(self._log_start, self.log_path.stat().st_size - _TAIL_BYTES))
-            lines = log_file.read().decode(errors="replace").splitlines()
+        """Return the last lines that the latest run has logged; why there are none if the log cannot be read."""
+        try:
+            with self.log_path.open("rb") as log_file:
+                log_file.seek(max(self._log_start, self.log_path.stat().st_size - _TAIL_BYTES))
+                lines = log_file.read().decode(errors="replace").splitlines()
+        except OSError as error:
+            return f"(it cannot be read: {error})"
         return "\n".join(lines[-_TAIL_LINES:])
 
     def _signal(self, number: signal.Signals) -> None:
@@ -322,15 +351,18 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*roots, *([inherited] if inherited else [])])}
 
 
-def _read_line(pipe: IO[bytes], timeout_s: float) -> str:
-    """Return the first line, or what came of it before the end or the timeout."""
+def _read_line(pipe: IO[bytes], timeout_s: float, told: threading.Event | None = None) -> str:
+    """Return the first line, or what came of it before the end, the timeout or the event."""
     deadline = time.monotonic() + timeout_s
     text = b""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     while not text.endswith(b"\n"):
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            break
+        left_s = max(0.0, deadline - time.monotonic())
+        if not poll.poll(min(left_s, _LOOK_S) * 1000):
+            if left_s <= _LOOK_S or (told is not None and told.is_set()):
+                break
+            continue
         data = os.read(pipe.fileno(), 4096)
         if not data:
             break

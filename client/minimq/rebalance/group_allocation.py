@@ -28,7 +28,7 @@ def allocate_group(
     members: Sequence[str],
     owners: Mapping[MessageQueue, str],
 ) -> list[MessageQueue]:
-    """Return the queues of one member of a group, all of whose members have the same subscriptions.
+    """Return the queues of one of several members of a group that have these topics in common.
 
     A strategy that looks at the owners divides all topics together; any other is asked topic by topic, as RocketMQ
     does.
@@ -37,8 +37,8 @@ def allocate_group(
         strategy: any of this package, or another object with `allocate`.
         group: the consumer group.
         member: whose share is asked for.
-        queues: all queues of all topics that the group subscribes to.
-        members: all members of the group.
+        queues: all queues of these topics.
+        members: all members that subscribe to them.
         owners: which client has a queue now, the same on every member; see `OwnerAwareStrategy.allocate_all`.
 
     Returns:

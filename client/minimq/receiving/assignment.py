@@ -15,13 +15,13 @@ from minimq_proto.v1 import broker_pb2
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as one of its members sees it.
+    """A group, or topics of it that the same members subscribe to, as one of these sees it.
 
     Attributes:
         group: its name.
         client_id: of the member.
-        queues: of all topics that the group subscribes to, by topic, sorted.
-        members: client ids, as the deciding broker has told them.
+        queues: of all these topics, by topic, sorted.
+        members: client ids of those who subscribe to them, as the deciding broker has told them.
         owners: who had which queue when this list of members began.
         version: of the list.
         decider: address of the deciding broker.

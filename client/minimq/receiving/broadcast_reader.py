@@ -16,6 +16,7 @@ from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.routing import RouteCache
 from minimq_common.errors import MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
+from minimq_common.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ class BroadcastReader:
         owner: who reads.
         options: of the consumer.
     """
+
+    #: There is no group, and so no other members that subscribe to other topics.
+    topics_of_others: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class BroadcastReader:
         self._read: dict[MessageQueue, int] = {}
         #: Queues of topics of which nothing was saved when this consumer began; the start rule holds for them.
         self._new: frozenset[MessageQueue] | None = None
+        self._outage = OutageLog(log)
         self._thread = threading.Thread(target=self._run, name="minimq-broadcast", daemon=True)
 
     def start(self) -> None:
@@ -75,7 +80,7 @@ class BroadcastReader:
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Nobody waits for it."""
 
-    def lease_over(self, queue: MessageQueue, epoch: int) -> None:
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
         """There are no leases."""
 
     def close(self) -> None:
@@ -106,8 +111,9 @@ class BroadcastReader:
             try:
                 if due:
                     self._compare()
+                    self._outage.worked("broadcasting: goes on")
             except MiniMQError as error:
-                log.warning("broadcasting: will try again reason=%s", error)
+                self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
                 with self._changed:
                     self._look_at = min(self._look_at, now + _RETRY_S)
             self._owner.tick()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from minimq.receiving.heartbeats import Heartbeats
 from minimq.routes.read_places import ReadPlace
 from minimq.transport.broker_link import BrokerLinks
 from minimq.transport.duplex import Duplex
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MiniMQError, TransportError
+from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -34,12 +35,10 @@ class _Broker:
     number: int = 0
     retry_at: float = 0.0
     beat_at: float = 0.0
-    #: When the latest request was sent of which it is known that the broker has got it.
-    answered_at: float = 0.0
-    #: When the heartbeats were sent that are not answered.
-    beats: deque[float] = field(default_factory=deque)
+    beats: Heartbeats = field(default_factory=Heartbeats)
     #: Whether any session has brought something.
     greeted: bool = False
+    outage: OutageLog = field(default_factory=lambda: OutageLog(log))
 
 
 class BrokerSessions:
@@ -101,7 +100,7 @@ class BrokerSessions:
 
     def answered_at(self, name: str) -> float:
         """Return when the latest request was sent to a broker of which it is known that the broker has got it."""
-        return self._brokers[name].answered_at
+        return self._brokers[name].beats.answered_at
 
     def tell(self, name: str, request: broker_pb2.SessionRequest) -> None:
         """Send a request. It is dropped when there is no session; all is said again when there is one."""
@@ -127,8 +126,7 @@ class BrokerSessions:
         address = broker.address = place.address
         broker.number += 1
         number = broker.number
-        broker.beats.clear()
-        broker.answered_at = now  # counts when there is an answer
+        broker.beats.begin(now)
         broker.session = Duplex(
             self._links.to(address).stub.Session,
             f"broker {address}",
@@ -154,22 +152,31 @@ class BrokerSessions:
             self._on_break(broker.name, None)
 
     def _beat(self, broker: _Broker, now: float) -> None:
-        self.tell(broker.name, broker_pb2.SessionRequest(heartbeat=broker_pb2.Heartbeat()))
-        broker.beats.append(now)
+        heartbeat = broker_pb2.Heartbeat(number=broker.beats.send(now))
+        self.tell(broker.name, broker_pb2.SessionRequest(heartbeat=heartbeat))
         broker.beat_at = now + self._heartbeat_s
 
     def _hear(self, broker: _Broker, number: int, told: broker_pb2.SessionEvent) -> None:
         if broker.number != number:
             return
         broker.greeted = True
-        if told.HasField("heartbeat") and broker.beats:
-            broker.answered_at = broker.beats.popleft()
+        broker.outage.worked("group: session is back broker=%s address=%s", broker.name, broker.address)
+        if told.HasField("heartbeat"):
+            broker.beats.answered(told.heartbeat.number)
         self._on_event(broker.name, told)
 
     def _ended(self, broker: _Broker, number: int, error: MiniMQError | None) -> None:
         if broker.number != number:
             return
         broker.session = None
+        if error is None or isinstance(error, TransportError):
+            broker.outage.failed(
+                "group: session is broken, trying again broker=%s address=%s reason=%s",
+                broker.name,
+                broker.address,
+                error or "the broker has ended it",
+                cause=error,
+            )
         self._on_break(broker.name, error)
         # Later a broker may take this client for another one: it has not noticed yet that the last session broke.
         if error is not None and not broker.greeted:

@@ -7,33 +7,33 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 
 from minimq.filtering.message_filter import MessageFilter
+from minimq.filtering.tag_filter import TagExpression
 from minimq.options import nameserver_addresses
 from minimq.rebalance import AllocationStrategy, allocation, name_of
+from minimq.receiving.away_log import log_away
 from minimq.receiving.broadcast_reader import BroadcastReader
 from minimq.receiving.consumer_core import ConsumerCore, News
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.group_member import GroupMember
+from minimq.receiving.group_queues import GroupQueues
 from minimq.receiving.local_offsets import LocalOffsets
-from minimq.receiving.member_state import Grant
 from minimq.receiving.member_words import Membership
 from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.read_places import ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
+from minimq.transport.home_process import HomeProcess
+from minimq.transport.start_position import Start, start_position
 from minimq_common.allocation import known_to_brokers
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_group, check_topic
-from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
-
-#: "earliest", "latest" or a time.
-Start = str | datetime
 
 
 def new_client_id() -> str:
@@ -41,25 +41,8 @@ def new_client_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def start_position(start: Start) -> broker_pb2.StartPosition:
-    """Return where a new group begins. Raises `InvalidArgument`."""
-    if start == "earliest":
-        return broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
-    if start == "latest":
-        return broker_pb2.StartPosition(at=broker_pb2.START_AT_LATEST)
-    if isinstance(start, str):
-        try:
-            start = datetime.fromisoformat(start)
-        except ValueError:
-            raise InvalidArgument(f"start {start!r} is neither 'earliest' nor 'latest' nor a time") from None
-    if not isinstance(start, datetime):
-        raise InvalidArgument(f"start {start!r} is neither 'earliest' nor 'latest' nor a time")
-    if start.tzinfo is None:
-        start = start.replace(tzinfo=UTC)
-    return broker_pb2.StartPosition(at=broker_pb2.START_AT_TIMESTAMP, timestamp_ms=round(start.timestamp() * 1000))
-
-
-def _check_text(name: str, value: object) -> None:
+def check_text(name: str, value: object) -> None:
+    """Raise `InvalidArgument` unless a value is text that UTF-8 can hold."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r}: it must be text")
     try:
@@ -77,29 +60,33 @@ def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
 
 
 class Consumer:
-    """A client that reads for a group. Base of `PullConsumer` and `PushConsumer`.
+    """A client that reads for a group. Base of `PullReader` and `PushConsumer`.
 
-    As a `QueueOwner` it takes what the group member tells on that member's thread. The user's callbacks about queues
-    run on the thread that takes messages from the core: `ConsumerCore.take` calls `on_assigned` and `on_lost`,
-    `_hand_back` and `_revoke_all` call `on_revoked`.
+    The user's callbacks about queues run on the thread that takes messages from the core: `ConsumerCore.take` calls
+    `on_assigned` and `on_lost`, `_hand_back` and `_revoke_all` call `on_revoked`.
+
+    Attributes:
+        group: the consumer group; empty for a reader that has none, and so neither leases nor commits.
+        client_id: name among all clients.
     """
 
     def __init__(
         self,
         nameserver: str | Sequence[str],
-        group: str,
+        group: str | None,
         *,
         client_id: str | None,
         strategy: str | AllocationStrategy,
         start: Start,
         options: ConsumerOptions,
     ) -> None:
-        self._process = os.getpid()
-        _check_text("group", group)
-        _check_text("client_id", client_id or "")
+        self._process = HomeProcess("consumer", Closed)
+        check_text("client_id", client_id or "")
         if options.model == "broadcasting" and not client_id:
             raise InvalidArgument("broadcasting needs a client_id that stays the same: the offsets are kept under it")
-        self.group = check_group(group)
+        if group is not None:
+            check_text("group", group)
+        self.group = "" if group is None else check_group(group)
         self.client_id = client_id or new_client_id()
         self._options = options
         self._strategy = _strategy(strategy)
@@ -111,10 +98,14 @@ class Consumer:
         self._places = ReadPlaces(self._routes, self._links, slaves=options.read_from_slaves)
         self._starts = StartOffsets(self._places, self._start, options.request_timeout_s)
         self._core = ConsumerCore(
-            self._places, self._links, group, self.client_id, options, self._lease_over, self._announce
+            self._places, self._links, self.group, self.client_id, options, self._lease_over, self._announce
         )
         self._core.announce_reset = self._offset_reset
+        #: What the group member tells about queues goes there.
+        self._queues = GroupQueues(self._core)
         self._filters: dict[str, MessageFilter] = {}
+        #: How many messages came here and were not wanted.
+        self._dropped = 0
         self._member: GroupMember | BroadcastReader | None = None
         #: What a callback may raise without ending anything. In the user's own thread it is not for us to say that a
         #: thread which was told to end goes on.
@@ -125,13 +116,18 @@ class Consumer:
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
-        self.check_process()
+        self._process.check()
         return self._core.queues
 
     @property
     def missed_messages(self) -> int:
-        """How many messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
+        """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
         return self._core.missed_messages
+
+    @property
+    def filtered_messages(self) -> int:
+        """Number of messages that were read but filtered out."""
+        return self._dropped + self._core.passed_over
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Tell that the state which belongs to queues is saved, so that other members need not wait for it any longer.
@@ -143,54 +139,62 @@ class Consumer:
         Raises:
             InvalidArgument: topics were not subscribed to.
         """
-        self.check_process()
+        self._process.check()
         if self._member is None:
             raise InvalidArgument("only a member of a group has state to hand over: subscribe first")
         self._member.state_saved(queues)
 
-    @property
-    def is_forked(self) -> bool:
-        """Whether this is a copy in a process that was forked: threads and connections did not come along."""
-        return os.getpid() != self._process
-
-    def check_process(self) -> None:
-        """Raise `Closed` where nothing could work."""
-        if self.is_forked:
-            raise Closed(
-                f"the consumer was made in process {self._process}, and this is {os.getpid()}: "
-                "make one in each process, after the fork"
+    def _subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
+        self._process.check()
+        if not self.group:
+            raise InvalidArgument(
+                "a consumer without a group can only be assigned queues: give it a group to subscribe"
             )
-
-    def _subscribe(self, topic: str, expression: str = "*", where: str | None = None) -> None:
-        self.check_process()
         if self._member is not None:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
         self._filters[check_topic(topic)] = wanted = MessageFilter(expression, where)
-        self._core.want_tags(topic, wanted.tag_hashes)
+        self._core.want(topic, wanted)
 
-    def _join(self) -> None:
-        """Join the group with the topics that are subscribed to.
+    def _wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Return those messages of one topic that its filter wants, and count the others."""
+        wanted = self._filters[messages[0].topic].apply(messages)
+        self._dropped += len(messages) - len(wanted)
+        return wanted
+
+    def _look_up_topics(self, timeout_s: float) -> None:
+        """Find the topics that are subscribed to.
+
+        Args:
+            timeout_s: seconds that the question for one may take.
 
         Raises:
-            TopicNotFound, Unavailable: a topic is not found.
-            StoreError: the file of the offsets cannot be used.
+            TopicNotFound, TopicUnavailable, SystemBusy, TransportError: a topic is not found.
         """
         for topic in self._filters:
             if not topic.startswith(RETRY_PREFIX):  # which need not be there yet
-                self._routes.route(topic)
+                self._routes.route(topic, timeout_s)
+
+    def _join(self) -> None:
+        """Join the group with the topics that are subscribed to, which have been looked up.
+
+        Raises:
+            StoreError: the file of the offsets cannot be used.
+        """
         if self._options.model == "broadcasting":
             offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
             self._core.commits.store = offsets
             self._member = BroadcastReader(
-                self._routes, sorted(self._filters), offsets, self._starts, self, self._options
+                self._routes, sorted(self._filters), offsets, self._starts, self._queues, self._options
             )
         else:
             filters = {topic: wanted.text for topic, wanted in self._filters.items()}
             membership = Membership(self.group, self.client_id, filters, self._start)
             self._core.commits.leased = True
             self._member = GroupMember(
-                self._routes, self._places, self._links, membership, self._strategy, self, self._options
+                self._routes, self._places, self._links, membership, self._strategy, self._queues, self._options
             )
+        for route in filter(None, map(self._routes.known, self._filters)):
+            log_away(self.group, route)
         self._member.start()
 
     def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
@@ -201,7 +205,9 @@ class Consumer:
         self._revoke(list(offsets))
         if commit:
             try:
-                self._core.commits.record(offsets)
+                self._core.commits.record(offsets, automatic=True)
+            except TopicNotFound as error:  # it was deleted, which the user is told by an error
+                log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
             except MiniMQError as error:  # the next owner starts a little earlier
                 log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)
         epochs = self._core.stop(offsets)
@@ -245,9 +251,9 @@ class Consumer:
             log.exception("consumer: a callback failed group=%s queues=%s", self.group, ", ".join(map(str, queues)))
             return False
 
-    def _lease_over(self, queue: MessageQueue, epoch: int) -> None:
+    def _lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
         if self._member is not None:
-            self._member.lease_over(queue, epoch)
+            self._member.lease_over(queue, epoch, error)
 
     def _shut_down(self) -> None:
         """Leave the group and end all connections."""
@@ -257,38 +263,3 @@ class Consumer:
         self._core.close()
         self._links.close()
         self._routes.close()
-
-    # ---- as the owner of queues -------------------------------------------------------------------
-
-    def granted(self, queue: MessageQueue, grant: Grant) -> None:
-        """Begin to read a queue, or go on where it was read before the lease had to be renewed."""
-        if not self._core.renew(queue, grant):
-            self._core.start(queue, grant)
-
-    def revoked(self, queues: Sequence[MessageQueue]) -> None:
-        """Hand out nothing more of queues that others shall have."""
-        self._core.leave(queues)
-
-    def lost(self, queues: Sequence[MessageQueue]) -> None:
-        """Read queues no more that were taken away."""
-        self._core.lose(queues)
-
-    def trusted(self, broker_name: str, until: float) -> None:
-        """Rely on the leases of a broker until then."""
-        self._core.trust(broker_name, until)
-
-    def doubted(self, queue: MessageQueue, until: float) -> None:
-        """Hand nothing out of a queue after that time until it is granted again."""
-        self._core.doubt(queue, until)
-
-    def refused(self, error: MiniMQError | None) -> None:
-        """Tell the user again and again why the consumer cannot be part of its group, until it is."""
-        self._core.refuse(error)
-
-    def failed(self, error: MiniMQError) -> None:
-        """Tell the user what went wrong."""
-        self._core.fail(error)
-
-    def tick(self) -> None:
-        """Try failed pulls again."""
-        self._core.tick()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 
+from minimq.filtering.message_filter import MessageFilter
 from minimq.receiving.commits import Commits
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
@@ -48,7 +49,7 @@ class ConsumerCore:
         group: the consumer group.
         client_id: under which leases are held.
         options: of the consumer.
-        lease_over: called with a queue and its epoch when its broker says so; must not block.
+        lease_over: called with a queue, its epoch and the reason when its broker says so; must not block.
         announce: called by the thread that takes messages with queues that it has gained or lost, before it gets the
             first message of those gained.
 
@@ -66,13 +67,14 @@ class ConsumerCore:
         group: str,
         client_id: str,
         options: ConsumerOptions,
-        lease_over: Callable[[MessageQueue, int], None],
+        lease_over: Callable[[MessageQueue, int, MiniMQError], None],
         announce: Callable[[News, list[MessageQueue]], None] = lambda *_: None,
     ) -> None:
         self._streams = PullStreams(links)
         self.delay_ms: Callable[[MessageQueue], int] = lambda _: 0
         self.announce_reset: Callable[[OffsetReset], None] = lambda _: None
         self.missed_messages = 0
+        self._passed_over = 0  # in queues that are not read any more
         self._announce = announce
         #: Protects everything below and all fetchers; notified when there may be something to take or to do.
         self.changed = threading.Condition()
@@ -80,9 +82,11 @@ class ConsumerCore:
         self._fetchers: dict[MessageQueue, Fetcher] = {}
         timeout_s = options.request_timeout_s
         store = BrokerOffsets(links, lambda queue: places.of(queue).address, group, client_id, timeout_s)
-        self.commits = Commits(self.changed, self._fetchers, store)
+        self.commits = Commits(self.changed, self._fetchers, store, options.recommit_interval_s)
         #: What the user was not told yet, in its order.
         self._news: list[tuple[News, MessageQueue]] = []
+        #: The topics whose messages are chosen by their keys or properties.
+        self._filtered_by_texts: set[str] = set()
         #: Until when leases hold, by broker name, on the monotonic clock.
         self._trusted_until: dict[str, float] = {}
         self._failure: MiniMQError | None = None
@@ -105,6 +109,7 @@ class ConsumerCore:
             fetcher.leased_by = grant.address
             fetcher.term = fetcher.term_taken = grant.term
             fetcher.delay_ms = self.delay_ms(queue)
+            fetcher.needs_texts = queue.topic in self._filtered_by_texts
             if tell:
                 self._news.append((News.GAINED, queue))
             self._puller.pull(fetcher)
@@ -194,10 +199,12 @@ class ConsumerCore:
                 fetcher.announced = False
             return sorted(fetcher.queue for fetcher in known)
 
-    def want_tags(self, topic: str, hashes: tuple[int, ...]) -> None:
-        """Fetch only batches in which one of these tags may be; to be said before queues of the topic are read."""
+    def want(self, topic: str, wanted: MessageFilter) -> None:
+        """Fetch only batches in which a wanted tag may be; to be said before queues of the topic are read."""
         with self.changed:
-            self._puller.tag_hashes[topic] = hashes
+            self._puller.tag_hashes[topic] = wanted.tag_hashes
+            if wanted.reads_texts:
+                self._filtered_by_texts.add(topic)
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Hand nothing out of some queues, or again."""
@@ -228,6 +235,12 @@ class ConsumerCore:
                 fetcher.end_offset is not None and fetcher.position >= fetcher.end_offset
                 for fetcher in self._fetchers.values()
             )
+
+    @property
+    def passed_over(self) -> int:
+        """Number of messages that brokers have not sent, since their tags are not wanted."""
+        with self.changed:
+            return self._passed_over + sum(fetcher.passed_over for fetcher in self._fetchers.values())
 
     # ---- taking ---------------------------------------------------------------------------------
 
@@ -356,6 +369,7 @@ class ConsumerCore:
         with self.changed:
             self._halted = self._puller.closed = True
             streams = self._streams.all()
+            self._passed_over += sum(fetcher.passed_over for fetcher in self._fetchers.values())
             self._fetchers.clear()
             self.changed.notify_all()
         for stream in streams:
@@ -373,6 +387,7 @@ class ConsumerCore:
         if fetcher is None:
             return None
         self._puller.cancel(fetcher)
+        self._passed_over += fetcher.passed_over
         self.commits.leaves(fetcher)
         if not fetcher.announced:
             self._news = [item for item in self._news if item != (News.GAINED, queue)]

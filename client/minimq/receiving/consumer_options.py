@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypedDict, get_args
 
 from minimq.options import check_above_zero
 from minimq.receiving.listener import is_async
@@ -23,11 +24,50 @@ QueuesCallback = Callable[[Sequence[MessageQueue]], object]
 #: Is told that a consumer goes on elsewhere, because messages were deleted before it could read them.
 OffsetCallback = Callable[[OffsetReset], object]
 
-_CHOICES = {
-    "model": ("clustering", "broadcasting"),
-    "assignment": ("client", "server"),
-    "offset_reset": ("earliest", "latest", "error"),
-}
+#: Who of a group reads a queue: one member, or all.
+Model = Literal["clustering", "broadcasting"]
+
+#: Who computes the shares of a group.
+Assignment = Literal["client", "server"]
+
+#: Where a consumer goes on whose next message was deleted.
+OffsetResetRule = Literal["earliest", "latest", "error"]
+
+_CHOICES = {"model": get_args(Model), "assignment": get_args(Assignment), "offset_reset": get_args(OffsetResetRule)}
+
+
+class ConsumerChanges(TypedDict, total=False):
+    """Single options of a consumer, given by name: the fields of `ConsumerOptions`, where each is explained."""
+
+    prefetch_messages: int
+    prefetch_bytes: int
+    wait_s: float
+    commit_interval_s: float
+    recommit_interval_s: float
+    rebalance_interval_s: float
+    heartbeat_interval_s: float
+    lease_trust_s: float
+    request_timeout_s: float
+    start_timeout_s: float
+    drain_s: float
+    max_in_hand_messages: int
+    max_in_hand_bytes: int
+    max_in_hand_span: int
+    max_tries: int | None
+    retry_delays_s: Sequence[float]
+    local_retry_s: float
+    suspend_s: float
+    consume_timeout_s: float
+    hold_s: float
+    model: Model
+    assignment: Assignment
+    read_from_slaves: bool
+    offsets_dir: str | os.PathLike[str]
+    offset_reset: OffsetResetRule
+    on_offset_reset: OffsetCallback | None
+    on_assigned: QueuesCallback | None
+    on_revoked: QueuesCallback | None
+    on_lost: QueuesCallback | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +79,15 @@ class ConsumerOptions:
         prefetch_bytes: bytes of one queue that may be fetched ahead.
         wait_s: seconds that a broker holds a pull while there is nothing to read.
         commit_interval_s: seconds between two automatic commits; 0 turns them off.
+        recommit_interval_s: seconds after which an automatic commit repeats an offset that has not changed, by which
+            brokers know that the group of a quiet topic is used; clearly less than their `--group-expiry`.
         rebalance_interval_s: seconds after which the allocation is looked at again though nothing was heard.
         heartbeat_interval_s: seconds between two signs of life to each broker.
         lease_trust_s: seconds without an answer of a broker after which its queues count as lost; more than the
             heartbeat interval and clearly less than the brokers' `--session-timeout`.
         request_timeout_s: seconds that a call to a broker may take.
+        start_timeout_s: seconds for which the start of a consumer (`start`, `assign`, or the first polls, each within
+            its own timeout) waits for a name server and for the brokers of its topics; 0 waits for neither.
         drain_s: seconds after which a queue that another member was given leaves, though messages are in hand.
         max_in_hand_messages: messages of one queue that listeners may have in hand before no more of it is taken.
         max_in_hand_bytes: bytes of bodies of one queue that listeners may have in hand.
@@ -79,10 +123,12 @@ class ConsumerOptions:
     prefetch_bytes: int = 8 << 20
     wait_s: float = 15.0
     commit_interval_s: float = 5.0
+    recommit_interval_s: float = 3600.0
     rebalance_interval_s: float = 20.0
     heartbeat_interval_s: float = 10.0
     lease_trust_s: float = 30.0
     request_timeout_s: float = 5.0
+    start_timeout_s: float = 60.0
     drain_s: float = 30.0
     max_in_hand_messages: int = 4096
     max_in_hand_bytes: int = 16 << 20
@@ -93,18 +139,18 @@ class ConsumerOptions:
     suspend_s: float = 1.0
     consume_timeout_s: float = 900.0
     hold_s: float = 0.0
-    model: str = "clustering"
-    assignment: str = "client"
+    model: Model = "clustering"
+    assignment: Assignment = "client"
     read_from_slaves: bool = True
     offsets_dir: str | os.PathLike[str] = "~/.minimq/offsets"
-    offset_reset: str = "earliest"
+    offset_reset: OffsetResetRule = "earliest"
     on_offset_reset: OffsetCallback | None = None
     on_assigned: QueuesCallback | None = None
     on_revoked: QueuesCallback | None = None
     on_lost: QueuesCallback | None = None
 
     def __post_init__(self) -> None:
-        check_above_zero(self, but=("commit_interval_s", "hold_s"))
+        check_above_zero(self, but=("commit_interval_s", "hold_s", "start_timeout_s"))
         if self.lease_trust_s <= self.heartbeat_interval_s:
             raise InvalidArgument(
                 f"lease_trust_s is {self.lease_trust_s}: it must be above heartbeat_interval_s, which is "

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.pull_stream import PullStream
 from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
-from minimq_common.errors import CorruptBatch, MiniMQError
+from minimq_common.errors import CorruptBatch, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -40,14 +40,17 @@ class Fetcher:
         leaving: another member was given the queue; nothing more is handed out.
         paused: nothing is handed out until `resume`.
         committed: the offset that was recorded last, None when it is not known.
+        committed_at: when that was, on the monotonic clock.
         sought: the reader has moved; the next commit may go back.
         unsaved: messages were handed out, up to `position`, since an offset was recorded.
         sure_until: when the lease is in doubt, on the monotonic clock: after it nothing is handed out.
         delay_ms: how long messages wait after they were stored before they are handed out; by the clock of the broker,
             and never longer than that after they have come here, whatever clocks say.
         announced: whether the user was told that the queue is this consumer's.
+        needs_texts: keys or properties decide which messages are wanted, so they are checked when a batch is opened.
         generation: grows with each seek, so that frames of an earlier pull are told apart.
         moves: grows when the reader goes on elsewhere than behind what it was handed.
+        passed_over: messages before `position` that the broker has not sent, since their tags are not wanted.
     """
 
     def __init__(self, queue: MessageQueue, offset: int, epoch: int, topic_id: int) -> None:
@@ -69,18 +72,24 @@ class Fetcher:
         self.leaving = False
         self.paused = False
         self.committed: int | None = None
+        self.committed_at = 0.0
         self.sought = False
         self.unsaved = False
         self.sure_until = math.inf
         self.delay_ms = 0
         self.announced = False
+        self.needs_texts = False
         self.generation = 0
         self.moves = 0
         #: The queue's end as last heard of, None before the first frame.
         self.end_offset: int | None = None
         self._fetch_offset = offset
-        #: Each with the time from which on it may be handed out, on the monotonic clock.
-        self._batches: deque[tuple[StoredBatch, float]] = deque()
+        self.passed_over = 0
+        #: Messages that the broker has passed over behind the last batch.
+        self._gap = 0
+        #: Each with the time from which on it may be handed out, on the monotonic clock, and how many messages the
+        #: broker has passed over before it.
+        self._batches: deque[tuple[StoredBatch, float, int]] = deque()
         self._opened: list[ReceivedMessage] = []
         self._handed_out = 0  # of the opened messages
         self._buffered_bytes = 0
@@ -122,10 +131,13 @@ class Fetcher:
         now = time.monotonic()
         for stored in map(StoredBatch.from_wire, frame.batches):
             left_ms = min(stored.stored_ms + self.delay_ms - frame.now_ms, self.delay_ms)
-            self._batches.append((stored, now + left_ms / 1000))
+            self._gap += max(stored.base_offset - self._fetch_offset, 0)
+            self._batches.append((stored, now + left_ms / 1000, self._gap))
+            self._gap = 0
             self._buffered_bytes += len(stored.data)
             self._buffered_messages += stored.count
             self._fetch_offset = stored.base_offset + stored.count
+        self._gap += max(frame.next_offset - self._fetch_offset, 0)
         self._fetch_offset = max(self._fetch_offset, frame.next_offset)
         self.end_offset = frame.max_offset
         self.term = frame.term
@@ -136,14 +148,15 @@ class Fetcher:
         """Hand messages out: what was sent one by one comes in many batches.
 
         Raises:
-            CorruptBatch: the next batch is damaged. The fetcher stays in front of it until a seek.
+            CorruptBatch, InvalidArgument: the next batch is damaged, or of a newer format. The fetcher stays in front
+                of it until a seek.
         """
         taken: list[ReceivedMessage] = []
         while len(taken) < max_messages and self.has_messages:
             if self._handed_out == len(self._opened):
                 try:
                     self._open()
-                except CorruptBatch as error:
+                except (CorruptBatch, InvalidArgument) as error:
                     if taken:
                         break  # those ahead of it come first
                     self.error = error
@@ -163,17 +176,23 @@ class Fetcher:
         self.position = messages[0].queue_offset
 
     def _open(self) -> None:
-        stored, _ = self._batches[0]
-        self._opened = ReceivedBatch(self.queue, stored).messages(self.position)
+        stored, _, passed_over = self._batches[0]
+        batch = ReceivedBatch(self.queue, stored)
+        if self.needs_texts:
+            batch.check_texts()
+        self._opened = batch.messages(self.position)
         self._handed_out = 0
         self._batches.popleft()
         self._buffered_bytes -= len(stored.data)
         self._buffered_messages -= stored.count
+        self.passed_over += passed_over
 
     def _pass_over(self) -> None:
         """Go on behind what the broker has passed over, when all before it has been handed out."""
         if not self._batches and self._handed_out == len(self._opened):
             self.position = max(self.position, self._fetch_offset)
+            self.passed_over += self._gap
+            self._gap = 0
 
     def reset(self, first: int, end: int, rule: str) -> OffsetReset | None:
         """Go on elsewhere, since what was to be fetched next is not stored. Returns None when nothing is missed.
@@ -207,7 +226,7 @@ class Fetcher:
         self._batches.clear()
         self._opened = []
         self._handed_out = 0
-        self._buffered_bytes = self._buffered_messages = 0
+        self._buffered_bytes = self._buffered_messages = self._gap = 0
         self.error = None
         self.retry_at = 0.0
         self.end_offset = None

@@ -1,9 +1,9 @@
 """A member of a consumer group: keeps sessions to the brokers, computes its share of the queues, holds the leases.
 
 Every member computes the same allocation from the same list, which comes from one deciding broker (the lowest-named
-one that carries a topic of the group). Before a queue is read its broker has to grant the lease, so that members whose
-lists differ for a moment never own the same queue. Members meet at the masters; at the first slave of each while there
-is no master.
+one that carries a topic of the group; see `shared_topics` for members with different topics). Before a queue is read
+its broker has to grant the lease, so that members whose lists differ for a moment never own the same queue. Members
+meet at the masters; at the first slave of each while there is no master.
 
 `MemberState` decides, `BrokerSessions` speaks with the brokers; one thread owns both. Everything reaches it through one
 queue of things to do.
@@ -24,16 +24,19 @@ from minimq.receiving.assignment import Assignment, GroupView, OwnAssignment, Se
 from minimq.receiving.begun_topics import BegunTopics
 from minimq.receiving.broker_sessions import BrokerSessions
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.deleted_topics import DeletedTopics
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
-from minimq.receiving.member_words import Membership
+from minimq.receiving.member_words import Membership, member_list_of, owners_of
 from minimq.receiving.queue_owner import QueueOwner
 from minimq.receiving.rounds import Rounds
+from minimq.receiving.shared_topics import SharedTopics, carriers_of, shared_topics
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import GroupConflict, InternalError, MiniMQError, UsageError
+from minimq_common.errors import GroupConflict, InternalError, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
+from minimq_common.outage_log import OutageLog
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
@@ -87,13 +90,24 @@ class GroupMember:
         )
         #: The latest list of members that each broker has told.
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
+        self._topics_of_others: frozenset[str] = frozenset()
         self._begun = BegunTopics()
         #: By broker, why it does not have this member in the group.
         self._refusals: dict[str, MiniMQError] = {}
         now = time.monotonic()
         self._rounds = Rounds(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
+        self._deleted = DeletedTopics(routes, membership.group, owner.failed)
+        self._outage = OutageLog(log)
         self._told_changes = 0
         self._tell_holding_at = now
+
+    @property
+    def topics_of_others(self) -> frozenset[str]:
+        """The topics that others of the group subscribe to and this member does not.
+
+        Read by other threads: the set is replaced as a whole, never changed.
+        """
+        return self._topics_of_others
 
     @property
     def rounds(self) -> int:
@@ -113,9 +127,9 @@ class GroupMember:
         """Tell that the state that belongs to queues is saved. May be said before or after they are released."""
         self._to_do.put(partial(self._state_saved, tuple(queues)))
 
-    def lease_over(self, queue: MessageQueue, epoch: int) -> None:
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
         """Tell that a broker no longer knows a lease: ask for the queue again if it is still to be this member's."""
-        self._to_do.put(partial(self._lease_over, queue, epoch))
+        self._to_do.put(partial(self._lease_over, queue, epoch, error))
 
     def close(self) -> None:
         """Give all queues back, which are committed, and leave the group. Idempotent."""
@@ -142,7 +156,8 @@ class GroupMember:
             except UsageError as error:
                 self._owner.failed(error)
             except MiniMQError as error:
-                log.warning("group: will try again group=%s reason=%s", self._about.group, error)
+                message = "group: will try again group=%s reason=%s"
+                self._outage.failed(message, self._about.group, error, cause=error)
                 self._rounds.want(time.monotonic() + _RETRY_S)
             except Exception as error:  # the thread serves all queues: it must outlive a fault in one task
                 log.exception("group: failed group=%s", self._about.group)
@@ -157,6 +172,7 @@ class GroupMember:
 
     def _keep_time(self) -> None:
         now = time.monotonic()
+        self._deleted.look(now)
         # First of all: a process that slept must not claim what it can no longer trust to be its own.
         self._do(self._state.tick(now))
         for name in self._sessions.keep(now):
@@ -164,6 +180,7 @@ class GroupMember:
             self._tell_all(name)
         if self._to_do.empty() and self._rounds.is_due(now):
             self._round(now)
+            self._outage.worked("group: goes on group=%s", self._about.group)
         if self._told_changes != self._state.changes and now >= self._tell_holding_at:
             self._tell_holding(now)
         self._owner.tick()
@@ -177,7 +194,9 @@ class GroupMember:
     def _state_saved(self, queues: Sequence[MessageQueue]) -> None:
         self._do(self._state.saved(queues))
 
-    def _lease_over(self, item: MessageQueue, epoch: int) -> None:
+    def _lease_over(self, item: MessageQueue, epoch: int, error: MiniMQError) -> None:
+        if isinstance(error, TopicNotFound):
+            self._deleted.suspect(item.topic, time.monotonic())
         self._do(self._state.lease_over(item, epoch, time.monotonic()))
 
     # ---- what brokers say -----------------------------------------------------------------------
@@ -211,6 +230,8 @@ class GroupMember:
                 self._rounds.want(now)
             case "refused":
                 self._refused(name, from_failure(told.refused.failure))
+            case "conflict_over":
+                self._tell_all(name)
 
     def _note_begun(self, name: str, members: broker_pb2.GroupMembers) -> None:
         """Take out of a member list in which topics the group has begun: that changes with time."""
@@ -251,28 +272,47 @@ class GroupMember:
         if not names:
             self._do(self._state.aim([], now))  # nothing may be read just now
             return
-        deciders = ((name, place) for name in names if (place := self._place_of(name)) is not None)
-        decider, place = next(deciders, ("", None))
-        members = self._lists.get(decider)
-        if members is None or self._about.client_id not in members.client_ids:
-            return  # the list is on its way
-        view = GroupView(
-            group=self._about.group,
-            client_id=self._about.client_id,
-            queues=queues,
-            members=sorted(members.client_ids),
-            owners={_queue(item): held.client_id for held in members.held for item in held.queues},
-            version=members.version,
-            decider=place.address if place is not None else "",
-        )
-        share = self._assignment.share(view)
-        if share is None:
-            self._rounds.want(now + _RETRY_S)
-            return
+        found = self._shared(queues)
+        if found is None:
+            return  # a list of members is on its way
+        self._look_at_topics()
+        target: list[MessageQueue] = []
+        for shared in found:
+            share = self._assignment.share(self._view(shared, queues))
+            if share is None:
+                self._rounds.want(now + _RETRY_S)
+                return
+            target += share
         undecided = self._undecided(queues, now)
         if undecided:
             self._rounds.want(now + _RETRY_S)
-        self._do(self._state.aim([item for item in share if item.topic not in undecided], now))
+        self._do(self._state.aim([item for item in target if item.topic not in undecided], now))
+
+    def _look_at_topics(self) -> None:
+        told = [self._lists[name] for name in self._sessions.open_names() if name in self._lists]
+        subscribed = {topic for members in told for item in members.topics for topic in item.topics}
+        self._topics_of_others = frozenset(subscribed.difference(self._about.topics))
+
+    def _shared(self, queues: Mapping[str, Sequence[MessageQueue]]) -> list[SharedTopics] | None:
+        """Return the topics of this member, grouped by who shares them; None while that is not known."""
+        places = {item.broker_name for items in queues.values() for item in items}
+        places = {name for name in places if self._place_of(name) is not None}
+        if not places:
+            return None
+        lists = {name: member_list_of(told) for name, told in self._lists.items()}
+        return shared_topics(self._about.client_id, carriers_of(queues, places), lists)
+
+    def _view(self, shared: SharedTopics, queues: Mapping[str, Sequence[MessageQueue]]) -> GroupView:
+        told, place = self._lists[shared.decider], self._place_of(shared.decider)
+        return GroupView(
+            group=self._about.group,
+            client_id=self._about.client_id,
+            queues={topic: queues[topic] for topic in shared.topics},
+            members=shared.members,
+            owners=owners_of(told),
+            version=told.version,
+            decider=place.address if place is not None else "",
+        )
 
     def _undecided(self, queues: Mapping[str, Sequence[MessageQueue]], now: float) -> set[str]:
         """Return the topics of which it cannot be said yet whether the group is new in them."""
@@ -356,7 +396,3 @@ class GroupMember:
 
 def _nothing() -> None:
     """Let the thread look at the clock."""
-
-
-def _queue(item: broker_pb2.QueueName) -> MessageQueue:
-    return MessageQueue(item.topic, item.broker_name, item.queue_id)

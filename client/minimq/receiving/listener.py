@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+import operator
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.redelivery import origin_of
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
+
+#: Messages and keys of each that the log names, and the longest text of a key.
+_NAMED = 5
+_short = reprlib.Repr()
+_short.maxlist, _short.maxstring = _NAMED, 80
 
 
 class ConsumeResult(Enum):
@@ -25,24 +33,46 @@ class ConsumeResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """What a listener may say instead: where the messages that are to be tried again begin, and how long they wait.
+    """An answer that tells which messages of the call are to be tried again, and how long they wait.
 
     Attributes:
-        first: index of the first one among the messages of the call; those before it have succeeded.
+        first: index of the first one to be tried again; those before it have succeeded, and at the number of messages
+            all have.
         level: index of the wait among `retry_delays_s`; by the number of tries so far when it is None. In an orderly
             consumer the wait is always `suspend_s`.
+        indexes: instead of `first`, the indexes of exactly those that are to be tried again; all others have succeeded,
+            and when there is none, all have. An orderly consumer tries all from the lowest of them on again, since
+            nothing may overtake it.
 
     Raises:
-        InvalidArgument: a number is negative, or not whole.
+        InvalidArgument: a number is negative, or not whole; or both `first` and `indexes` are given.
     """
 
     first: int = 0
     level: int | None = None
+    indexes: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        for number in (self.first, 0 if self.level is None else self.level):
-            if type(number) is not int or number < 0:
-                raise InvalidArgument(f"{self!r}: {number!r} is not a whole number from 0 on")
+        if self.indexes is not None:
+            if self.first:
+                raise InvalidArgument(f"{self!r}: give either first or indexes")
+            if not isinstance(self.indexes, Iterable):
+                raise InvalidArgument(f"{self!r}: indexes must be a sequence of whole numbers from 0 on")
+            # As a tuple: the caller may change the list.
+            object.__setattr__(self, "indexes", tuple(self._whole(number) for number in self.indexes))
+        object.__setattr__(self, "first", self._whole(self.first))
+        if self.level is not None:
+            object.__setattr__(self, "level", self._whole(self.level))
+
+    def _whole(self, number: object) -> int:
+        """Return a number from 0 on as an `int`; numpy has types of its own. Raises `InvalidArgument`."""
+        try:
+            whole = -1 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
+        except TypeError:
+            whole = -1
+        if whole < 0:
+            raise InvalidArgument(f"{self!r}: {number!r} is not a whole number from 0 on")
+        return whole
 
 
 #: Gets messages of one queue and one topic, in their order.
@@ -53,11 +83,11 @@ class Verdict(NamedTuple):
     """An answer as the consumer acts on it.
 
     Attributes:
-        succeeded: how many messages did, from the first on.
-        level: of the wait of the others, None when the number of tries decides.
+        again: indexes of the messages that are to be tried again, sorted; all others have succeeded.
+        level: of their wait, None when the number of tries decides.
     """
 
-    succeeded: int
+    again: Sequence[int]
     level: int | None = None
 
 
@@ -66,13 +96,46 @@ def is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def verdict(answer: object, messages: int) -> Verdict:
-    """Return what an answer means for a call with so many messages. Whatever is no answer is no success."""
+def verdict(answer: object, messages: int, mistake: str | None, *, in_order: bool = False) -> Verdict:
+    """Return what an answer means for a call with so many messages. Whatever is no answer is no success.
+
+    Args:
+        answer: of the listener.
+        messages: how many it was given.
+        mistake: what `mistake_in` found in the answer.
+        in_order: nothing may overtake a message that is to be tried again.
+    """
     if answer is ConsumeResult.SUCCESS:
-        return Verdict(messages)
-    if isinstance(answer, RetryLater):
-        return Verdict(min(answer.first, messages), answer.level)
-    return Verdict(0)
+        return Verdict(())
+    if mistake is not None or not isinstance(answer, RetryLater):
+        return Verdict(range(messages))
+    if answer.indexes is None:
+        return Verdict(range(answer.first, messages), answer.level)
+    again = sorted(set(answer.indexes))
+    return Verdict(range(again[0], messages) if in_order and again else again, answer.level)
+
+
+def mistake_in(answer: object, messages: int) -> str | None:
+    """Return what is wrong with an answer for a call with so many messages, None when it is right."""
+    if not isinstance(answer, ConsumeResult | RetryLater):
+        return "it must return ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER or RetryLater(...)"
+    if isinstance(answer, RetryLater) and answer.first > messages:
+        return f"it was given {messages} messages, so first can be {messages} at most, which says that all succeeded"
+    if isinstance(answer, RetryLater) and max(answer.indexes or (0,)) >= messages:
+        return f"the indexes of the {messages} messages it was given end at {messages - 1}"
+    return None
+
+
+def described(messages: Sequence[ReceivedMessage]) -> str:
+    """Return by what messages are found, for the log: the first few, each with its offset, id and keys."""
+    texts = []
+    for message in messages[:_NAMED]:
+        queue, offset = origin_of(message)
+        place = f"offset {offset}" if queue == str(message.queue) else f"offset {offset} of {queue}"
+        keys = f" keys {_short.repr(list(message.keys))}" if message.keys else ""
+        texts.append(f"{place} id {message.message_id}{keys}")
+    more = f", and {len(messages) - _NAMED} more" if len(messages) > _NAMED else ""
+    return f"[{'; '.join(texts)}]{more}"
 
 
 class AskedListener:
@@ -81,12 +144,13 @@ class AskedListener:
     Args:
         listener: the user's.
         group: the consumer group, for the log.
+        in_order: nothing may overtake a message that is to be tried again.
 
     Raises:
         InvalidArgument: it is no plain function.
     """
 
-    def __init__(self, listener: Listener, group: str) -> None:
+    def __init__(self, listener: Listener, group: str, *, in_order: bool) -> None:
         given: object = listener
         if not callable(given) or is_async(given):
             raise InvalidArgument(
@@ -95,6 +159,7 @@ class AskedListener:
             )
         self._listener = listener
         self._group = group
+        self._in_order = in_order
         #: The kinds of wrong answers that were told of.
         self._told: set[type] = set()
 
@@ -103,21 +168,29 @@ class AskedListener:
         try:
             answer: object = self._listener(list(messages))
         except BaseException:  # whatever the listener raises, even to end its thread, is the user's and means "later"
-            log.exception("consumer: the listener failed, will try again group=%s queue=%s", self._group, queue)
-            return Verdict(0)
-        if not isinstance(answer, ConsumeResult | RetryLater):
-            self._tell_of(answer)
-        return verdict(answer, len(messages))
+            log.exception(
+                "consumer: the listener failed, will try again group=%s topic=%s queue=%s call=%d messages=%s",
+                self._group,
+                messages[0].topic,
+                queue,
+                messages[0].reconsume_times + 1,
+                described(messages),
+            )
+            return Verdict(range(len(messages)))
+        mistake = mistake_in(answer, len(messages))
+        if mistake is not None:
+            self._tell_of(answer, mistake)
+        return verdict(answer, len(messages), mistake, in_order=self._in_order)
 
-    def _tell_of(self, answer: object) -> None:
-        """Tell of an answer that is none, once for each kind: to the user it looks like messages that fail."""
+    def _tell_of(self, answer: object, mistake: str) -> None:
+        """Tell of an answer that is wrong, once for each kind: to the user it looks like messages that fail."""
         if inspect.iscoroutine(answer):
             answer.close()
         if type(answer) not in self._told:
             self._told.add(type(answer))
             log.error(
-                "consumer: the listener has answered %r, which counts as RETRY_LATER: it must return "
-                "ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER or RetryLater(...) group=%s",
+                "consumer: the listener has answered %r, which counts as RETRY_LATER: %s group=%s",
                 answer,
+                mistake,
                 self._group,
             )

@@ -97,12 +97,12 @@ class LocalOffsets:
 
     def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         """Record offsets; see `OffsetStore.save`."""
+        if not commits:
+            return {}
         with self._lock:
             saved = self._saved | {
                 commit.queue: SavedOffset(commit.offset, commit.topic_id, commit.term) for commit in commits
             }
-            if saved == self._saved:
-                return {}
             try:
                 self._write(saved)
             except OSError as error:

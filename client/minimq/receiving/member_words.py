@@ -1,4 +1,4 @@
-"""What a member of a consumer group says to brokers."""
+"""Words between a member of a consumer group and brokers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving.begun_topics import BegunTopics
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Ask, GiveBack, Saved, Step
+from minimq_common.allocation.members import MemberList
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -53,6 +54,7 @@ def join(
             hold_ms=round(options.hold_s * 1000),
             filters=[membership.filters[topic] for topic in topics],
             held=map(_name, held),
+            topics_may_differ=True,
         ),
     )
 
@@ -95,3 +97,17 @@ def _begun_of(
 
 def _name(item: MessageQueue) -> broker_pb2.QueueName:
     return broker_pb2.QueueName(topic=item.topic, broker_name=item.broker_name, queue_id=item.queue_id)
+
+
+def member_list_of(told: broker_pb2.GroupMembers) -> MemberList:
+    """Return who subscribes to what, as a broker has told it."""
+    return MemberList(told.client_ids, {item.client_id: item.topics for item in told.topics})
+
+
+def owners_of(told: broker_pb2.GroupMembers) -> dict[MessageQueue, str]:
+    """Return who had which queue when the list of members began that a broker has told."""
+    return {
+        MessageQueue(item.topic, item.broker_name, item.queue_id): held.client_id
+        for held in told.held
+        for item in held.queues
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minimq_common.model import MessageQueue
+from minimq_common.words import count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +48,5 @@ class OffsetReset:
             return f"{where} was taken back, since the queue lost its last messages: going on at {self.offset}"
         rest = self.missed - self.deleted
         others = f" and {rest} passed over" if rest else ""
-        return f"{where} is not stored any more: {self.deleted} messages are gone{others}, going on at {self.offset}"
+        gone = f"{count_of(self.deleted, 'message')} {'is' if self.deleted == 1 else 'are'} gone"
+        return f"{where} is not stored any more: {gone}{others}, going on at {self.offset}"

@@ -76,7 +76,7 @@ class ProcessQueue:
         self.size += size
 
     def narrow(self, first: int, rest: int, messages: int, size: int) -> None:
-        """Of the range that began at `first` only offsets from `rest` on are left in hand, with so many messages."""
+        """Of the range that began at `first` only so many messages are left in hand, the first of them at `rest`."""
         found = self._in_hand[first]
         self.messages += messages - found.messages
         self.size += size - found.size

@@ -35,7 +35,8 @@ class Puller:
         group: the consumer group.
         client_id: under which leases are held.
         options: of the consumer.
-        lease_over: called with a queue and its epoch when its broker does not know the lease; must not block.
+        lease_over: called with a queue, its epoch and the reason when its broker does not know the lease; must not
+            block.
 
     Attributes:
         tag_hashes: by topic, the hashes of the tags that are wanted; all tags where there are none.
@@ -51,7 +52,7 @@ class Puller:
         group: str,
         client_id: str,
         options: ConsumerOptions,
-        lease_over: Callable[[MessageQueue, int], None],
+        lease_over: Callable[[MessageQueue, int, MiniMQError], None],
     ) -> None:
         self.tag_hashes: dict[str, tuple[int, ...]] = {}
         self.closed = False
@@ -177,7 +178,7 @@ class Puller:
         if fetcher.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound):
             # No failure of this consumer: the queue is another member's, or gone; it is asked for again.
             log.info("consumer: lost queue=%s reason=%s", fetcher.queue, error)
-            self._lease_over(fetcher.queue, fetcher.epoch)
+            self._lease_over(fetcher.queue, fetcher.epoch, error)
         else:
             fetcher.error_told = False
 

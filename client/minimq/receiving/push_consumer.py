@@ -7,24 +7,32 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 from minimq.filtering.message_filter import MessageFilter
+from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import Consumer, Start
-from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions, check_count, check_timeout
+from minimq.receiving.consumer import Consumer, check_text
+from minimq.receiving.consumer_options import (
+    RETRY_DELAYS_S,
+    ConsumerChanges,
+    ConsumerOptions,
+    check_count,
+    check_timeout,
+)
+from minimq.receiving.group_queues import ListenerQueues
 from minimq.receiving.in_hand import Call, InHand
-from minimq.receiving.listener import AskedListener, Listener, Verdict
+from minimq.receiving.listener import AskedListener, Listener, Verdict, described
 from minimq.receiving.listener_threads import ListenerThreads
-from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.process_queue import Limits
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.redelivery import delay_ms, from_copy, tried_again
+from minimq.receiving.redelivery import delay_ms, from_copy, passed_on, tried_again
 from minimq.receiving.retry_sender import RetrySender
 from minimq.receiving.returns import Returns
-from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound
+from minimq.transport.start_position import Start
+from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import retry_topic
 
@@ -32,6 +40,8 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
+#: The index of the wait of a message that another member is to try.
+_PASS_ON_LEVEL = 0
 #: A listener's threads have so many calls each that run or wait for them.
 _CALLS_PER_THREAD = 2
 
@@ -40,9 +50,9 @@ class PushConsumer(Consumer):
     """Calls a listener with the messages of the queues that its group gives it.
 
     The listener answers `ConsumeResult.SUCCESS`, or `RETRY_LATER` when the messages shall be tried again, or
-    `RetryLater(first=3)` when that is true only of some; an exception counts as `RETRY_LATER`. The group's offset never
-    passes a message that is not finished, so a message is never lost, but may come twice after a fault. Messages that
-    are tried again come one by one, so that one that fails always does not take others with it.
+    `RetryLater(indexes=[3, 5])` when that is true only of some; an exception counts as `RETRY_LATER`. The group's
+    offset never passes a message that is not finished, so a message is never lost, but may come twice after a fault.
+    Messages that are tried again come one by one, so that one that fails always does not take others with it.
 
     A *concurrent* consumer calls the listener by several threads at once, also with messages of one queue. Messages
     that are to be tried again are sent to the topic `%RETRY%group`, where they wait longer each time, and count as
@@ -82,15 +92,16 @@ class PushConsumer(Consumer):
         orderly: bool = False,
         client_id: str | None = None,
         options: ConsumerOptions | None = None,
-        **changes: Any,  # noqa: ANN401 - the fields of ConsumerOptions
+        **changes: Unpack[ConsumerChanges],
     ) -> None:
+        check_text("group", group)  # there is no push consumer without one
         super().__init__(
             nameserver,
             group,
             client_id=client_id,
             strategy=allocation,
             start=start,
-            options=with_changes(options or ConsumerOptions(), changes),
+            options=with_changes(options or ConsumerOptions(), changes, PushConsumer),
         )
         check_count("threads", threads)
         check_count("batch_size", batch_size)
@@ -103,6 +114,7 @@ class PushConsumer(Consumer):
         self._retry_topic = retry_topic(group) if chosen.model == "clustering" else None
         limits = Limits(chosen.max_in_hand_messages, chosen.max_in_hand_bytes, chosen.max_in_hand_span)
         self._in_hand = InHand(limits, self._core.wake, one_at_a_time=orderly)
+        self._queues = ListenerQueues(self._core, self._in_hand)
         self._core.delay_ms = self._delay_ms
         self._threads = ListenerThreads(threads, f"minimq-listener-{group}")
         self._sender = RetrySender(
@@ -136,7 +148,7 @@ class PushConsumer(Consumer):
                 raise
             log.warning("consumer: had stopped reading before group=%s", self.group)  # not the first failure
 
-    def subscribe(self, topic: str, expression: str = "*", *, where: str | None = None) -> None:
+    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. Raises `InvalidArgument`.
 
         Args:
@@ -149,17 +161,21 @@ class PushConsumer(Consumer):
     def start(self, listener: Listener) -> None:
         """Join the group and begin to call the listener.
 
+        A name server, or brokers, that are not there yet are waited for, for up to `start_timeout_s`.
+
         Args:
             listener: gets messages of one queue and one topic, at most `batch_size`.
 
         Raises:
             InvalidArgument: nothing is subscribed to, it was started before, or the listener is no plain function.
-            TopicNotFound, Unavailable: a topic is not found.
+            TopicNotFound, TopicUnavailable, Unavailable: a topic is not found.
+            Closed: the consumer was closed meanwhile.
         """
-        self.check_process()
+        self._process.check()
         if not self._filters or self._listener is not None:
             raise InvalidArgument("subscribe to at least one topic, and start once")
-        asked = AskedListener(listener, self.group)
+        asked = AskedListener(listener, self.group, in_order=self._orderly)
+        self._routes.patiently(self._look_up_topics, self._options.start_timeout_s)
         self._join()
         self._listener = asked
         self._returns.start()
@@ -178,7 +194,7 @@ class PushConsumer(Consumer):
             InternalError: its dispatcher had ended before, and so had all reading; the consumer is closed all the same.
         """
         check_timeout(timeout)
-        if self._closed or self.is_forked:
+        if self._closed or self._process.is_forked:
             return
         if threading.current_thread() is self._dispatcher or self._threads.is_mine():
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
@@ -204,27 +220,14 @@ class PushConsumer(Consumer):
         if self._broken is not None:
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
 
-    # ---- as the owner of queues -------------------------------------------------------------------
-
-    def granted(self, queue: MessageQueue, grant: Grant) -> None:
-        """Begin to read a queue, or go on where it was read before the lease had to be renewed."""
-        if not self._core.renew(queue, grant):
-            self._core.lose([queue])
-            self._in_hand.start(queue, grant.offset)
-            self._core.wake()  # the dispatcher has to know of the queue before it gets the first message
-            self._core.start(queue, grant)
-
-    def lost(self, queues: Sequence[MessageQueue]) -> None:
-        """Read queues no more that were taken away."""
-        self._in_hand.drop(queues)
-        super().lost(queues)
+    # ---- queues ---------------------------------------------------------------------------------
 
     def _join(self) -> None:
         if self._retry_topic is not None:
             self._routes.watch(self._retry_topic)
             try:
                 self._routes.route(self._retry_topic)
-            except TopicNotFound:
+            except (TopicNotFound, TopicUnavailable):
                 log.debug("consumer: no message was tried again yet group=%s", self.group)
             self._filters[self._retry_topic] = MessageFilter()
         super()._join()
@@ -310,7 +313,7 @@ class PushConsumer(Consumer):
 
     def _parts(self, messages: list[ReceivedMessage]) -> list[list[ReceivedMessage]]:
         """Return the messages that are wanted, those of one call in each part."""
-        wanted = self._filters[messages[0].queue.topic].apply(messages)
+        wanted = self._wanted(messages)
         if messages[0].queue.topic != self._retry_topic:
             return [wanted] if wanted else []
         # One by one: what fails again shall become a dead letter, but not what was given together with it.
@@ -329,7 +332,7 @@ class PushConsumer(Consumer):
                 len(call.messages),
             )
             if not self._orderly:
-                self._try_again(call, Verdict(0))
+                self._try_again(call, level=None)
 
     def _hand_over(self) -> bool:
         """Give back queues whose calls are over. Returns whether others still wait for theirs."""
@@ -342,7 +345,7 @@ class PushConsumer(Consumer):
         return len(offsets) < len(leaving)
 
     def _commit(self) -> None:
-        self._core.commits.record(self._in_hand.offsets(self._core.positions))
+        self._core.commits.record(self._in_hand.offsets(self._core.positions), automatic=True)
 
     # ---- calls ----------------------------------------------------------------------------------
 
@@ -351,27 +354,53 @@ class PushConsumer(Consumer):
 
     def _call(self, call: Call) -> None:
         self._in_hand.begin(call, time.monotonic())
-        found = self._listener.ask(call.queue, call.messages) if self._listener is not None else Verdict(0)
+        if self._is_for_others(call):
+            if self._in_hand.answered(call):
+                self._pass_on(call)
+            return
+        found = (
+            self._listener.ask(call.queue, call.messages)
+            if self._listener is not None
+            else Verdict(range(len(call.messages)))
+        )
         if self._in_hand.answered(call):
             self._settle(call, found)
 
+    def _is_for_others(self, call: Call) -> bool:
+        """Tell whether a message waited for another try of a topic that others of the group know, and this one not."""
+        if call.queue.topic != self._retry_topic or self._member is None:
+            return False
+        return call.messages[0].topic in self._member.topics_of_others
+
+    def _pass_on(self, call: Call) -> None:
+        """Have a message wait again until it comes to a member that subscribes to its topic; that is no try."""
+        log.info("consumer: passed on to another member group=%s topic=%s", self.group, call.messages[0].topic)
+        self._in_hand.narrow(call, [passed_on(message) for message in call.messages])
+        self._returns.put(call, _PASS_ON_LEVEL)
+
     def _settle(self, call: Call, found: Verdict) -> None:
-        if found.succeeded == len(call.messages):
+        if not found.again:
             self._finish(call)
             return
-        if found.succeeded:
-            self._in_hand.narrow(call, call.messages[found.succeeded :])
-        self._try_again(call, found)
+        if len(found.again) < len(call.messages):
+            self._in_hand.narrow(call, [call.messages[index] for index in found.again])
+        self._try_again(call, found.level)
 
-    def _try_again(self, call: Call, found: Verdict) -> None:
+    def _try_again(self, call: Call, level: int | None) -> None:
         """Have messages tried again: from the retry topic, or here when they must not be overtaken."""
         tries = call.messages[0].reconsume_times
         used_up = self._max_tries is not None and tries >= self._max_tries
         if self._retry_topic is None and used_up:
-            log.error("consumer: passed over after %s tries group=%s queue=%s", tries, self.group, call.queue)
+            log.error(
+                "consumer: passed over after %s tries group=%s queue=%s messages=%s",
+                tries,
+                self.group,
+                call.queue,
+                described(call.messages),
+            )
             self._finish(call)
         elif self._retry_topic is not None and (used_up or not self._orderly):
-            self._returns.put(call, found.level)
+            self._returns.put(call, level)
         else:
             self._try_here(call, call.messages)
 

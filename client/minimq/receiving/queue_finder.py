@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import grpc
@@ -15,8 +15,9 @@ from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
-from minimq_common.model import MessageQueue, Permission
+from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
+from minimq_common.model import AwayBroker, MessageQueue, Permission
+from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_group
 from minimq_proto.v1 import broker_pb2
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
@@ -65,11 +66,13 @@ class Findings:
         queues: all that brokers have told of.
         absent: brokers that say that they do not have the topic: those to which a route leads, or that had it once.
         failures: brokers that gave no answer, with the reason.
+        away: brokers that carry queues of the topics to be read, and are registered no more.
     """
 
     queues: Mapping[MessageQueue, FoundQueue]
     absent: frozenset[Carrier]
     failures: Mapping[Carrier, MiniMQError]
+    away: Mapping[Carrier, AwayBroker] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +116,22 @@ class QueueFinder:
 
         Raises:
             SystemBusy: the name servers have just started and their brokers are not back yet.
+            TopicUnavailable: no broker is registered, and none is known to be away that carries a topic.
             Unavailable: no name server answered.
         """
+        away: dict[Carrier, AwayBroker] = {}
         requests: dict[Carrier, tuple[MessageQueue, broker_pb2.DescribeTopicRequest]] = {}
         for topic in topics:
             try:
                 route = self._routes.route(topic)
             except TopicNotFound:
                 continue
+            except TopicUnavailable as error:
+                if not error.away:
+                    raise
+                away |= {(topic, broker.broker_name): broker for broker in error.away if broker.queues}
+                continue
+            away |= {(topic, broker.broker_name): broker for broker in route.away if broker.queues}
             for data in route.queues:
                 queue = MessageQueue(topic, data.broker_name, 0)
                 requests[topic, data.broker_name] = queue, broker_pb2.DescribeTopicRequest(topic=topic)
@@ -137,6 +148,7 @@ class QueueFinder:
             dict(sorted(queues.items())),
             frozenset(absent),
             {carrier: error for carrier, error in failures.items() if carrier not in absent},
+            away,
         )
 
     def _ask_masters(
@@ -163,27 +175,28 @@ class QueueFinder:
                 failures[carrier] = error
         return answers, failures
 
-    def offsets_at(self, queues: Iterable[MessageQueue], when: datetime) -> dict[MessageQueue, int]:
+    def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
         """Return for each queue the first offset stored at or after a moment, or its end when there is none.
 
         Args:
             queues: which ones.
-            when: with a time zone.
+            when: a datetime with a time zone, or another form of `minimq_common.moments.Time`.
 
         Raises:
+            InvalidArgument: it is no moment, or has no time zone.
             MiniMQError: a broker did not answer, or does not have a queue; the text names the queue.
         """
-        timestamp_ms = round(when.timestamp() * 1000)
+        timestamp = timestamp_ms(when, time.time(), "when")
         requests = {
             queue: (
                 queue,
-                broker_pb2.GetOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms),
+                broker_pb2.GetOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp),
             )
             for queue in queues
         }
         answers, failures = self._ask(requests, lambda stub: stub.GetOffset)
         for queue, error in failures.items():
-            raise type(error)(f"the offset of queue {queue} at {when.isoformat()} is not known: {error.message}")
+            raise error.with_message(f"the offset of queue {queue} at {when} is not known: {error.message}")
         return {queue: answer.value.offset for queue, answer in answers.items()}
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:

@@ -201,7 +201,7 @@ class _Reading:
                 pause_s = max(pause_s, error.retry_after_s)
                 if not error.retriable or time.monotonic() + pause_s >= give_up:
                     text = f"queue {self._queue} cannot be read from offset {self._next} on: {error.message}"
-                    raise type(error)(text) from None
+                    raise error.with_message(text) from None
                 if error.refresh_route:
                     self._reader.refresh(self._queue.topic)
             time.sleep(pause_s)

@@ -10,9 +10,12 @@ from itertools import repeat
 import msgspec
 
 from minimq_common.batch import RecordBatch
-from minimq_common.errors import CorruptBatch
+from minimq_common.errors import CorruptBatch, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
+
+#: Bytes of a body that `repr` shows.
+_SHOWN_BYTES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,10 @@ class StoredBatch:
 class ReceivedBatch:
     """A batch as it was read from a queue, opened. Its checksum is verified when it is made.
 
+    Raises:
+        CorruptBatch: it is damaged; the text says where it stands.
+        InvalidArgument: it has a newer format.
+
     Attributes:
         queue: where it stands.
         base_offset: offset of its first record.
@@ -49,19 +56,17 @@ class ReceivedBatch:
         records: the columns.
     """
 
-    __slots__ = ("base_offset", "queue", "records", "stored_ms")
+    __slots__ = ("_position", "_stored_end", "base_offset", "queue", "records", "stored_ms")
 
     def __init__(self, queue: MessageQueue, stored: StoredBatch) -> None:
         self.queue = queue
         self.base_offset = stored.base_offset
         self.stored_ms = stored.stored_ms
+        self._stored_end, self._position = stored.base_offset + stored.count, stored.position
         try:
             self.records = RecordBatch(stored.data)
-        except CorruptBatch as error:
-            raise CorruptBatch(
-                f"queue {queue} at offset {stored.base_offset} (log position {stored.position} of its broker) is "
-                f"damaged: {error.message}; what follows is readable: seek to {stored.base_offset + stored.count}"
-            ) from None
+        except (CorruptBatch, InvalidArgument) as error:
+            raise self._unreadable(error) from None
 
     @property
     def end_offset(self) -> int:
@@ -69,10 +74,32 @@ class ReceivedBatch:
         return self.base_offset + len(self.records)
 
     def messages(self, offset: int) -> list[ReceivedMessage]:
-        """Return the messages from an offset on."""
+        """Return the messages from an offset on. Raises `CorruptBatch`, and then none of them can be had."""
         first = max(offset - self.base_offset, 0)
+        try:
+            bodies, tags = self.records.bodies(first), self.records.tags(first)
+        except CorruptBatch as error:
+            raise self._unreadable(error) from None
         indices = range(first, len(self.records))
-        return list(map(ReceivedMessage, repeat(self), indices, self.records.bodies(first), self.records.tags(first)))
+        return list(map(ReceivedMessage, repeat(self), indices, bodies, tags))
+
+    def check_texts(self) -> None:
+        """Look at the keys and properties of all messages, which are not decoded before somebody asks for them.
+
+        Raises:
+            CorruptBatch: some are malformed.
+        """
+        try:
+            self.records.check_texts()
+        except CorruptBatch as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: MiniMQError) -> MiniMQError:
+        """Return an error of the same class that says where the batch stands, and how a reader gets past it."""
+        return error.with_message(
+            f"queue {self.queue} at offset {self.base_offset} (log position {self._position} of its broker) cannot be "
+            f"read: {error.message}; what follows is readable: seek to {self._stored_end}"
+        )
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -100,12 +127,14 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def keys(self) -> Sequence[str]:
-        """Keys of the message."""
+        """Keys of the message. Raises `CorruptBatch` if those of its batch are malformed."""
+        self.batch.check_texts()
         return self.batch.records.keys(self.index)
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Properties of the message."""
+        """Properties of the message. Raises `CorruptBatch` if those of its batch are malformed."""
+        self.batch.check_texts()
         return self.batch.records.properties(self.index)
 
     @property
@@ -129,4 +158,6 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
         return 0
 
     def __repr__(self) -> str:
-        return f"ReceivedMessage({self.queue}, offset {self.queue_offset}, tag {self.tag!r}, {len(self.body)} bytes)"
+        shown = repr(self.body[:_SHOWN_BYTES]) + ("..." if len(self.body) > _SHOWN_BYTES else "")
+        where = f"{self.queue}, offset {self.queue_offset}"
+        return f"ReceivedMessage({where}, tag {self.tag!r}, {shown}, {len(self.body)} bytes)"

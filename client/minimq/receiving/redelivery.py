@@ -86,6 +86,12 @@ def tried_again(message: ReceivedMessage) -> RedeliveredMessage:
     return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy)
 
 
+def passed_on(message: ReceivedMessage) -> RedeliveredMessage:
+    """Return a message from the retry topic so that its next copy counts no more tries: nobody has tried it."""
+    times = message.reconsume_times - 1
+    return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy=True)
+
+
 def copy_of(message: ReceivedMessage, topic: str) -> Message:
     """Return the copy of a message that was not consumed, to be sent to a topic of the group."""
     properties = {_escaped(name): value for name, value in message.properties.items()}

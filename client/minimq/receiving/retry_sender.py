@@ -21,6 +21,7 @@ from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import MiniMQError, TopicExists, TopicNotFound, Unavailable
 from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
+from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class RetrySender:
         self._max_tries = max_tries
         self._timeout_s = timeout_s
         self._producer: Producer | None = None
+        self._outages = {topic: OutageLog(log) for topic in self._queues}
         self._complete: set[str] = set()
         self._avoided: dict[str, float] = {}
 
@@ -82,10 +84,14 @@ class RetrySender:
         for index, item in enumerate(failed):
             by_place.setdefault(self._place(item), []).append(index)
         for (topic, level), indices in by_place.items():
+            outage = self._outages[topic]
             try:
                 self._send_to(topic, level, [failed[index].message for index in indices], indices, sent)
+                if all(sent[index] for index in indices):
+                    outage.worked("consumer: sends again group=%s topic=%s", self._group, topic)
             except MiniMQError as error:
-                log.error("consumer: cannot send to %s, will try again group=%s error=%s", topic, self._group, error)
+                message = "consumer: cannot send, will try again group=%s topic=%s error=%s"
+                outage.failed(message, self._group, topic, error, cause=error, level=logging.ERROR)
         return sent
 
     def close(self) -> None:
@@ -120,7 +126,8 @@ class RetrySender:
                     if topic == dead_letter_topic(self._group):
                         self._tell_of_dead_letter(messages[left[number]])
                 else:
-                    log.warning("consumer: copy not sent queue=%s error=%s", queue, error)
+                    message = "consumer: cannot send, will try again group=%s queue=%s error=%s"
+                    self._outages[topic].failed(message, self._group, queue, error, cause=error)
                     self._complete.discard(topic)  # somebody may have deleted it
                     self._avoided[queue.broker_name] = time.monotonic() + _AVOID_S
             if all(sent[index] for index in indices):
@@ -129,7 +136,7 @@ class RetrySender:
     def _tell_of_dead_letter(self, message: ReceivedMessage) -> None:
         queue, offset = origin_of(message)
         log.error(
-            "consumer: a dead letter group=%s topic=%s queue=%s offset=%s tries=%s",
+            "consumer: a dead letter group=%s topic=%s queue=%s offset=%s calls=%s",
             self._group,
             message.topic,
             queue,

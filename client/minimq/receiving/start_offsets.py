@@ -56,12 +56,19 @@ class StartOffsets:
 
     def by_rule(self, queue: MessageQueue, bounds: Bounds) -> int:
         """Return where the rule has a queue begin. Raises as `bounds`."""
-        if self._start.at == broker_pb2.START_AT_EARLIEST:
+        return self._resolve(queue, self._start, bounds)
+
+    def at(self, queue: MessageQueue, start: broker_pb2.StartPosition) -> int:
+        """Return which offset a position has in a queue. Raises as `bounds`."""
+        return self._resolve(queue, start, self.bounds(queue))
+
+    def _resolve(self, queue: MessageQueue, start: broker_pb2.StartPosition, bounds: Bounds) -> int:
+        if start.at == broker_pb2.START_AT_EARLIEST:
             return bounds.first
-        if self._start.at == broker_pb2.START_AT_LATEST:
+        if start.at == broker_pb2.START_AT_LATEST:
             return bounds.end
         request = broker_pb2.GetOffsetRequest(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=self._start.timestamp_ms
+            topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=start.timestamp_ms
         )
         return self._places.call(queue, lambda stub: stub.GetOffset, request, self._timeout_s).offset
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from minimq_common.model import BrokerData
-from minimq_common.wire import broker_from_wire
+from minimq_common.model import AwayBroker, BrokerData
+from minimq_common.wire import away_from_wire, broker_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
 
@@ -18,11 +18,13 @@ class ClusterView:
         brokers: sorted by name.
         versions: data version by broker name and id; the routes of the name server show every change up to these.
         settled: False when the name server has just started, so that brokers may be missing which run.
+        away: brokers that have gone, or came back without some of their topics, sorted by name.
     """
 
     brokers: tuple[BrokerData, ...]
     versions: Mapping[tuple[str, int], int]
     settled: bool
+    away: tuple[AwayBroker, ...] = ()
 
 
 def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
@@ -31,6 +33,7 @@ def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
         brokers=tuple(broker_from_wire(broker) for broker in message.brokers),
         versions={(item.broker_name, item.broker_id): item.data_version for item in message.versions},
         settled=message.settled,
+        away=tuple(map(away_from_wire, message.away)),
     )
 
 
@@ -43,3 +46,22 @@ def merge(views: Iterable[ClusterView]) -> list[BrokerData]:
             addresses = {**broker.addresses, **(other.addresses if other else {})}
             known[broker.broker_name] = BrokerData(broker.cluster, broker.broker_name, dict(sorted(addresses.items())))
     return [known[name] for name in sorted(known)]
+
+
+def away_everywhere(views: Iterable[ClusterView]) -> list[AwayBroker]:
+    """Return the brokers that have gone, or came back without some of their topics, sorted by name.
+
+    Each is as of when it went last. One that is registered with any name server which misses nothing of it is there.
+    """
+    views = tuple(views)
+    whole = {name for view in views for name in _names(view.brokers) - _names(view.away)}
+    latest: dict[str, AwayBroker] = {}
+    for away in (away for view in views for away in view.away if away.broker_name not in whole):
+        known = latest.get(away.broker_name)
+        if known is None or known.since < away.since:
+            latest[away.broker_name] = away
+    return [latest[name] for name in sorted(latest)]
+
+
+def _names(brokers: Iterable[BrokerData | AwayBroker]) -> set[str]:
+    return {broker.broker_name for broker in brokers}

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import grpc
 
-from minimq.routes.cluster_view import ClusterView, merge, view_from_wire
+from minimq.routes.away import check_route
+from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view_from_wire
 from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
 from minimq_common import rpc
 from minimq_common.errors import (
@@ -20,10 +21,11 @@ from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
     SystemBusy,
+    TopicUnavailable,
     TransportError,
     Unavailable,
 )
-from minimq_common.model import BrokerData, TopicRoute
+from minimq_common.model import AwayBroker, BrokerData, TopicRoute
 from minimq_common.names import check_address
 from minimq_common.wire import route_from_wire
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
@@ -71,11 +73,12 @@ class NameServerLink:
 
         Raises:
             TopicNotFound: it knows no broker that carries the topic.
+            TopicUnavailable: all that carry the topic are away, or none is registered.
             SystemBusy: it has just started and does not know yet.
             TransportError: it does not answer.
         """
-        answer = self._call(self.stub.GetRoute, nameserver_pb2.GetRouteRequest(topic=topic), timeout_s)
-        return route_from_wire(answer.route)
+        request = nameserver_pb2.GetRouteRequest(topic=topic, knows_away=True)
+        return check_route(route_from_wire(self._call(self.stub.GetRoute, request, timeout_s).route))
 
     def brokers(self, timeout_s: float) -> list[BrokerData]:
         """Return the brokers that are registered with this name server. Raises `TransportError`."""
@@ -89,6 +92,10 @@ class NameServerLink:
         """Return the brokers that this name server refused or replaced lately. Raises `TransportError`."""
         answer = self._call(self.stub.GetCluster, nameserver_pb2.GetClusterRequest(), timeout_s)
         return [conflict_from_wire(self.address, conflict) for conflict in answer.conflicts]
+
+    def forget(self, request: nameserver_pb2.ForgetBrokerRequest, timeout_s: float) -> bool:
+        """Have this name server forget a broker, and return whether it remembered it; see `NameServerLinks.forget`."""
+        return self._call(self.stub.ForgetBroker, request, timeout_s).forgotten
 
     def close(self) -> None:
         """End the connection; later calls raise `Closed`."""
@@ -129,20 +136,31 @@ class NameServerLinks:
     # ---- Questions to any of them ---------------------------------------------------------------
 
     def route(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
-        """Return the route of a topic. Takes another timeout if told to. Raises as `ask` does, and `TopicNotFound`."""
-        request = nameserver_pb2.GetRouteRequest(topic=topic)
-        return route_from_wire(self.ask(lambda stub, share_s: stub.GetRoute(request, timeout=share_s), timeout_s).route)
+        """Return the route of a topic. Takes another timeout if told to.
+
+        Raises as `ask` does, and `TopicNotFound` and `TopicUnavailable`.
+        """
+        request = nameserver_pb2.GetRouteRequest(topic=topic, knows_away=True)
+
+        def call(stub: nameserver_pb2_grpc.NameServerStub, share_s: float) -> TopicRoute:
+            return check_route(route_from_wire(stub.GetRoute(request, timeout=share_s).route))
+
+        return self.ask(call, timeout_s)
 
     def topics(self) -> list[TopicRoute]:
-        """Return the routes of all topics, sorted by topic. Raises as `ask` does."""
+        """Return the routes of all topics, sorted by topic; one whose brokers are all away has no queues.
+
+        Raises as `ask` does.
+        """
         request = nameserver_pb2.ListTopicsRequest()
         answer = self.ask(lambda stub, timeout_s: stub.ListTopics(request, timeout=timeout_s))
-        return [route_from_wire(route) for route in answer.routes]
+        return sorted(map(route_from_wire, (*answer.routes, *answer.away_routes)), key=lambda route: route.topic)
 
     def topic_names(self) -> list[str]:
-        """Return the names of all topics, sorted. Raises as `ask` does."""
+        """Return the names of all topics, sorted, also of those whose brokers are all away. Raises as `ask` does."""
         request = nameserver_pb2.ListTopicsRequest(names_only=True)
-        return list(self.ask(lambda stub, timeout_s: stub.ListTopics(request, timeout=timeout_s)).names)
+        answer = self.ask(lambda stub, timeout_s: stub.ListTopics(request, timeout=timeout_s))
+        return sorted((*answer.names, *answer.away_names))
 
     def cluster(self) -> list[BrokerData]:
         """Return all brokers, sorted by name. Raises as `ask` does."""
@@ -157,7 +175,7 @@ class NameServerLinks:
         unknown to one may have reached another.
 
         Args:
-            call: takes what to call, and how many seconds the call may take.
+            call: takes what to call, and how many seconds the call may take; what it raises itself counts as a refusal.
             timeout_s: seconds for all tries together, if not those of the constructor.
 
         Raises:
@@ -182,8 +200,10 @@ class NameServerLinks:
                     error = self._meaning_of(failure, address)
                     if isinstance(error, TransportError):
                         silent[address] = _why_silent(failure, share_s)
-                    elif refusal is None or isinstance(error, SystemBusy):
-                        refusal = error
+                    else:
+                        refusal = _likelier_to_pass(refusal, error)
+                except TopicUnavailable as error:
+                    refusal = _likelier_to_pass(refusal, error)
                 else:
                     if silent:
                         self._prefer(address)
@@ -218,6 +238,39 @@ class NameServerLinks:
                     retry_after_s=_BUSY_RETRY_S,
                 )
             self._pause(_BUSY_RETRY_S)
+
+    def away(self) -> list[AwayBroker]:
+        """Return the brokers that have gone, as the name servers that answer know together, sorted by name.
+
+        One that is registered with any of them, with all of its topics, has not gone.
+        """
+        return away_everywhere(self._views().values())
+
+    def forget(self, broker_name: str) -> bool:
+        """Have every name server forget a broker that is away; return whether one remembered it.
+
+        Raises:
+            InvalidArgument: it is registered, and no name server misses a topic of it.
+            TransportError: a name server does not answer, so that it may still remember it; the others were told.
+        """
+        request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
+        forgotten = False
+        failure: TransportError | None = None
+        refusal: InvalidArgument | None = None
+        for address in self._addresses:
+            try:
+                forgotten |= self.to(address).forget(request, self._timeout_s)
+            except InvalidArgument as error:
+                refusal = error
+            except TransportError as error:
+                failure = error
+        if refusal is not None and not forgotten:
+            raise refusal
+        if failure is not None:
+            raise failure.with_message(
+                f"{failure.message}; repeat the call when it does: it may remember {broker_name}"
+            )
+        return forgotten
 
     def _views(self) -> dict[str, ClusterView]:
         """Return what each name server that answers knows, by its address."""
@@ -324,6 +377,13 @@ def _lack_of(link: NameServerLink, lack: Callable[[ClusterView], str | None]) ->
         return lack(link.view(_ANSWER_S))
     except TransportError:
         return None
+
+
+def _likelier_to_pass(refusal: MiniMQError | None, other: MiniMQError) -> MiniMQError:
+    """Return the one of two refusals that is more likely to be over soon."""
+    if refusal is None or isinstance(other, SystemBusy) or (other.retriable and not refusal.retriable):
+        return other
+    return refusal
 
 
 def _why_silent(failure: grpc.RpcError, waited_s: float) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from minimq.routes.away import state_of
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLink, BrokerLinks
 from minimq_common.errors import Closed, MiniMQError, Unavailable
-from minimq_common.model import MASTER_ID, BrokerData, MessageQueue
+from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, TopicRoute
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 
 Response = TypeVar("Response")
@@ -55,8 +56,7 @@ class ReadPlaces:
 
     def of(self, queue: MessageQueue) -> ReadPlace:
         """Return where a queue is read now, by the route that is known. Raises `Unavailable`."""
-        route = self._routes.known(queue.topic)
-        return self._in_order(queue, route.brokers.get(queue.broker_name) if route else None)[0]
+        return self._in_order(queue, self._routes.known(queue.topic))[0]
 
     def call(
         self,
@@ -77,8 +77,7 @@ class ReadPlaces:
             MiniMQError: what the broker refused with, what `RouteCache.route` raises, or `Unavailable`.
         """
         failure: MiniMQError | None = None
-        route = self._routes.route(queue.topic)
-        for place in self._in_order(queue, route.brokers.get(queue.broker_name)):
+        for place in self._in_order(queue, self._routes.route(queue.topic)):
             link = self._links.to(place.address)
             try:
                 return link.call(method(link.stub), request, timeout_s)
@@ -128,10 +127,10 @@ class ReadPlaces:
         with self._lock:
             self._unreached.discard(address)
 
-    def _in_order(self, queue: MessageQueue, broker: BrokerData | None) -> list[ReadPlace]:
-        places = self._places(broker)
+    def _in_order(self, queue: MessageQueue, route: TopicRoute | None) -> list[ReadPlace]:
+        places = self._places(route.brokers.get(queue.broker_name) if route else None)
         if not places:
-            raise Unavailable(_why_nowhere(queue, broker))
+            raise Unavailable(_why_nowhere(queue, route))
         return sorted(places, key=lambda place: place.address in self._unreached)
 
     def _places(self, broker: BrokerData | None) -> list[ReadPlace]:
@@ -141,7 +140,11 @@ class ReadPlaces:
         return known if self._slaves else [place for place in known if place.is_master]
 
 
-def _why_nowhere(queue: MessageQueue, broker: BrokerData | None) -> str:
-    if broker is None:
-        return f"no broker is known that carries queue {queue}: is {queue.broker_name} running?"
-    return f"broker {queue.broker_name} of queue {queue} has no master now, and slaves are not to be read"
+def _why_nowhere(queue: MessageQueue, route: TopicRoute | None) -> str:
+    name = queue.broker_name
+    if route is not None and name in route.brokers:
+        return f"broker {name} of queue {queue} has no master now, and slaves are not to be read"
+    for away in route.away if route is not None else ():
+        if away.broker_name == name:
+            return f"broker {name} of queue {queue} is {state_of(away)}: start it again"
+    return f"no broker is known that carries queue {queue}: is {name} running?"

@@ -7,23 +7,34 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import grpc
 
 from minimq.routes.nameserver_link import NameServerLinks
+from minimq.routes.retries import with_retries
 from minimq.routes.route_refresher import RouteRefresher
 from minimq_common import rpc
-from minimq_common.errors import Closed, SystemBusy, TopicNotFound, TransportError
+from minimq_common.errors import Closed, SystemBusy, TopicNotFound, TopicUnavailable, TransportError
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
+from minimq_common.outage_log import OutageLog
 from minimq_common.wire import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
 log = logging.getLogger(__name__)
 
+_NOT_WATCHED = "routes: not watched, trying again nameserver=%s reason=%s"
+
+T = TypeVar("T")
+
+_CLOSED = "the client was closed"
+
 #: Waits between two tries to open the watch stream, in seconds.
 _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 1.0
+#: Least time for a question, in seconds, however little of the patience is left.
+_SHORTEST_S = 0.2
 #: Time for a question in the background, in seconds: of two name servers, one that hangs gets half of it.
 _SOON_S = 2.0
 
@@ -56,6 +67,7 @@ class RouteCache:
             InvalidArgument: there is no address, or one is not HOST:PORT.
         """
         self._nameservers = NameServerLinks(nameservers, timeout_s)
+        self._timeout_s = timeout_s
         self._poll_s = poll_s
         self._refresher = RouteRefresher(
             lambda topic: self._refresh(topic, min(_SOON_S, timeout_s)), self._neglected, poll_s
@@ -65,29 +77,63 @@ class RouteCache:
         self._routes: dict[str, TopicRoute] = {}  # read without the lock: a value is never changed, only replaced
         self._versions: dict[str, int] = {}  # how often a topic's route was told by the watch
         self._topics = _WatchedTopics()
+        self._deleted: set[str] = set()  # known topics that have no broker any more
         self._callbacks: tuple[Callable[[TopicRoute], None], ...] = ()
         self._watch: threading.Thread | None = None
         self._stream: grpc.Call | None = None  # of the watch, and whose it is
         self._watched = ""
         self._sound_at = math.inf  # when a watch last brought every route
+        self._outage = OutageLog(log)
         self._closed = threading.Event()
 
-    def route(self, topic: str) -> TopicRoute:
+    def route(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
         """Return the route of a topic, asking only when it is not known.
+
+        Args:
+            topic: its name.
+            timeout_s: seconds that the question may take, if not those of the constructor.
 
         Raises:
             TopicNotFound: no broker carries it; the text says how to create it.
+            TopicUnavailable: all brokers that carry it are away, or none is registered.
             SystemBusy: the name servers have just started and their brokers are not back yet.
             Unavailable: no name server answered; the text lists each with the reason.
             InvalidArgument: the name cannot be that of a topic.
             Closed: the cache was closed.
         """
         self._check_open()
-        return self._routes.get(topic) or self.refresh(topic)
+        return self._routes.get(topic) or self._refresh(topic, timeout_s)
+
+    def patiently(self, attempt: Callable[[float], T], patience_s: float) -> T:
+        """Return what an attempt returns, which is repeated while servers are absent.
+
+        Args:
+            attempt: asks for routes; takes the seconds that its questions may take.
+            patience_s: seconds after which the failure of the latest attempt is raised.
+
+        Raises:
+            MiniMQError: what the attempt raises; at once if that is not retriable.
+            Closed: the cache was closed.
+        """
+
+        def wait(seconds: float) -> None:
+            if self._closed.wait(seconds):
+                raise Closed(_CLOSED)
+
+        return with_retries(
+            lambda left_s: attempt(min(max(left_s, _SHORTEST_S), self._timeout_s)), patience_s, wait=wait
+        )
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic if it is known, without asking anybody."""
         return self._routes.get(topic)
+
+    def is_deleted(self, topic: str) -> bool:
+        """Tell whether name servers say that nobody carries a topic whose route is known, and that no carrier is away.
+
+        It may also be that they have forgotten brokers that are away, so it takes a broker to be sure.
+        """
+        return topic in self._deleted
 
     def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
@@ -115,6 +161,7 @@ class RouteCache:
         with self._lock:
             self._routes.pop(topic, None)
             self._versions.pop(topic, None)
+            self._deleted.discard(topic)
             self._topics.remove(topic)
 
     def _refresh(self, topic: str, timeout_s: float | None) -> TopicRoute:
@@ -123,7 +170,7 @@ class RouteCache:
         version = self._versions.get(topic, 0)
         try:
             route = self._nameservers.route(topic, timeout_s)
-        except (TopicNotFound, SystemBusy, TransportError):
+        except (TopicNotFound, TopicUnavailable, SystemBusy, TransportError):
             known = self._routes.get(topic)
             if known is None:
                 raise
@@ -154,7 +201,7 @@ class RouteCache:
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise Closed("the client was closed")
+            raise Closed(_CLOSED)
 
     def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
         """Put a route into the cache and return the one that is in it now.
@@ -170,6 +217,10 @@ class RouteCache:
             version = self._versions.get(route.topic, 0)
             if asked_at is None:
                 self._versions[route.topic] = version + 1
+            if known is not None and not route.queues and not route.away:
+                self._deleted.add(route.topic)
+            elif asked_at in (None, version):
+                self._deleted.discard(route.topic)
             # While an answer is under way, the watch may tell something newer.
             outdated = known is not None and asked_at not in (None, version)
             if not route.queues or route == known or outdated:
@@ -203,7 +254,6 @@ class RouteCache:
 
     def _run_watch(self) -> None:
         retry_s = _FIRST_RETRY_S
-        complaint = ""
         while not self._closed.is_set():
             nameserver = self._nameservers.preferred()
             requests = _WatchRequests(self._topics)
@@ -213,10 +263,9 @@ class RouteCache:
                     continue
             except Closed:
                 return
-            except Exception as error:  # whatever it is, routes have to be watched on
-                if repr(error) != complaint:  # once for each cause, not for each try
-                    log.exception("watch failed, trying again nameserver=%s", nameserver)
-                complaint = repr(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, routes have to be watched on
+                if not self._closed.is_set():
+                    self._outage.crashed(_NOT_WATCHED, nameserver, f"a fault of the client: {error!r}", cause=error)
             finally:
                 requests.end()
             self._nameservers.avoid(nameserver)
@@ -228,6 +277,7 @@ class RouteCache:
         try:
             for event in self._open_watch(nameserver, requests):
                 requests.events += 1
+                self._outage.worked("routes: watched nameserver=%s", nameserver)
                 self._keep(route_from_wire(event.route))
         except grpc.RpcError as error:
             code, details = rpc.status_of(error)
@@ -235,7 +285,8 @@ class RouteCache:
             if code is grpc.StatusCode.DEADLINE_EXCEEDED and (requests.events or not self._topics):
                 self._sound_at = time.monotonic()
                 return True
-            log.debug("watch ended nameserver=%s reason=%s", nameserver, details)
+            if not self._closed.is_set():
+                self._outage.failed(_NOT_WATCHED, nameserver, rpc.why_unreached(details), kind=str(code))
         return False
 
     def _open_watch(self, nameserver: str, requests: _WatchRequests) -> Iterator[nameserver_pb2.RouteEvent]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from typing import Any
@@ -15,7 +16,7 @@ from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.send_buffer import SendBuffer
 from minimq_common.batch_builder import BatchBuilder, bytes_of_bodies
 from minimq_common.errors import MiniMQError, SendFailed
-from minimq_common.model import Message, MessageQueue
+from minimq_common.model import Message, MessageQueue, TopicRoute
 
 #: What a message takes of the buffer beside its body.
 OVERHEAD_BYTES = 64
@@ -39,11 +40,39 @@ Watcher = Callable[[Message, SendReceipt | None, MiniMQError | None], None]
 class _OpenBatch:
     """Messages for one destination that will leave together, and what they take of the buffer."""
 
-    def __init__(self, options: ProducerOptions) -> None:
-        self.records = BatchBuilder(options.max_body_bytes, options.batch_compression)
+    def __init__(self, records: BatchBuilder) -> None:
+        self.records = records
         self.slots: list[Slots] = []
         self.tickets: list[int] = []
+        #: How many messages of each ticket are here; None for all.
+        self.counts: list[int] | None = None
         self.size = 0
+
+    @property
+    def room(self) -> InBuffer:
+        """The room that it takes of the buffer."""
+        return InBuffer(self.tickets, self.size, self.counts)
+
+    def split(self, count: int) -> list[_OpenBatch]:
+        """Return its messages as so many batches, as even as can be and in their order."""
+        portions = []
+        begin = 0
+        for records in self.records.split(count):
+            portion = _OpenBatch(records)
+            portion.size = records.size + OVERHEAD_BYTES * len(records)
+            portion.counts = []
+            portions.append(portion)
+            end = begin + len(records)
+            at = 0
+            for slots, ticket in zip(self.slots, self.tickets, strict=True):
+                here = slots[max(begin - at, 0) : max(end - at, 0)]
+                if here:
+                    portion.slots.append(here)
+                    portion.tickets.append(ticket)
+                    portion.counts.append(len(here))
+                at += len(slots)
+            begin = end
+        return portions
 
 
 class BulkSend:
@@ -53,7 +82,7 @@ class BulkSend:
         dispatcher: sends the batches.
         buffer: holds room for them.
         options: of the producer.
-        find: makes the route of a topic known, or raises.
+        find: returns the route of a topic, or raises.
         choose: returns the queue where a message must go, None for any; without it all may go anywhere.
     """
 
@@ -62,7 +91,7 @@ class BulkSend:
         dispatcher: Dispatcher,
         buffer: SendBuffer,
         options: ProducerOptions,
-        find: Callable[[str], object],
+        find: Callable[[str], TopicRoute],
         choose: Callable[[Message], MessageQueue | None] | None,
     ) -> None:
         self._dispatcher = dispatcher
@@ -71,6 +100,10 @@ class BulkSend:
         self._find = find
         self._choose = choose
         self._open: dict[Destination, _OpenBatch] = {}
+        #: Batches that are to be sent now.
+        self._leaving: deque[tuple[Destination, _OpenBatch]] = deque()
+        #: Where full batches went.
+        self._filled: set[Destination] = set()
         self._count = 0
         self._batches = 0
         self._watcher: Watcher | None = None
@@ -99,9 +132,10 @@ class BulkSend:
         try:
             self._send_all(messages)
         except BaseException as error:
-            for batch in self._open.values():
-                self._buffer.release(batch.tickets, batch.size)
+            for batch in (*self._open.values(), *(batch for _, batch in self._leaving)):
+                self._buffer.release(*batch.room)
             self._open.clear()
+            self._leaving.clear()
             self._failure = error if isinstance(error, MiniMQError) else _not_sent(error)
             raise
 
@@ -117,7 +151,11 @@ class BulkSend:
             wanted = max(
                 1, min(_PART, self._options.batch_bytes * len(part) // max(size, 1), self._options.batch_messages)
             )
-        self._send_open()
+        for destination, batch in [*self._open.items()]:
+            portions = self._spread(destination, batch)
+            del self._open[destination]
+            self._leaving.extend((destination, portion) for portion in portions)
+        self._send_leaving()
 
     def wait(self) -> None:
         """Wait for the outcome of every batch that was sent; the watcher is told of the messages that were not."""
@@ -164,7 +202,8 @@ class BulkSend:
             self._send_open()  # what is open holds room that it gives back only once it is on its way
             ticket, batch = self._buffer.reserve(topic, len(messages), size), None
         if batch is None:
-            batch = self._open[destination] = _OpenBatch(self._options)
+            records = BatchBuilder(self._options.max_body_bytes, self._options.batch_compression)
+            batch = self._open[destination] = _OpenBatch(records)
         batch.tickets.append(ticket)
         batch.size += size
         before = batch.records.size
@@ -177,19 +216,34 @@ class BulkSend:
         # Full when another part like this one would not fit.
         full = batch.records.size + grown > self._options.batch_bytes
         if full or len(batch.records) + len(messages) > self._options.batch_messages:
+            self._filled.add(destination)
             self._send(destination, self._open.pop(destination))
 
     def _send_open(self) -> None:
-        while self._open:
-            destination = next(iter(self._open))
-            self._send(destination, self._open.pop(destination))
+        leaving = [*self._open.items()]
+        self._open.clear()
+        self._leaving.extend(leaving)
+        self._send_leaving()
+
+    def _spread(self, destination: Destination, batch: _OpenBatch) -> list[_OpenBatch]:
+        """Return the last batch for a destination, in portions for several queues if the call did not fill any."""
+        topic, queue = destination
+        portions = math.ceil(len(batch.records) / self._options.spread_messages)
+        if portions > 1 and queue is None and destination not in self._filled:
+            portions = min(portions, self._find(topic).write_queue_count())
+        else:
+            portions = 1
+        return batch.split(portions) if portions > 1 else [batch]
+
+    def _send_leaving(self) -> None:
+        while self._leaving:
+            self._send(*self._leaving.popleft())
 
     def _send(self, destination: Destination, batch: _OpenBatch) -> None:
         number = self._batches = self._batches + 1
         with self._lock:
             self._under_way.add(number)
-        room = InBuffer(batch.tickets, batch.size)
-        self._dispatcher.send_batch(*destination, batch.records, room, self._completion(number, batch.slots))
+        self._dispatcher.send_batch(*destination, batch.records, batch.room, self._completion(number, batch.slots))
 
     def _completion(self, number: int, slots: list[Slots]) -> Completion:
         def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from minimq.routes.routing import RouteCache
+from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.decisions import Transaction
 from minimq.sending.flights import Flight, Flights
 from minimq.sending.outgoing import (
@@ -79,10 +80,13 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._counters = SendCounters()
         self._placement = Placement(routes, options, random.Random())
-        self._waiting = WaitingLines(self._placement, options.batch_messages, options.batch_bytes)
+        self._waiting = WaitingLines(
+            self._placement, options.batch_messages, options.batch_bytes, options.spread_messages
+        )
         self._flights = Flights(links)
         #: When something was last acknowledged, by direction.
         self._progress: dict[Direction, float] = {}
+        self._outages = BrokerOutages()
         self._closed = False
         #: What is to be failed because the producer closes.
         self._left: list[OutgoingBatch | Lane] = []
@@ -299,6 +303,7 @@ class Dispatcher:
                 now - outgoing.handed_in,
                 already_stored=status is SendStatus.ALREADY_STORED,
             )
+        self._outages.answered(queue.broker_name, flight.address)
         if result.queue_id != queue.queue_id:  # an earlier try had stored it there
             queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
         receipt = BatchReceipt(
@@ -319,6 +324,7 @@ class Dispatcher:
             if not self._landed(flight):
                 return
             self._placement.failed(flight.queue.broker_name, error, now)
+        self._outages.failed(flight.queue.broker_name, flight.address, error)
         outgoing.note_try(f"{flight.queue} at {flight.address}", now - flight.began, error)
         if isinstance(error, TopicNotFound):
             self._routes.forget(outgoing.topic)  # the next send asks anew, and so finds or makes it

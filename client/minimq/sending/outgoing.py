@@ -45,10 +45,12 @@ class InBuffer(NamedTuple):
     Attributes:
         tickets: of its reservations.
         size: bytes of all of them.
+        counts: how many messages of each reservation; all unless given.
     """
 
     tickets: Sequence[int]
     size: int
+    counts: Sequence[int] | None = None
 
 
 class OutgoingBatch:

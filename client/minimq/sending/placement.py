@@ -117,6 +117,11 @@ class Placement:
             return not self._brokers or any(map(self.has_room, self._brokers))
         return self._under_way[broker] < self._window
 
+    def places(self, topic: str) -> int:
+        """Return how many batches of a topic may be under way at once, each for another queue; at least 1."""
+        writable = self._writable_of(topic)
+        return max(1, min(len(writable.queues), self._window * len(writable.brokers))) if writable is not None else 1
+
     def has_other(self, topic: str, broker: str | None, now: float) -> bool:
         """Tell whether a broker other than this one, and well, takes messages for a topic."""
         writable = self._writable_of(topic)

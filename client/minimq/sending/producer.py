@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.sending.interceptor import SendInterceptor
-from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.queue_selection import Selector
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.sender import Sender
@@ -43,9 +43,9 @@ class Producer:
         options: ProducerOptions | None = None,
         *,
         interceptors: Sequence[SendInterceptor] = (),
-        **changes: Any,  # noqa: ANN401 - the fields of ProducerOptions
+        **changes: Unpack[ProducerChanges],
     ) -> None:
-        self._sender = Sender(nameserver, with_changes(options or ProducerOptions(), changes), interceptors)
+        self._sender = Sender(nameserver, with_changes(options or ProducerOptions(), changes, Producer), interceptors)
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +73,8 @@ class Producer:
         Raises:
             InvalidArgument: the message breaks a rule.
             TopicNotFound: no broker carries the topic.
+            TopicUnavailable, Unavailable: where the topic is was not found out within `send_timeout_s`, since its
+                brokers or the name servers are away.
             BufferFull: there is no room for the message, and `block_when_full` is off.
             SendFailed: all tries failed; its text lists them.
             Closed: the producer was closed.
@@ -93,7 +95,8 @@ class Producer:
             message: what to send.
             queue: where it must go; then it is never moved to another queue.
             selector: chooses that queue, as for `send`.
-            callback: called with the outcome by a thread of the producer; it must not block.
+            callback: called with the receipt and None, or with None and the error, by whichever thread brings the
+                outcome; it must not block, nor call the producer.
 
         Returns:
             A future of the receipt, which raises what `send` would.
@@ -130,6 +133,8 @@ class Producer:
         Raises:
             InvalidArgument: a message breaks a rule; only some of those ahead of it were sent.
             TopicNotFound: no broker carries the topic.
+            TopicUnavailable, Unavailable: where the topic is was not found out within `send_timeout_s`, since its
+                brokers or the name servers are away.
             BufferFull: there is no room for a batch, and `block_when_full` is off; only what is ahead of it was sent.
             SendFailed: some messages were not acknowledged; the text says how many were.
             Closed: the producer was closed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from minimq.options import check_above_zero
 from minimq.sending.latency_table import DEFAULT_LATENCY_TABLE, latency_table
@@ -18,6 +18,26 @@ _MOST_BYTES = 32 << 20
 CompressionName = Literal["none", "zstd"]
 
 
+class ProducerChanges(TypedDict, total=False):
+    """Single options of a producer, given by name: the fields of `ProducerOptions`, where each is explained."""
+
+    send_timeout_s: float
+    max_body_bytes: int
+    batch_messages: int
+    batch_bytes: int
+    spread_messages: int
+    buffer_bytes: int
+    block_when_full: bool
+    window: int
+    close_timeout_s: float
+    compression: CompressionName
+    compress_above_bytes: int
+    fault_avoidance: bool
+    latency_table: str
+    probe_interval_s: float
+    machine_rooms: Sequence[str]
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
     """How a producer sends.
@@ -25,9 +45,12 @@ class ProducerOptions:
     Attributes:
         send_timeout_s: seconds for all tries of a message together, from the first try on; each goes to another broker
             where there is one. By default twice as long as a master is waited for, so that a send outlives a failover.
+            The first send to a topic waits as long before that, if need be, for a name server and for a broker.
         max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.
         batch_bytes: size in bytes of bodies at which a batch is full, at most 32 MiB.
+        spread_messages: fewest messages that become a batch of their own so that all queues get some: of a `send_many`
+            that does not fill a batch, and of single messages that have gathered. More of them make fewer batches.
         buffer_bytes: bytes of bodies that may be on their way.
         block_when_full: wait for room in the buffer, or raise BufferFull.
         window: requests that may be under way to one broker.
@@ -46,6 +69,7 @@ class ProducerOptions:
     max_body_bytes: int = 4 << 20
     batch_messages: int = 4096
     batch_bytes: int = 1 << 20
+    spread_messages: int = 32
     buffer_bytes: int = 64 << 20
     block_when_full: bool = True
     window: int = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from minimq_common.errors import BufferFull, Closed
 
@@ -66,12 +66,20 @@ class SendBuffer:
         with self._lock:
             self.bytes += size
 
-    def release(self, tickets: Iterable[int], size: int) -> None:
-        """Give back the room of these tickets, `size` bytes together."""
+    def release(self, tickets: Sequence[int], size: int, counts: Sequence[int] | None = None) -> None:
+        """Give back the room of these tickets, `size` bytes together; of so many messages of each if counts are given.
+
+        A ticket counts as alive until all its messages have been given back.
+        """
         with self._lock:
             self.bytes -= size
-            for ticket in tickets:
-                _, count = self._alive.pop(ticket)
+            for index, ticket in enumerate(tickets):
+                topic, alive = self._alive[ticket]
+                count = alive if counts is None else counts[index]
+                if count == alive:
+                    del self._alive[ticket]
+                else:
+                    self._alive[ticket] = topic, alive - count
                 self.messages -= count
             if self._waiting:
                 self._changed.notify_all()

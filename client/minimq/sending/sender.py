@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -25,7 +24,8 @@ from minimq.sending.selector_queues import SelectorQueues
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound
+from minimq.transport.home_process import HomeProcess
+from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.message_check import check_message
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
@@ -70,7 +70,7 @@ class Sender:
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
         self._closed = False
-        self._process = os.getpid()
+        self._process = HomeProcess("producer", InvalidArgument)
 
     # ---- one by one -----------------------------------------------------------------------------
 
@@ -84,9 +84,10 @@ class Sender:
         Raises:
             InvalidArgument: the message breaks a rule, or its queue is of another topic.
             TopicNotFound: no broker carries the topic, and none makes topics by itself.
-            Unavailable: no name server answers.
+            TopicUnavailable: its brokers are away, or none is registered, for all the time that a message is tried.
+            TransportError: no name server answers in that time.
         """
-        self._check_process()
+        self._process.check()
         if not self._interceptors:
             return self._prepared(message, queue, selector)
         message = self._interceptors.before_send(message)
@@ -141,7 +142,7 @@ class Sender:
             def choose(message: Message) -> MessageQueue | None:
                 return self._destination(message, queue, selector)
 
-        self._check_process()
+        self._process.check()
         bulk = BulkSend(self._dispatcher, self._buffer, self._options, self._find, choose)
         given = iter(messages)
         if self._interceptors:
@@ -158,7 +159,7 @@ class Sender:
         self, topic: str, queue: MessageQueue | None, records: Records, transaction: Transaction | None
     ) -> Future[BatchReceipt]:
         """Send records as one batch; see `RecordsSender.send`."""
-        self._check_process()
+        self._process.check()
         self._check_queue(topic, queue)
         self._find(topic)
         future: Future[BatchReceipt] = Future()
@@ -178,21 +179,34 @@ class Sender:
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues of a topic among which selectors choose."""
-        self._check_process()
+        self._process.check()
         return self._selector_queues.of(self._find(topic))
 
     # ---- where to -------------------------------------------------------------------------------
 
     def _find(self, topic: str) -> TopicRoute:
-        """Return the route of a topic; brokers that are allowed to make the topic do so when there is none."""
+        """Return the route of a topic; brokers that are allowed to make the topic do so when there is none.
+
+        Absent servers are waited for, for as long as a message may be tried.
+        """
         known = self._routes.known(topic)
         if known is not None:
             return known
+        check_topic(topic)
+        return self._routes.patiently(
+            lambda timeout_s: self._find_or_make(topic, timeout_s), self._options.send_timeout_s
+        )
+
+    def _find_or_make(self, topic: str, timeout_s: float) -> TopicRoute:
         try:
-            return self._routes.route(check_topic(topic))
-        except TopicNotFound:
+            return self._routes.route(topic, timeout_s)
+        except (TopicNotFound, TopicUnavailable) as error:
+            absent = error
+        try:
             self._auto_create.create(topic)
-            return self._routes.route(topic)
+        except TopicNotFound as refusal:
+            raise (absent if absent.retriable else refusal) from None
+        return self._routes.route(topic, timeout_s)
 
     def _destination(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None
@@ -242,12 +256,4 @@ class Sender:
             raise SendFailed(
                 f"{messages_were(left.total())} not acknowledged within {timeout_s} s before the producer closed: "
                 f"{topics}"
-            )
-
-    def _check_process(self) -> None:
-        """Raise where nothing could work: gRPC and the threads of the producer did not come along into a fork."""
-        if os.getpid() != self._process:
-            raise InvalidArgument(
-                f"the producer was made in process {self._process}, and this is {os.getpid()}: "
-                "make one in each process, after the fork"
             )

@@ -245,7 +245,7 @@ class _Attempt:
     def _wait_for(self, name: str, error: MiniMQError) -> None:
         """Take in why a broker gave no answer; raise it when waiting does not change that."""
         if not error.retriable:
-            raise type(error)(f"transaction {self.protocol.transaction}: broker {name}: {error.message}")
+            raise error.with_message(f"transaction {self.protocol.transaction}: broker {name}: {error.message}")
         self._reasons[name] = error
 
     def _expired(self, name: str, decision: Decision, error: TransactionExpired) -> None:

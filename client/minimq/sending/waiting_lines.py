@@ -10,6 +10,7 @@ may still go there.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from typing import NamedTuple
 
@@ -51,12 +52,14 @@ class WaitingLines:
         placement: knows whether there is a place.
         batch_messages: most messages that leave a lane together.
         batch_bytes: size in bytes at which those are a full batch.
+        spread_messages: fewest messages that leave a lane together while more wait there.
     """
 
-    def __init__(self, placement: Placement, batch_messages: int, batch_bytes: int) -> None:
+    def __init__(self, placement: Placement, batch_messages: int, batch_bytes: int, spread_messages: int) -> None:
         self._placement = placement
         self._batch_messages = batch_messages
         self._batch_bytes = batch_bytes
+        self._spread_messages = spread_messages
         self._lines: dict[_Key, _Line] = {}
         #: Lines from which something may leave, by the broker it has to go to (None: any). All take turns, so that a
         #: flood for one destination does not keep the others waiting.
@@ -161,7 +164,7 @@ class WaitingLines:
     def _leave(self, line: _Line) -> OutgoingBatch | Lane:
         what = line.items[0]
         if isinstance(what, Lane):
-            what = what.take(self._batch_messages, self._batch_bytes)
+            what = what.take(self._most_messages(what), self._batch_bytes)
             if not _pending(line.items[0]):
                 line.items.popleft()
         else:
@@ -170,6 +173,16 @@ class WaitingLines:
         self._rest(line)
         self._look_at(line)  # at the end of all turns
         return what
+
+    def _most_messages(self, lane: Lane) -> int:
+        """Return how many messages may leave a lane together.
+
+        What may go anywhere is divided among the places there are, so that a burst does not end in one queue.
+        """
+        if lane.queue is not None:
+            return self._batch_messages
+        share = math.ceil(len(lane.pending) / self._placement.places(lane.topic))
+        return min(self._batch_messages, max(share, self._spread_messages))
 
     # ---- which line may be left -----------------------------------------------------------------
 

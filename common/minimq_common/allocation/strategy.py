@@ -32,7 +32,7 @@ class AllocationStrategy(Protocol):
             group: the consumer group.
             member: whose share is asked for.
             queues: all queues of one topic, sorted.
-            members: all members of the group, sorted.
+            members: all members of the group that subscribe to the topic, sorted.
 
         Returns:
             Queues of those given, sorted. None when there are no queues, or when the member is not (yet) among the
@@ -61,8 +61,8 @@ class OwnerAwareStrategy(Protocol):
 
         Args:
             group: the consumer group.
-            queues: all queues of all topics that the group subscribes to.
-            members: all members of the group.
+            queues: all queues of all topics that these members have in common.
+            members: those members of the group.
             owners: which client has a queue now, the same on every member. Queues without an owner are left out;
                 queues and clients that are gone do no harm.
 

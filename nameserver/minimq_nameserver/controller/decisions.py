@@ -9,7 +9,8 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from minimq_common.errors import DataDirectoryInUse, StoreError
+from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError
+from minimq_common.replica_bounds import check_record
 from minimq_common.replica_set import ReplicaSet
 
 #: Address space for the file: a record takes less than a page, so this is enough for thousands of brokers.
@@ -54,8 +55,11 @@ class DecisionFile:
         """
         try:
             with self._env.begin() as transaction:
-                return [msgspec.json.decode(value, type=ReplicaSet) for _, value in transaction.cursor()]
-        except (lmdb.Error, msgspec.MsgspecError) as error:
+                records = [msgspec.json.decode(value, type=ReplicaSet) for _, value in transaction.cursor()]
+            for record in records:
+                check_record(record)
+            return records
+        except (lmdb.Error, msgspec.MsgspecError, InvalidArgument) as error:
             raise StoreError(
                 f"{self._path} cannot be read: {error}: move it away while the brokers run, which know what was "
                 "decided; do not restore it from an old copy"
@@ -70,6 +74,11 @@ class DecisionFile:
         try:
             with self._env.begin(write=True) as transaction:
                 transaction.put("\n".join(record.key).encode(), msgspec.json.encode(record))
+        except lmdb.MapFullError:
+            raise StoreError(
+                f"{self._path} is full: it holds {_MAP_BYTES >> 20} MiB, thousands of brokers; move it away while the "
+                "brokers run, which teach the controller what was decided, and records of brokers that are no more go"
+            ) from None
         except lmdb.Error as error:
             raise StoreError(f"{self._path} cannot be written: {error}") from error
 

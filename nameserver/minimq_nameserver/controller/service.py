@@ -11,10 +11,10 @@ from pathlib import Path
 
 import grpc.aio
 
-from minimq_common import rpc
 from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
-from minimq_common.errors import BrokerConflict, MiniMQError, StoreError, Unavailable
+from minimq_common.errors import BrokerConflict, StoreError, Unavailable
 from minimq_common.model import Permission
+from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import (
     ReplicaSet,
     check_not_ending,
@@ -60,6 +60,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._news: dict[Key, asyncio.Event] = {}
         self._electing: asyncio.Task[None] | None = None
         self._stopping = False
+        self._election_outage = OutageLog(log)
+        self._file_outage = OutageLog(log)
 
     def start(self) -> None:
         """Begin to elect."""
@@ -92,12 +94,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         context: grpc.aio.ServicerContext[controller_pb2.ReportRequest, controller_pb2.ReportResponse],
     ) -> controller_pb2.ReportResponse:
         """Note that a replica lives, and answer the record, at the latest when the reporter wants to know."""
-        try:
-            report = report_from_wire(request)
-            self._receive(report)
-            record = await self._hold(report, request.wait_ms / 1000)
-        except MiniMQError as error:
-            await rpc.abort(context, error)
+        report = report_from_wire(request)
+        self._receive(report)
+        record = await self._hold(report, request.wait_ms / 1000)
         return controller_pb2.ReportResponse(
             replica_set=replica_set_to_wire(record) if record else None,
             master_lives=self._table.master_lives(report.key, time.monotonic()),
@@ -109,11 +108,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         context: grpc.aio.ServicerContext[controller_pb2.ChangeInSyncRequest, controller_pb2.ChangeInSyncResponse],
     ) -> controller_pb2.ChangeInSyncResponse:
         """Replace the in-sync set of a replica set, for its master."""
-        try:
-            record = self._table.change_in_sync(replica_set_from_wire(request.known), request.in_sync)
-            self._decide(record)
-        except MiniMQError as error:
-            await rpc.abort(context, error)
+        record = self._table.change_in_sync(replica_set_from_wire(request.known), request.in_sync)
+        self._decide(record)
         return controller_pb2.ChangeInSyncResponse(replica_set=replica_set_to_wire(record))
 
     async def Promote(
@@ -122,10 +118,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         context: grpc.aio.ServicerContext[controller_pb2.PromoteReplicaRequest, controller_pb2.PromoteReplicaResponse],
     ) -> controller_pb2.PromoteReplicaResponse:
         """Make a replica the master once the lease of the present one is over, and answer then."""
-        try:
-            record = await self._promote((request.cluster, request.broker_name), request.replica_id, request.unclean)
-        except MiniMQError as error:
-            await rpc.abort(context, error)
+        record = await self._promote((request.cluster, request.broker_name), request.replica_id, request.unclean)
         return controller_pb2.PromoteReplicaResponse(replica_set=replica_set_to_wire(record))
 
     # ---- Decisions -------------------------------------------------------------------------------
@@ -197,8 +190,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 wait_s = min(self._table.next_look_at(now) - now, wait_s)
             except StoreError:
                 pass  # it was logged
-            except Exception:  # without elections brokers would stay without a master
-                log.exception("the elections failed, and are tried again")
+            except Exception as error:  # noqa: BLE001 - without elections brokers would stay without a master
+                message = "the elections failed, and are tried again reason=%r"
+                self._election_outage.crashed(message, error, cause=error)
+            else:
+                self._election_outage.worked("the elections go on")
             await asyncio.sleep(wait_s)
 
     def _hold_elections(self) -> None:
@@ -212,9 +208,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             return
         try:
             self._file.save(record)
-        except StoreError:
-            log.exception("a decision was not made broker=%s cluster=%s", record.broker_name, record.cluster)
+        except StoreError as error:
+            message = "a decision was not made broker=%s cluster=%s reason=%s"
+            self._file_outage.failed(
+                message, record.broker_name, record.cluster, error, cause=error, level=logging.ERROR
+            )
             raise
+        self._file_outage.worked("decisions are made again broker=%s cluster=%s", record.broker_name, record.cluster)
         self._table.adopt(record, time.monotonic())
         if known is None and record.log_term and record.master_run:
             log.warning(

@@ -966,8 +966,8 @@ global___StartPosition = StartPosition
 
 @typing.final
 class JoinGroup(google.protobuf.message.Message):
-    """Members of a group that disagree about `topics`, `filters`, `allocation`, `assigned_by_server` or `hold_ms` are
-    refused.
+    """Members of a group that disagree about the filter of a topic, `allocation`, `assigned_by_server` or `hold_ms` are
+    refused, until there is no such member any more: then they are told (`ConflictOver`). Their topics may differ.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -980,6 +980,7 @@ class JoinGroup(google.protobuf.message.Message):
     FILTERS_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
     ASSIGNED_BY_SERVER_FIELD_NUMBER: builtins.int
+    TOPICS_MAY_DIFFER_FIELD_NUMBER: builtins.int
     group: builtins.str
     allocation: builtins.str
     """Name of the allocation strategy."""
@@ -987,6 +988,10 @@ class JoinGroup(google.protobuf.message.Message):
     """After a release nobody gets the queue until its former owner has said `StateSaved`, or for so long; 0: at once."""
     assigned_by_server: builtins.bool
     """Whether members ask for their shares (`QueryAssignment`) instead of computing them. Not by every strategy."""
+    topics_may_differ: builtins.bool
+    """The member divides each topic among those that subscribe to it. Older clients do not: while one is in the group all
+    members need the same topics.
+    """
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -1010,9 +1015,10 @@ class JoinGroup(google.protobuf.message.Message):
         filters: collections.abc.Iterable[builtins.str] | None = ...,
         held: collections.abc.Iterable[global___QueueName] | None = ...,
         assigned_by_server: builtins.bool = ...,
+        topics_may_differ: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics", "topics_may_differ", b"topics_may_differ"]) -> None: ...
 
 global___JoinGroup = JoinGroup
 
@@ -1244,9 +1250,15 @@ global___SessionRequest = SessionRequest
 class Heartbeat(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    NUMBER_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """An answer has the number of the heartbeat that it answers; 0 from older clients and brokers."""
     def __init__(
         self,
+        *,
+        number: builtins.int = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["number", b"number"]) -> None: ...
 
 global___Heartbeat = Heartbeat
 
@@ -1262,6 +1274,7 @@ class GroupMembers(google.protobuf.message.Message):
     HELD_FIELD_NUMBER: builtins.int
     GRACE_MS_FIELD_NUMBER: builtins.int
     BEGUN_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
     group: builtins.str
     version: builtins.int
     grace_ms: builtins.int
@@ -1276,6 +1289,10 @@ class GroupMembers(google.protobuf.message.Message):
     def begun(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicBegun]:
         """In which topics the group has begun on this broker."""
 
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberTopics]:
+        """What each member subscribes to; empty while that is the same for all."""
+
     def __init__(
         self,
         *,
@@ -1285,10 +1302,30 @@ class GroupMembers(google.protobuf.message.Message):
         held: collections.abc.Iterable[global___MemberQueues] | None = ...,
         grace_ms: builtins.int = ...,
         begun: collections.abc.Iterable[global___TopicBegun] | None = ...,
+        topics: collections.abc.Iterable[global___MemberTopics] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "client_ids", b"client_ids", "grace_ms", b"grace_ms", "group", b"group", "held", b"held", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "client_ids", b"client_ids", "grace_ms", b"grace_ms", "group", b"group", "held", b"held", "topics", b"topics", "version", b"version"]) -> None: ...
 
 global___GroupMembers = GroupMembers
+
+@typing.final
+class MemberTopics(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
+    client_id: builtins.str
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str = ...,
+        topics: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "topics", b"topics"]) -> None: ...
+
+global___MemberTopics = MemberTopics
 
 @typing.final
 class MemberQueues(google.protobuf.message.Message):
@@ -1390,6 +1427,23 @@ class SessionRefused(google.protobuf.message.Message):
 global___SessionRefused = SessionRefused
 
 @typing.final
+class ConflictOver(google.protobuf.message.Message):
+    """A member that was refused since it contradicted the group does so no longer: it joins again."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group"]) -> None: ...
+
+global___ConflictOver = ConflictOver
+
+@typing.final
 class SessionEvent(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1398,6 +1452,7 @@ class SessionEvent(google.protobuf.message.Message):
     GRANTED_FIELD_NUMBER: builtins.int
     WANTED_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
+    CONFLICT_OVER_FIELD_NUMBER: builtins.int
     @property
     def heartbeat(self) -> global___Heartbeat: ...
     @property
@@ -1408,6 +1463,8 @@ class SessionEvent(google.protobuf.message.Message):
     def wanted(self) -> global___QueueWanted: ...
     @property
     def refused(self) -> global___SessionRefused: ...
+    @property
+    def conflict_over(self) -> global___ConflictOver: ...
     def __init__(
         self,
         *,
@@ -1416,10 +1473,11 @@ class SessionEvent(google.protobuf.message.Message):
         granted: global___QueueGranted | None = ...,
         wanted: global___QueueWanted | None = ...,
         refused: global___SessionRefused | None = ...,
+        conflict_over: global___ConflictOver | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["event", b"event", "granted", b"granted", "heartbeat", b"heartbeat", "members", b"members", "refused", b"refused", "wanted", b"wanted"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["event", b"event", "granted", b"granted", "heartbeat", b"heartbeat", "members", b"members", "refused", b"refused", "wanted", b"wanted"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["heartbeat", "members", "granted", "wanted", "refused"] | None: ...
+    def HasField(self, field_name: typing.Literal["conflict_over", b"conflict_over", "event", b"event", "granted", b"granted", "heartbeat", b"heartbeat", "members", b"members", "refused", b"refused", "wanted", b"wanted"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["conflict_over", b"conflict_over", "event", b"event", "granted", b"granted", "heartbeat", b"heartbeat", "members", b"members", "refused", b"refused", "wanted", b"wanted"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["heartbeat", "members", "granted", "wanted", "refused", "conflict_over"] | None: ...
 
 global___SessionEvent = SessionEvent
 
@@ -1501,14 +1559,25 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     HOLD_MS_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
     ASSIGNED_BY_SERVER_FIELD_NUMBER: builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: builtins.int
+    EXPIRES_MS_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
     allocation: builtins.str
     hold_ms: builtins.int
     assigned_by_server: builtins.bool
+    dead_letters: builtins.int
+    """Messages that are stored here whose tries are used up."""
+    expires_ms: builtins.int
+    """When the group is deleted here unless somebody uses it, in ms since 1970; not set when it is not to be deleted."""
     @property
     def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupQueue]:
         """Queues of topics that the group reads here: it has started there, or a member subscribes to them."""
+
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberTopics]:
+        """What each member subscribes to; not told by older brokers."""
 
     def __init__(
         self,
@@ -1518,10 +1587,61 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         hold_ms: builtins.int = ...,
         queues: collections.abc.Iterable[global___GroupQueue] | None = ...,
         assigned_by_server: builtins.bool = ...,
+        dead_letters: builtins.int = ...,
+        expires_ms: builtins.int | None = ...,
+        topics: collections.abc.Iterable[global___MemberTopics] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "client_ids", b"client_ids", "hold_ms", b"hold_ms", "queues", b"queues"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "queues", b"queues", "topics", b"topics"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_expires_ms", b"_expires_ms"]) -> typing.Literal["expires_ms"] | None: ...
 
 global___DescribeGroupResponse = DescribeGroupResponse
+
+@typing.final
+class DeleteGroupRequest(google.protobuf.message.Message):
+    """Forgets a group: its offsets, where it began, and what waits for another try. Refused while a member is connected,
+    unless `force`; connected members begin anew then, and keep what waits for another try.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    FORCE_FIELD_NUMBER: builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    force: builtins.bool
+    dead_letters: builtins.bool
+    """Its dead letters as well."""
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        force: builtins.bool = ...,
+        dead_letters: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dead_letters", b"dead_letters", "force", b"force", "group", b"group"]) -> None: ...
+
+global___DeleteGroupRequest = DeleteGroupRequest
+
+@typing.final
+class DeleteGroupResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DELETED_FIELD_NUMBER: builtins.int
+    DATA_VERSION_FIELD_NUMBER: builtins.int
+    deleted: builtins.bool
+    """False when nothing was known of it here."""
+    data_version: builtins.int
+    """As in CreateTopicResponse."""
+    def __init__(
+        self,
+        *,
+        deleted: builtins.bool = ...,
+        data_version: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_version", b"data_version", "deleted", b"deleted"]) -> None: ...
+
+global___DeleteGroupResponse = DeleteGroupResponse
 
 @typing.final
 class ListGroupsRequest(google.protobuf.message.Message):

@@ -109,6 +109,11 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsResponse.FromString,
                 _registered_method=True)
+        self.DeleteGroup = channel.unary_unary(
+                '/minimq.v1.Broker/DeleteGroup',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupResponse.FromString,
+                _registered_method=True)
         self.QueryAssignment = channel.unary_unary(
                 '/minimq.v1.Broker/QueryAssignment',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentRequest.SerializeToString,
@@ -229,6 +234,12 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def QueryAssignment(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -336,6 +347,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ResetOffsets,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsResponse.SerializeToString,
+            ),
+            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroup,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupResponse.SerializeToString,
             ),
             'QueryAssignment': grpc.unary_unary_rpc_method_handler(
                     servicer.QueryAssignment,
@@ -768,6 +784,33 @@ class Broker(object):
             '/minimq.v1.Broker/ResetOffsets',
             minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.ResetOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/DeleteGroup',
+            minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

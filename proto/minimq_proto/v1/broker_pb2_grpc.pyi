@@ -94,6 +94,11 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.ResetOffsetsResponse,
     ]
 
+    DeleteGroup: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.DeleteGroupRequest,
+        minimq_proto.v1.broker_pb2.DeleteGroupResponse,
+    ]
+
     QueryAssignment: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.QueryAssignmentRequest,
         minimq_proto.v1.broker_pb2.QueryAssignmentResponse,
@@ -193,6 +198,11 @@ class BrokerAsyncStub:
     ResetOffsets: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.ResetOffsetsRequest,
         minimq_proto.v1.broker_pb2.ResetOffsetsResponse,
+    ]
+
+    DeleteGroup: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.DeleteGroupRequest,
+        minimq_proto.v1.broker_pb2.DeleteGroupResponse,
     ]
 
     QueryAssignment: grpc.aio.UnaryUnaryMultiCallable[
@@ -325,6 +335,13 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.ResetOffsetsRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.ResetOffsetsResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.ResetOffsetsResponse]]: ...
+
+    @abc.abstractmethod
+    def DeleteGroup(
+        self,
+        request: minimq_proto.v1.broker_pb2.DeleteGroupRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.DeleteGroupResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DeleteGroupResponse]]: ...
 
     @abc.abstractmethod
     def QueryAssignment(

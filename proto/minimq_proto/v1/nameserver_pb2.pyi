@@ -80,6 +80,39 @@ class BrokerData(google.protobuf.message.Message):
 global___BrokerData = BrokerData
 
 @typing.final
+class AwayBroker(google.protobuf.message.Message):
+    """A broker that has gone, as a name server remembers it. Its queues cannot be used."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: builtins.int
+    SINCE_MS_FIELD_NUMBER: builtins.int
+    STOPPED_FIELD_NUMBER: builtins.int
+    QUEUES_FIELD_NUMBER: builtins.int
+    since_ms: builtins.int
+    """When it went, in milliseconds since 1970."""
+    stopped: builtins.bool
+    """It was stopped; otherwise it was lost."""
+    queues: builtins.int
+    """How many of its queues could be read: of one topic in a route, else of all topics."""
+    @property
+    def broker(self) -> global___BrokerData:
+        """The addresses are those at which its replicas were reached last."""
+
+    def __init__(
+        self,
+        *,
+        broker: global___BrokerData | None = ...,
+        since_ms: builtins.int = ...,
+        stopped: builtins.bool = ...,
+        queues: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["broker", b"broker"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["broker", b"broker", "queues", b"queues", "since_ms", b"since_ms", "stopped", b"stopped"]) -> None: ...
+
+global___AwayBroker = AwayBroker
+
+@typing.final
 class TopicRoute(google.protobuf.message.Message):
     """Everything a client needs to find the queues of one topic."""
 
@@ -88,19 +121,25 @@ class TopicRoute(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
     BROKERS_FIELD_NUMBER: builtins.int
+    AWAY_FIELD_NUMBER: builtins.int
     topic: builtins.str
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueData]: ...
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerData]: ...
+    @property
+    def away(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AwayBroker]:
+        """Brokers that carried the topic and have gone, sorted by name; they are not among the above."""
+
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
         queues: collections.abc.Iterable[global___QueueData] | None = ...,
         brokers: collections.abc.Iterable[global___BrokerData] | None = ...,
+        away: collections.abc.Iterable[global___AwayBroker] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["brokers", b"brokers", "queues", b"queues", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["away", b"away", "brokers", b"brokers", "queues", b"queues", "topic", b"topic"]) -> None: ...
 
 global___TopicRoute = TopicRoute
 
@@ -144,6 +183,7 @@ class RegisterRequest(google.protobuf.message.Message):
     HEARTBEAT_ONLY_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
+    LEAVING_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -154,6 +194,8 @@ class RegisterRequest(google.protobuf.message.Message):
     heartbeat_only: builtins.bool
     permission: builtins.int
     """Bits that hold for all topics of this broker: 2 write, 4 read."""
+    leaving: builtins.bool
+    """With the last heartbeat: the broker stops, and ends the stream. One that is lost does not say so."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicConfig]: ...
     def __init__(
@@ -167,8 +209,9 @@ class RegisterRequest(google.protobuf.message.Message):
         heartbeat_only: builtins.bool = ...,
         topics: collections.abc.Iterable[global___TopicConfig] | None = ...,
         permission: builtins.int = ...,
+        leaving: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "data_version", b"data_version", "heartbeat_only", b"heartbeat_only", "permission", b"permission", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "data_version", b"data_version", "heartbeat_only", b"heartbeat_only", "leaving", b"leaving", "permission", b"permission", "topics", b"topics"]) -> None: ...
 
 global___RegisterRequest = RegisterRequest
 
@@ -197,13 +240,19 @@ class GetRouteRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: builtins.int
+    KNOWS_AWAY_FIELD_NUMBER: builtins.int
     topic: builtins.str
+    knows_away: builtins.bool
+    """The client takes a route without queues for an answer, when all brokers that carry the topic are away, and knows
+    the error TOPIC_UNAVAILABLE.
+    """
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
+        knows_away: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["knows_away", b"knows_away", "topic", b"topic"]) -> None: ...
 
 global___GetRouteRequest = GetRouteRequest
 
@@ -246,19 +295,29 @@ class ListTopicsResponse(google.protobuf.message.Message):
 
     ROUTES_FIELD_NUMBER: builtins.int
     NAMES_FIELD_NUMBER: builtins.int
+    AWAY_ROUTES_FIELD_NUMBER: builtins.int
+    AWAY_NAMES_FIELD_NUMBER: builtins.int
     @property
     def routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]: ...
     @property
     def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Sorted; set only when nothing but names is asked for."""
 
+    @property
+    def away_routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]:
+        """The same of topics all of whose brokers are away."""
+
+    @property
+    def away_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
         routes: collections.abc.Iterable[global___TopicRoute] | None = ...,
         names: collections.abc.Iterable[builtins.str] | None = ...,
+        away_routes: collections.abc.Iterable[global___TopicRoute] | None = ...,
+        away_names: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["names", b"names", "routes", b"routes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["away_names", b"away_names", "away_routes", b"away_routes", "names", b"names", "routes", b"routes"]) -> None: ...
 
 global___ListTopicsResponse = ListTopicsResponse
 
@@ -347,6 +406,7 @@ class GetClusterResponse(google.protobuf.message.Message):
     CONFLICTS_FIELD_NUMBER: builtins.int
     VERSIONS_FIELD_NUMBER: builtins.int
     SETTLED_FIELD_NUMBER: builtins.int
+    AWAY_FIELD_NUMBER: builtins.int
     settled: builtins.bool
     """False for a moment after the start, while brokers that ran before are on their way back."""
     @property
@@ -359,6 +419,10 @@ class GetClusterResponse(google.protobuf.message.Message):
     def versions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RegisteredVersion]:
         """Of all brokers: routes show every change up to these."""
 
+    @property
+    def away(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AwayBroker]:
+        """Brokers that have gone, sorted by name."""
+
     def __init__(
         self,
         *,
@@ -366,10 +430,42 @@ class GetClusterResponse(google.protobuf.message.Message):
         conflicts: collections.abc.Iterable[global___BrokerConflictReport] | None = ...,
         versions: collections.abc.Iterable[global___RegisteredVersion] | None = ...,
         settled: builtins.bool = ...,
+        away: collections.abc.Iterable[global___AwayBroker] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["brokers", b"brokers", "conflicts", b"conflicts", "settled", b"settled", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["away", b"away", "brokers", b"brokers", "conflicts", b"conflicts", "settled", b"settled", "versions", b"versions"]) -> None: ...
 
 global___GetClusterResponse = GetClusterResponse
+
+@typing.final
+class ForgetBrokerRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_NAME_FIELD_NUMBER: builtins.int
+    broker_name: builtins.str
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_name", b"broker_name"]) -> None: ...
+
+global___ForgetBrokerRequest = ForgetBrokerRequest
+
+@typing.final
+class ForgetBrokerResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FORGOTTEN_FIELD_NUMBER: builtins.int
+    forgotten: builtins.bool
+    """False when it was not remembered."""
+    def __init__(
+        self,
+        *,
+        forgotten: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["forgotten", b"forgotten"]) -> None: ...
+
+global___ForgetBrokerResponse = ForgetBrokerResponse
 
 @typing.final
 class WatchRoutesRequest(google.protobuf.message.Message):

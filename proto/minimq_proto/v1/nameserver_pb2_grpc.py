@@ -54,6 +54,11 @@ class NameServerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetClusterRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetClusterResponse.FromString,
                 _registered_method=True)
+        self.ForgetBroker = channel.unary_unary(
+                '/minimq.v1.NameServer/ForgetBroker',
+                request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerResponse.FromString,
+                _registered_method=True)
         self.WatchRoutes = channel.stream_stream(
                 '/minimq.v1.NameServer/WatchRoutes',
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.WatchRoutesRequest.SerializeToString,
@@ -89,6 +94,13 @@ class NameServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetBroker(self, request, context):
+        """A broker that is away will not come back: it is remembered no longer. One that is registered is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchRoutes(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -117,6 +129,11 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.GetCluster,
                     request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetClusterRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetClusterResponse.SerializeToString,
+            ),
+            'ForgetBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetBroker,
+                    request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerResponse.SerializeToString,
             ),
             'WatchRoutes': grpc.stream_stream_rpc_method_handler(
                     servicer.WatchRoutes,
@@ -232,6 +249,33 @@ class NameServer(object):
             '/minimq.v1.NameServer/GetCluster',
             minimq__proto_dot_v1_dot_nameserver__pb2.GetClusterRequest.SerializeToString,
             minimq__proto_dot_v1_dot_nameserver__pb2.GetClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.NameServer/ForgetBroker',
+            minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

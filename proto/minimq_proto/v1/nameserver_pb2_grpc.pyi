@@ -40,6 +40,12 @@ class NameServerStub:
         minimq_proto.v1.nameserver_pb2.GetClusterResponse,
     ]
 
+    ForgetBroker: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.nameserver_pb2.ForgetBrokerRequest,
+        minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse,
+    ]
+    """A broker that is away will not come back: it is remembered no longer. One that is registered is refused."""
+
     WatchRoutes: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.WatchRoutesRequest,
         minimq_proto.v1.nameserver_pb2.RouteEvent,
@@ -66,6 +72,12 @@ class NameServerAsyncStub:
         minimq_proto.v1.nameserver_pb2.GetClusterRequest,
         minimq_proto.v1.nameserver_pb2.GetClusterResponse,
     ]
+
+    ForgetBroker: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.nameserver_pb2.ForgetBrokerRequest,
+        minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse,
+    ]
+    """A broker that is away will not come back: it is remembered no longer. One that is registered is refused."""
 
     WatchRoutes: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.WatchRoutesRequest,
@@ -101,6 +113,14 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.nameserver_pb2.GetClusterRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.nameserver_pb2.GetClusterResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.GetClusterResponse]]: ...
+
+    @abc.abstractmethod
+    def ForgetBroker(
+        self,
+        request: minimq_proto.v1.nameserver_pb2.ForgetBrokerRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse]]:
+        """A broker that is away will not come back: it is remembered no longer. One that is registered is refused."""
 
     @abc.abstractmethod
     def WatchRoutes(

@@ -229,17 +229,41 @@ class CopyAll(google.protobuf.message.Message):
 
     START_FIELD_NUMBER: builtins.int
     APPLIED_FIELD_NUMBER: builtins.int
+    ARCHIVED_FIELD_NUMBER: builtins.int
     start: builtins.int
     applied: builtins.int
+    archived: builtins.bool
+    """Frames with dead letters of before `start` follow the rows, up to one with `archived_end`."""
     def __init__(
         self,
         *,
         start: builtins.int = ...,
         applied: builtins.int = ...,
+        archived: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["applied", b"applied", "start", b"start"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["applied", b"applied", "archived", b"archived", "start", b"start"]) -> None: ...
 
 global___CopyAll = CopyAll
+
+@typing.final
+class ArchivedEntry(google.protobuf.message.Message):
+    """A dead letter whose segment was removed: its entry, and where it was in the log."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: builtins.int
+    ENTRY_FIELD_NUMBER: builtins.int
+    position: builtins.int
+    entry: builtins.bytes
+    def __init__(
+        self,
+        *,
+        position: builtins.int = ...,
+        entry: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entry", b"entry", "position", b"position"]) -> None: ...
+
+global___ArchivedEntry = ArchivedEntry
 
 @typing.final
 class ReplicaFrame(google.protobuf.message.Message):
@@ -255,6 +279,8 @@ class ReplicaFrame(google.protobuf.message.Message):
     END_FIELD_NUMBER: builtins.int
     OFFSETS_NUMBER_FIELD_NUMBER: builtins.int
     LOG_ID_FIELD_NUMBER: builtins.int
+    ARCHIVED_FIELD_NUMBER: builtins.int
+    ARCHIVED_END_FIELD_NUMBER: builtins.int
     rows_end: builtins.bool
     """No more rows follow."""
     position: builtins.int
@@ -266,6 +292,8 @@ class ReplicaFrame(google.protobuf.message.Message):
     """Offsets up to this number are recorded."""
     log_id: builtins.str
     """In the first of a stream from a master: what tells its log from those of other brokers."""
+    archived_end: builtins.bool
+    """No more dead letters follow."""
     @property
     def go_on(self) -> global___GoOn: ...
     @property
@@ -274,6 +302,10 @@ class ReplicaFrame(google.protobuf.message.Message):
     def rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StateRow]: ...
     @property
     def entries(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
+    @property
+    def archived(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ArchivedEntry]:
+        """In ascending order; not all positions have one."""
+
     def __init__(
         self,
         *,
@@ -287,9 +319,11 @@ class ReplicaFrame(google.protobuf.message.Message):
         end: builtins.int = ...,
         offsets_number: builtins.int = ...,
         log_id: builtins.str = ...,
+        archived: collections.abc.Iterable[global___ArchivedEntry] | None = ...,
+        archived_end: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["copy", b"copy", "first", b"first", "go_on", b"go_on"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "log_id", b"log_id", "offsets_number", b"offsets_number", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["archived", b"archived", "archived_end", b"archived_end", "confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "log_id", b"log_id", "offsets_number", b"offsets_number", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["go_on", "copy"] | None: ...
 
 global___ReplicaFrame = ReplicaFrame

@@ -27,14 +27,14 @@ def loop() -> Iterator[LoopThread]:
     thread.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
     """A cluster for tests that do it no harm."""
     with etcd_cluster(tmp_path_factory.mktemp("etcd")) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControllerProcess]:
     """A controller for tests that do it no harm."""
     with ControllerProcess(tmp_path_factory.mktemp("controller"), LEASE_S) as controller:

@@ -122,6 +122,8 @@ def test_a_report_of_before_the_first_look_shows_nobody_alive(
     """Keys stay when a replica has gone: who has just started does not elect it."""
     master, slave = pair
     slave.fall_silent()
+    since = time.monotonic()
+    wait_until(lambda: master.is_master and master.answered_at > since)  # nobody is left who could elect another one
     master.fall_silent()
     newcomer = parse(own_etcd.option, term_lease_s=LEASE_S)
     answer = loop.run(newcomer.report(replace(master.report, resigns=True)))

@@ -191,7 +191,7 @@ def test_a_change_of_the_set_is_made_once_and_on_the_latest_record(
     with pytest.raises(ReplicaSetChanged):
         loop.run(master.controller.change_in_sync(known, {0, 1}))
     with pytest.raises(StaleTerm):
-        loop.run(master.controller.change_in_sync(replace(changed, term=0), {0, 1}))
+        loop.run(master.controller.change_in_sync(replace(changed, term=changed.term + 1), {0, 1}))
     with pytest.raises(InvalidArgument):
         loop.run(master.controller.change_in_sync(changed, {1}))
     with pytest.raises(InvalidArgument):

@@ -87,8 +87,9 @@ def test_an_old_copy_that_knows_the_master_is_mended_and_the_master_goes_on(
     assert master.record is not None
     known = master.record
     authority.put_back(copy=True)
+    since = time.monotonic()
     wait_until(lambda: slave.record and slave.record.number > known.number, PATIENCE_S)
-    wait_until(lambda: master.is_master, PATIENCE_S)
+    wait_until(lambda: master.is_master and master.answered_at > since, PATIENCE_S)  # not by the lease of before
     assert master.led.keys() == {1}
     assert set(master.join(0, 1).in_sync) == {0, 1}
     master.fall_silent()

@@ -31,9 +31,21 @@ def cleanup() -> Iterator[contextlib.ExitStack]:
 
 @pytest.fixture
 def start_nameserver(loop: LoopThread, cleanup: contextlib.ExitStack) -> StartNameServer:
-    def start(listen: str = "127.0.0.1:0", grace_s: float = 0, expire_after_s: float = 120) -> NameServer:
+    def start(
+        listen: str = "127.0.0.1:0",
+        grace_s: float = 0,
+        expire_after_s: float = 120,
+        *,
+        remember_away_s: float = 86_400,
+        remember_away_brokers: int = 100,
+    ) -> NameServer:
         options = NameServerOptions(
-            listen=listen, start_grace_s=grace_s, expire_after_s=expire_after_s, scan_every_s=0.02
+            listen=listen,
+            start_grace_s=grace_s,
+            expire_after_s=expire_after_s,
+            scan_every_s=0.02,
+            remember_away_s=remember_away_s,
+            remember_away_brokers=remember_away_brokers,
         )
         return cleanup.enter_context(loop.serving(NameServer(options)))
 

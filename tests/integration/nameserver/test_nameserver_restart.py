@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_common.errors import SystemBusy, TopicNotFound
+from minimq_common.errors import SystemBusy, TopicUnavailable
 from support.fake_broker import brokers_of
 from support.loop_thread import LoopThread
 from support.starting import OpenCache, StartBroker, StartNameServer
@@ -41,7 +41,7 @@ def test_the_grace_ends(start_nameserver: StartNameServer, open_cache: OpenCache
     with pytest.raises(SystemBusy, match="has just started") as raised:
         open_cache(nameserver.address, timeout_s=0.1).route("orders")
     assert raised.value.retry_after_s > 0
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(TopicUnavailable):
         open_cache(nameserver.address).route("orders")
 
 

@@ -179,7 +179,7 @@ def test_a_broker_behind_a_dead_line_is_removed(
 
 
 def test_a_silent_broker_expires_and_its_stream_is_ended(start_nameserver: StartNameServer) -> None:
-    nameserver = start_nameserver(expire_after_s=0.3)
+    nameserver = start_nameserver(expire_after_s=1.0)
     quiet = threading.Event()
     with rpc.open_channel(nameserver.address) as channel:
 
@@ -194,7 +194,7 @@ def test_a_silent_broker_expires_and_its_stream_is_ended(start_nameserver: Start
         with pytest.raises(grpc.RpcError) as raised:
             next(stream)
         quiet.set()
-    assert re.search(r"no heartbeat of broker-a .* for 0\.\d s", str(raised.value))
+    assert re.search(r"no heartbeat of broker-a .* for [1-9]\.\d s", str(raised.value))
 
 
 def test_heartbeats_keep_a_broker(start_nameserver: StartNameServer, start_broker: StartBroker) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.routing import RouteCache
-from minimq_common.errors import Closed, InvalidArgument, TopicNotFound, Unavailable
+from minimq_common.errors import Closed, InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import TopicRoute
 from minimq_proto.v1 import nameserver_pb2
 from support.fake_broker import brokers_of, registered
@@ -56,7 +56,7 @@ def test_errors_say_what_to_do(
 ) -> None:
     nameserver = start_nameserver()
     cache = open_cache(nameserver.address)
-    with pytest.raises(TopicNotFound, match=r"no broker is registered .*`minimq-broker --nameserver"):
+    with pytest.raises(TopicUnavailable, match=r"no broker is registered .*`minimq-broker --nameserver"):
         cache.route("orders")
     start_broker(nameserver.address)
     with pytest.raises(TopicNotFound, match="`minimq topic create other`"):

@@ -52,8 +52,8 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         with pytest.raises(NotInSync, match="--unclean"):
             admin.promote("broker-a", 1)
         promote = ("cluster", "promote", "broker-a", "--to", "1", "--unclean")
-        asked = Minimq(cluster.nameserver)(*promote, stdin=b"n\n", status=1)
-        assert asked.strip().endswith("Aborted!")
+        status, asked = Minimq(cluster.nameserver).on_terminal(*promote, answer=b"n\n")
+        assert (status, asked.strip().endswith("Aborted!")) == (1, True)
         assert find_master(cluster) is None
         assert "ERROR" not in (said := controller_log(cluster)), said
         term = admin.promote("broker-a", 1, unclean=True)

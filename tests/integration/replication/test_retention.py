@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 from typing import Any
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.local.broker_process import BrokerProcess
+from minimq_common.names import dead_letter_topic
+from support.reading import read_all
 from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
+DEAD = dead_letter_topic("g")
 OPTIONS: dict[str, Any] = {
     "segment_bytes": 1 << 16,
     "checkpoint_interval_s": 0.05,
@@ -70,3 +74,28 @@ def test_what_a_slave_in_sync_needs_stays(tmp_path: Path) -> None:
         slave.resume()
         wait_caught_up(cluster)
         wait_until(lambda: size_of(master) <= 300_000, PATIENCE_S, what="the master has deleted")
+
+
+def test_a_new_slave_gets_the_dead_letters_whose_segments_are_gone(tmp_path: Path) -> None:
+    options = {**OPTIONS, "retention_bytes": 100_000}
+    with replicas(tmp_path, **options) as cluster, Admin(cluster.nameserver) as admin:
+        master = wait_for_master(cluster)
+        [slave] = [broker for broker in cluster.brokers if broker is not master]
+        admin.create_topic(DEAD, queues=1)
+        with Producer(cluster.nameserver) as producer:
+            for number in range(5):
+                producer.send(Message(DEAD, b"%d" % number))
+        send(cluster, 60)
+        wait_caught_up(cluster)
+        archive = master.data_dir / "dead-letters.mdb"
+        wait_until(lambda: archive.exists() and starts_of(master)[0] > 100_000, PATIENCE_S, what="it has deleted")
+        slave.stop()
+        shutil.rmtree(slave.data_dir)
+        slave.start()
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
+        master.kill()
+        assert wait_for_master(cluster, master) is slave
+        assert [message.body for message in read_all(cluster.nameserver, DEAD)] == [b"0", b"1", b"2", b"3", b"4"]
+        master.start()
+        wait_caught_up(cluster)

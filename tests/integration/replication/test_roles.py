@@ -22,7 +22,8 @@ from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.roles import new_run
 from minimq_broker.store.message_store import MessageStore, Snapshot
-from minimq_broker.store.segment import Row, Segment
+from minimq_broker.store.rows import Row
+from minimq_broker.store.segment import Segment
 from minimq_common import rpc
 from minimq_common.errors import InternalError, InvalidArgument
 from minimq_common.replica_set import Report
@@ -295,7 +296,9 @@ def test_a_report_that_cannot_be_made_is_told_and_made_later(
             await until(lambda: master.in_sync == {0})
 
     asyncio.run(test())
-    assert caplog.text.count("roles: the report failed") == 2
+    assert caplog.text.count("roles: the controller gives no answer that counts reason=ValueError('and again')") == 1
+    assert caplog.text.count("Traceback") == 1
+    assert "roles: the controller answers again failures=2 " in caplog.text
 
 
 def test_a_master_may_have_much_to_read_before_its_first_word(

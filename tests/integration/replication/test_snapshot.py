@@ -98,4 +98,6 @@ def test_a_copy_goes_into_no_directory_that_holds_something(tmp_path: Path) -> N
         assert f"{copy} holds " in snapshot(address, copy, status=1)
         original = cluster.brokers[0].data_dir
         assert f"{original} holds " in snapshot(address, original, status=1)
+        (tmp_path / "file").touch()
+        assert "cannot be written: [Errno 20] Not a directory" in snapshot(address, tmp_path / "file", status=1)
     assert "is not reached" in snapshot(address, tmp_path / "other", status=1)

@@ -379,11 +379,11 @@ def test_what_is_no_data_directory_is_a_named_error(stores: Stores, tmp_path: Pa
 
 def test_the_check_command(filled: Path) -> None:
     clean = command("check", filled)
-    assert (clean.returncode, clean.stdout) == (0, "clean: 1 segments, 8 entries, 10 messages\n")
+    assert (clean.returncode, clean.stdout) == (0, "clean: 1 segment, 8 entries, 10 messages\n")
     flip(filled / "commitlog" / SEGMENT, b"first-0")
     damaged = command("check", filled)
     assert damaged.returncode == 1
-    assert damaged.stdout.splitlines()[-1] == "damaged: 1 findings in 1 segments, 8 entries, 10 messages"
+    assert damaged.stdout.splitlines()[-1] == "damaged: 1 finding in 1 segment, 8 entries, 10 messages"
     absent = command("check", filled / "absent")
     assert (absent.returncode, absent.stdout) == (1, "")
     assert absent.stderr.startswith("error: ")
@@ -393,7 +393,7 @@ def test_the_inspect_command(filled: Path) -> None:
     shown = command("inspect", filled)
     assert shown.returncode == 0
     lines = shown.stdout.splitlines()
-    assert re.fullmatch(r"log: positions 0 to \d+, 1 segments, \d+ bytes on disk", lines[0])
+    assert re.fullmatch(r"log: positions 0 to \d+, 1 segment, \d+ bytes on disk", lines[0])
     assert lines[2:] == [
         "term: 1",
         lines[3],
@@ -401,7 +401,7 @@ def test_the_inspect_command(filled: Path) -> None:
         "  queue 1: offsets 0 to 0",
         "group some-group: t/0 at 4",
     ]
-    assert re.fullmatch(r"topic t: id \d+, 2 read and 2 write queues, permission read-write", lines[3])
+    assert re.fullmatch(r"topic t: id \d+, 2 read queues and 2 write queues, permission read-write", lines[3])
     entries = command("inspect", "--entries", filled).stdout.splitlines()[len(lines) :]
     assert len(entries) == 8
     assert entries[2].endswith("offsets 0 to 1")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, TopicDeleted
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
+from minimq_broker.store.kept_offsets import Kept
 from support.replica_engine import make_topic, with_engine
 
 
@@ -232,5 +234,21 @@ def test_an_offset_that_was_forced_is_taken_over_once(tmp_path: Path) -> None:
         await engine.offsets.commit(fact(queue, 70))
         await engine.offsets.take_over(engine.offsets.kept())  # the answer to the first time was lost
         assert engine.state.offset("g", queue) == 70
+
+    with_engine(tmp_path, test)
+
+
+@pytest.mark.parametrize("wrong", [{"offset": -(1 << 63)}, {"queue_id": -1}, {"queue_id": 4}, {"group": "g\n g" * 100}])
+def test_what_no_slave_can_have_kept_is_not_taken_over(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    async def test(engine: Engine) -> None:
+        queue = await left_alone(engine, committed=300)
+        await engine.lead(2, waits_for_replicas=False)
+        engine.begin(2)
+        before = dict(engine.state.committed)
+        values = {"group": "g", "offset": 40, "queue_id": queue.queue_id, **wrong}
+        key = QueueKey(queue.topic_id, values["queue_id"])
+        place = engine.state.end_place
+        await engine.offsets.take_over([Kept(values["group"], key, values["offset"], 1, forced=True, place=place)])
+        assert engine.state.committed == before
 
     with_engine(tmp_path, test)

@@ -6,12 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core.groups import Agreement, GroupTable, Members, Remembered
+from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.groups import GroupTable, Members, Remembered
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
 
 T = Agreement((("t", ""),), "averagely")
 WITH_U = Agreement((("t", ""), ("u", "")), "averagely")
+RED = Agreement((("t", "red"),), "averagely")
+RED_WITH_U = Agreement((("t", "red"), ("u", "")), "averagely")
+PUSH = Agreement((("%RETRY%g", ""), ("t", "")), "averagely")
 
 Q0, Q1, Q2 = (MessageQueue("t", "broker-a", number) for number in range(3))
 
@@ -40,8 +44,9 @@ def test_members_come_and_go_in_growing_versions() -> None:
     [
         (T._replace(allocation="circle"), "allocates queues by 'averagely', this member by 'circle'"),
         (T._replace(by_server=True), "assigned by each client itself, this member by the server: .*same assignment"),
-        (WITH_U, r"subscribes to \['t'\], this member to \['t', 'u'\].*same subscriptions"),
-        (Agreement((("t", "red"),), "averagely"), "filters topic 't' by '', this member by 'red'.*same filters"),
+        (RED, "filters topic 't' by '', this member by 'red'.*same filters"),
+        (RED_WITH_U, "filters topic 't' by '', this member by 'red'.*same filters"),
+        (PUSH, "has pull consumers, this member is one of push consumers.*of one kind"),
         (T._replace(hold_ms=50_000), "for 0 ms after a release, this member for 50000 ms.*same hold time"),
     ],
 )
@@ -58,27 +63,146 @@ def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(oth
 
 def test_what_was_agreed_on_before_a_start_refuses_others_for_a_while() -> None:
     table = GroupTable(0, Remembered(10.0, {"g": T}))
-    with pytest.raises(GroupConflict, match="all members of a group need the same subscriptions"):
-        table.join("g", "b", WITH_U, now=9.9)
+    with pytest.raises(GroupConflict, match="all members of a group need the same filters"):
+        table.join("g", "b", RED, now=9.9)
     assert table.names() == []
     assert table.agreement("g") is None
-    assert table.join("other", "b", WITH_U, now=0.0)
+    assert table.join("other", "b", RED, now=0.0)
     assert table.join("g", "a", T, now=9.9)
     with pytest.raises(GroupConflict):
-        table.join("g", "b", WITH_U, now=10.0)
+        table.join("g", "b", RED, now=10.0)
 
 
 def test_what_was_agreed_on_before_a_start_is_over_when_nobody_has_come_or_all_have_left() -> None:
     late = GroupTable(0, Remembered(10.0, {"g": T}))
-    assert late.join("g", "b", WITH_U, now=10.0)
+    assert late.join("g", "b", RED, now=10.0)
     early = GroupTable(0, Remembered(10.0, {"g": T}))
     early.join("g", "a", T, now=1.0)
     early.leave("g", "a")
-    assert early.join("g", "b", WITH_U, now=2.0)
+    assert early.join("g", "b", RED, now=2.0)
+
+
+def test_a_topic_of_before_a_start_is_remembered_until_a_member_that_has_it_comes_back() -> None:
+    table = GroupTable(0, Remembered(10.0, {"g": RED_WITH_U}))
+    table.join("g", "a", Agreement((("u", ""),), "averagely"), now=1.0)
+    assert table.agreement("g") == RED_WITH_U
+    with pytest.raises(GroupConflict):
+        table.join("g", "b", T, now=9.9)
+    assert table.end_recovery() == ["g"]
+    assert table.agreement("g") == Agreement((("u", ""),), "averagely")
+    assert table.admissible("g", now=9.9) == ["b"]
+    assert table.join("g", "b", T, now=9.9)
+    assert table.agreement("g") == WITH_U
+
+
+def test_push_consumers_with_different_topics_come_back_in_any_order() -> None:
+    with_u = PUSH._replace(filters=(*PUSH.filters, ("u", "")))
+    for first, second in ((PUSH, with_u), (with_u, PUSH)):
+        table = GroupTable(0, Remembered(10.0, {"g": with_u}))
+        assert table.join("g", "a", first, now=1.0)
+        assert table.join("g", "b", second, now=1.0)
+        assert table.agreement("g") == with_u
+
+
+# ---- different topics -----------------------------------------------------------------------------
+
+
+def test_members_with_different_topics_are_in_one_group() -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T)
+    assert table.members("g").topics == {}
+    joined = table.join("g", "b", WITH_U)
+    assert joined == Members("g", 2, ("a", "b"), {}, {"a": ("t",), "b": ("t", "u")})
+    assert (joined.member_list.subscribers("t"), joined.member_list.subscribers("u")) == (("a", "b"), ("b",))
+    assert table.agreement("g") == WITH_U
+    left = table.leave("g", "a")
+    assert left == Members("g", 3, ("b",), {})
+    assert left.member_list.subscribers("u") == ("b",)
+
+
+def test_a_topic_that_nobody_subscribes_to_any_more_may_be_filtered_by_something_else() -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T)
+    table.join("g", "b", WITH_U)
+    table.leave("g", "b")
+    assert table.agreement("g") == T
+    assert table.join("g", "c", Agreement((("t", ""), ("u", "red")), "averagely"))
+    with pytest.raises(GroupConflict, match="topic 'u' by 'red'"):
+        table.join("g", "b", WITH_U)
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)], ids=["old comes", "old is there"])
+def test_a_member_that_divides_topics_among_all_needs_the_same_topics_as_all(first: bool, second: bool) -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T, topics_may_differ=first)
+    with pytest.raises(GroupConflict, match=r"subscribes to \['t'\], this member to \['t', 'u'\].*library"):
+        table.join("g", "b", WITH_U, topics_may_differ=second)
+    assert table.join("g", "b", T, topics_may_differ=second)
+
+
+# ---- the end of a conflict --------------------------------------------------------------------------
+
+
+def test_who_was_refused_is_told_once_when_nobody_is_contradicted_any_more() -> None:
+    table = GroupTable(0)
+    for old in ("a", "b"):
+        table.join("g", old, T)
+    with pytest.raises(GroupConflict):
+        table.join("g", "new", RED)
+    table.leave("g", "a")
+    assert table.admissible("g") == []
+    table.leave("g", "b")
+    assert table.admissible("g") == ["new"]
+    assert table.admissible("g") == []
+    assert table.join("g", "new", RED)
+
+
+def test_of_those_that_contradict_each_other_the_next_is_told_when_the_first_has_left() -> None:
+    table = GroupTable(0)
+    table.join("g", "old", T)
+    for client_id, terms in (("red", RED), ("circle", T._replace(allocation="circle"))):
+        with pytest.raises(GroupConflict):
+            table.join("g", client_id, terms)
+    table.leave("g", "old")
+    assert table.admissible("g") == ["red", "circle"]
+    table.join("g", "red", RED)
+    with pytest.raises(GroupConflict):
+        table.join("g", "circle", T._replace(allocation="circle"))
+    table.leave("g", "red")
+    assert table.admissible("g") == ["circle"]
+
+
+@pytest.mark.parametrize("how", ["leave", "gone", "agree"])
+def test_who_no_longer_asks_is_not_told(how: str) -> None:
+    table = GroupTable(0)
+    table.join("g", "old", T)
+    with pytest.raises(GroupConflict):
+        table.join("g", "new", RED)
+    if how == "leave":
+        assert table.leave("g", "new") is None
+    elif how == "gone":
+        table.gone("new")
+    else:
+        table.join("g", "new", T)
+    table.leave("g", "old")
+    assert table.admissible("g") == []
+
+
+def test_a_member_that_wants_something_else_is_told_when_it_is_alone() -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T)
+    table.join("g", "b", T)
+    with pytest.raises(GroupConflict):
+        table.join("g", "a", RED)
+    table.leave("g", "b")
+    assert table.admissible("g") == ["a"]
+
+
+# ---- changing one's mind ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "other", [WITH_U, T._replace(allocation="circle"), T._replace(hold_ms=1), T._replace(by_server=True)]
+    "other", [RED, T._replace(allocation="circle"), T._replace(hold_ms=1), T._replace(by_server=True)]
 )
 def test_a_lone_member_may_change_its_mind(other: Agreement) -> None:
     table = GroupTable(0)
@@ -94,9 +218,10 @@ def test_one_of_several_may_not_change_its_mind() -> None:
     table.join("g", "a", T)
     table.join("g", "b", T)
     with pytest.raises(GroupConflict):
-        table.join("g", "a", WITH_U)
-    table.leave("g", "b")
+        table.join("g", "a", RED)
     assert table.join("g", "a", WITH_U) is not None
+    table.leave("g", "b")
+    assert table.join("g", "a", RED) is not None
 
 
 def test_what_the_last_one_said_binds_nobody() -> None:

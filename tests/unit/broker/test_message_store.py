@@ -114,10 +114,10 @@ def test_what_is_committed_and_not_told_yet_is_not_read(store: OpenStore, monkey
     applying, go_on = threading.Event(), threading.Event()
     apply = store.store.state.apply
 
-    def wait_and_apply(entry: Fact | BatchApplied, position: int) -> None:
+    def wait_and_apply(entry: Fact | BatchApplied, position: int, at_ms: int) -> None:
         applying.set()
         go_on.wait(PATIENCE_S)
-        apply(entry, position)
+        apply(entry, position, at_ms)
 
     monkeypatch.setattr(store.store.state, "apply", wait_and_apply)
     job = store.submit("t", 0, make_batch([b"x"]))
@@ -333,7 +333,7 @@ def test_readers_see_whole_batches_while_the_writer_writes(stores: Stores) -> No
     for reader in readers:
         reader.start()
     until = time.monotonic() + 1.0
-    while time.monotonic() < until:
+    while time.monotonic() < until or len(store.store.log.segments) == 1:
         store.append("t", 0, *[bytes(3000)] * 3)
     stop.set()
     for reader in readers:

@@ -258,7 +258,7 @@ class AppendMachine(RuleBasedStateMachine):
 
     def commit(self, group: Group) -> None:
         self.log += group.entries
-        for change, position in group.effects:
+        for change, position, _ in group.effects:
             self.state.apply(change, position)
             self.states[position] = describe(self.state)
 

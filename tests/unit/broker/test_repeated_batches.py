@@ -17,7 +17,8 @@ from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.jobs import AppendJob, SendStatus
-from minimq_broker.store.segment import Row, Segment
+from minimq_broker.store.rows import Row
+from minimq_broker.store.segment import Segment
 from minimq_common.errors import InvalidArgument, QueueNotFound, StaleSequence, StoreFull, TopicNotFound
 from minimq_common.model import Permission
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from minimq_broker.services.retention import Retention
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoredBatch, StoreOptions
-from minimq_broker.store.segment import Wish
+from minimq_broker.store.rows import Wish
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
 from minimq_common.rpc import from_failure
@@ -189,7 +190,10 @@ def test_what_a_slave_comes_to_need_at_the_last_moment_stays(tmp_path: Path) -> 
     with_retention(tmp_path, RetentionRules(max_bytes=1), test, lowest_needed=lowest_needed)
 
 
-def test_a_damaged_segment_goes_by_the_time_of_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", [CorruptEntry, struct.error])
+def test_a_damaged_segment_goes_by_the_time_of_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: type[Exception]
+) -> None:
     async def test(kept: Kept) -> None:
         await kept.send(12)
         first = kept.engine.store.log.segments[0]
@@ -198,7 +202,7 @@ def test_a_damaged_segment_goes_by_the_time_of_its_file(tmp_path: Path, caplog: 
         os.utime(first.path, (now_s, now_s))
 
         def damaged() -> int | None:
-            raise CorruptEntry("the entry at position 0 does not match its CRC-32C")
+            raise kind("the entry at position 0 does not match its CRC-32C")
 
         first.newest_ms = damaged  # type: ignore[method-assign]
         kept.retention.start()

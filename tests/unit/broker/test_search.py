@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq_broker.core.facts import TopicDeleted
-from minimq_broker.store.segment import Wish
+from minimq_broker.store.rows import Wish
 from minimq_common.batch import tag_hash
 from minimq_common.errors import CorruptEntry
 from support.stores import OpenStore, Stores, make_batch

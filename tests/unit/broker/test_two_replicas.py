@@ -17,6 +17,7 @@ import pytest
 from minimq_broker.core.facts import (
     CommittedOffset,
     Fact,
+    GroupDeleted,
     OffsetsCommitted,
     StagedPart,
     Topic,
@@ -30,13 +31,19 @@ from minimq_broker.core.transactions import TransactionId
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import AppendJob
+from minimq_broker.store.message_store import MessageStore
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import CopyNeeded, NotMaster
 from support.states import rows, rows_from_scratch
 from support.stores import OpenStore, Stores, make_batch, numbered_batch
 
 SEGMENT_BYTES = 48 << 10
-TOPICS = ("red", "green")
+TOPICS = ("red", "%DLQ%green")
+
+
+def is_dead(store: MessageStore, queue: QueueKey) -> bool:
+    topic = store.state.topics.get(TOPICS[1])
+    return topic is not None and topic.topic_id == queue.topic_id
 
 
 class Pair:
@@ -160,6 +167,7 @@ class Pair:
             item = CommittedOffset(*queue, self.chance.randint(0, self.master.store.queue_end(queue).offset))
             future = self.master.submit_fact(OffsetsCommitted("g", (item,)), alone=False)
             self.committing.append((item, future))
+            self.use_or_delete_group(queue)
 
     def change_topics(self) -> None:
         name = self.chance.choice(TOPICS)
@@ -167,6 +175,11 @@ class Pair:
             self.master.submit_fact(lambda state: TopicSet(Topic(name, state.position, 2, 2)))
         elif self.chance.random() < 0.2:
             self.master.submit_fact(TopicDeleted(name))
+
+    def use_or_delete_group(self, queue: QueueKey) -> None:
+        is_there = "h" in self.master.state.groups()
+        used = OffsetsCommitted("h", (CommittedOffset(*queue, 0),))
+        self.master.submit_fact(GroupDeleted("h") if is_there else used)
 
     def look(self) -> None:
         """Read what comes last in every queue of both: nobody may ever see anything else there."""
@@ -223,6 +236,10 @@ class Pair:
         self.slave.close()
         snapshot, source = self.master.store.snapshot(), self.master.store
         with StoreCopy(self.slave.path, snapshot, source.log.start, SEGMENT_BYTES, replace=True) as copy:
+            at = 0
+            while archived := source.archived(at, source.log.start, 1):
+                copy.put_archived(archived)
+                at = archived[-1][0] + 1
             while copy.position < snapshot.position:
                 copy.put(source.entries(copy.position, 1))
             copy.finish()
@@ -263,7 +280,12 @@ class Pair:
 
     def remove(self) -> None:
         if self.removes:
-            self.chance.choice(self.replicas).store.remove_first(1 << 60)
+            store = self.chance.choice(self.replicas).store
+            dead = [queue for queue in store.state.ends if is_dead(store, queue)]
+            before = {queue: store.bounds(queue) for queue in dead}
+            store.remove_first(1 << 60)
+            store.look_at_dead_letters()
+            assert {queue: store.bounds(queue) for queue in dead} == before
 
     # ---- the end --------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ import pytest
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.segment import Row, Segment
+from minimq_broker.store.rows import Row
+from minimq_broker.store.segment import Segment
 from minimq_common import batch
 from minimq_common.errors import InternalError, StoreFull
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch

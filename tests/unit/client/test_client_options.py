@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, get_type_hints
 
 import pytest
 
+from minimq import Producer, PullConsumer
 from minimq.options import nameserver_addresses, with_changes
-from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.push_consumer import PushConsumer
 from minimq.receiving.range_reader import RangeOptions
-from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument
 
@@ -23,10 +26,37 @@ def test_single_options_are_changed_by_name() -> None:
     assert with_changes(ConsumerOptions(), {}) == ConsumerOptions()
 
 
+@pytest.mark.parametrize(
+    ("changes", "options"), [(ProducerChanges, ProducerOptions), (ConsumerChanges, ConsumerOptions)]
+)
+def test_type_checkers_know_the_options_that_there_are(changes: type, options: Any) -> None:  # noqa: ANN401
+    fields = {field.name for field in dataclasses.fields(options)}
+    types = {name: kind for name, kind in get_type_hints(options).items() if name in fields}
+    assert get_type_hints(changes) == types
+    assert list(get_type_hints(changes)) == list(types)  # editors offer them in the order of the documentation
+
+
 @pytest.mark.parametrize("options", [ProducerOptions(), ConsumerOptions()])
 def test_an_unknown_option_is_named_with_those_there_are(options: ProducerOptions | ConsumerOptions) -> None:
     with pytest.raises(InvalidArgument, match=rf"unknown option bogus, other: {type(options).__name__} has \w+_\w+, "):
         with_changes(options, {"other": 1, "bogus": 2})
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong", "meant"),
+    [
+        (PullConsumer, "grup", "group"),
+        (PushConsumer, "strat", "start"),
+        (PullConsumer, "prefetch_byte", "prefetch_bytes"),
+        (Producer, "interceptor", "interceptors"),
+    ],
+)
+def test_a_misspelled_argument_is_answered_with_the_one_that_is_meant(
+    made: Callable[..., object], wrong: str, meant: str
+) -> None:
+    given = {"group": "g"} if made is PushConsumer else {}
+    with pytest.raises(InvalidArgument, match=rf"^unknown option {wrong}: did you mean {meant}\?$"):
+        made("127.0.0.1:1", **{wrong: 1}, **given)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +148,11 @@ def test_an_option_of_a_consumer_of_a_wrong_kind_is_refused(change: dict[str, An
         ({"threads": 1.5}, "threads is 1.5: it must be a whole number from 1 on"),
         ({"batch_size": "32"}, "batch_size is '32': it must be a whole number from 1 on"),
         ({"batch_size": 0}, "batch_size is 0: it must be a whole number from 1 on"),
-        ({"start": 5}, "start 5 is neither 'earliest' nor 'latest' nor a time"),
-        ({"start": "soon"}, "start 'soon' is neither"),
+        ({"start": 1.5}, "start is 1.5: it must be 'earliest', 'latest', a time such as"),
+        ({"start": "soon"}, "start is 'soon': it must be 'earliest', 'latest', a time such as"),
         ({"client_id": 5}, "client_id is 5: it must be text"),
         ({"group": None}, "group is None: it must be text"),
+        ({"group": ""}, "the group name is empty"),
         ({"allocation": 5}, "allocation is 5: it must be the name of a strategy, or a strategy"),
     ],
     ids=str,

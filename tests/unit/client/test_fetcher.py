@@ -69,3 +69,9 @@ def test_a_wait_is_counted_by_the_clock_of_the_broker(stored_ms: int, now_ms: in
         wait_until(lambda: fetcher.has_messages)
     else:
         assert not fetcher.has_messages
+
+
+def test_a_message_shows_the_beginning_of_its_body() -> None:
+    short, long = fetcher_with(batch_of(b"caf\xc3\xa9", b"x" * 5000), size=2).take(2)
+    assert repr(short) == "ReceivedMessage(t/broker-a/0, offset 0, tag None, b'caf\\xc3\\xa9', 5 bytes)"
+    assert repr(long) == f"ReceivedMessage(t/broker-a/0, offset 1, tag None, b'{'x' * 60}'..., 5000 bytes)"

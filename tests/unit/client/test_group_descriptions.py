@@ -99,6 +99,22 @@ def test_members_are_all_that_any_broker_sees_or_that_own_a_queue() -> None:
     assert describe(a=answer("m1", queue(0)), b=answer("m1", queue(0)), c=answer("")).is_agreed
 
 
+def test_members_may_subscribe_to_different_topics() -> None:
+    """Each is to be seen by the brokers that carry a topic of it. Older brokers do not tell."""
+
+    def topics(**named: str) -> list[broker_pb2.MemberTopics]:
+        return [broker_pb2.MemberTopics(client_id=name, topics=text.split()) for name, text in named.items()]
+
+    refunds = queue(0, topic="refunds")
+    both = answer("m1 m2", queue(0), topics=topics(m1="orders %RETRY%billing", m2="orders refunds %RETRY%billing"))
+    second = answer("m2", refunds, topics=topics(m2="orders refunds %RETRY%billing"))
+    found = describe(a=both, b=second)
+    assert [member.topics for member in found.members] == [("orders",), ("orders", "refunds")]
+    assert (found.topics_differ, found.is_agreed) == (True, True)
+    assert not describe(a=both, b=answer("", refunds)).is_agreed
+    assert not describe(a=second, b=answer("m2", refunds)).topics_differ
+
+
 def test_the_lowest_named_broker_with_a_topic_decides() -> None:
     found = describe(
         c=answer("m", queue(0), allocation="averagely", hold_ms=50_000, assigned_by_server=True),

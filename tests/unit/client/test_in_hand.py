@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
 from minimq.receiving.in_hand import Call, InHand
-from minimq.receiving.listener import Verdict, verdict
+from minimq.receiving.listener import Verdict, mistake_in, verdict
 from minimq.receiving.process_queue import Limits
 from minimq.receiving.received import ReceivedBatch, StoredBatch
 from minimq_common.batch_builder import BatchBuilder
+from minimq_common.errors import InvalidArgument
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -84,8 +87,10 @@ def test_messages_that_nobody_wants_are_finished_at_once() -> None:
 def test_what_succeeded_of_a_call_is_committed() -> None:
     account = Account()
     [call] = account.take(0, 5)
-    account.in_hand.narrow(call, call.messages[3:])
-    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 3}, (2, 20))
+    account.in_hand.narrow(call, [call.messages[2], call.messages[4]])
+    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 2}, (2, 20))
+    account.in_hand.finish(call)
+    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 5}, (0, 0))
 
 
 def test_a_queue_leaves_when_no_thread_is_busy_with_it() -> None:
@@ -198,15 +203,86 @@ def test_what_waits_for_a_call_of_a_queue_that_was_lost_is_not_made() -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (ConsumeResult.SUCCESS, Verdict(5)),
-        (ConsumeResult.RETRY_LATER, Verdict(0)),
-        (RetryLater(), Verdict(0)),
-        (RetryLater(first=3), Verdict(3)),
-        (RetryLater(first=3, level=2), Verdict(3, 2)),
-        (RetryLater(first=9), Verdict(5)),
-        (None, Verdict(0)),
-        (True, Verdict(0)),
+        (ConsumeResult.SUCCESS, Verdict([])),
+        (ConsumeResult.RETRY_LATER, Verdict([0, 1, 2, 3, 4])),
+        (RetryLater(), Verdict([0, 1, 2, 3, 4])),
+        (RetryLater(first=3), Verdict([3, 4])),
+        (RetryLater(first=3, level=2), Verdict([3, 4], 2)),
+        (RetryLater(first=5), Verdict([])),
+        (RetryLater(first=6), Verdict([0, 1, 2, 3, 4])),
+        (RetryLater(indexes=[3, 1, 3]), Verdict([1, 3])),
+        (RetryLater(indexes=(4,), level=2), Verdict([4], 2)),
+        (RetryLater(indexes=[]), Verdict([])),
+        (RetryLater(indexes=[1, 5]), Verdict([0, 1, 2, 3, 4])),
+        (None, Verdict([0, 1, 2, 3, 4])),
+        (True, Verdict([0, 1, 2, 3, 4])),
     ],
 )
 def test_what_an_answer_means(answer: object, expected: Verdict) -> None:
-    assert verdict(answer, 5) == expected
+    found = verdict(answer, 5, mistake_in(answer, 5))
+    assert (list(found.again), found.level) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "again"),
+    [
+        (RetryLater(indexes=[3, 1]), [1, 2, 3, 4]),
+        (RetryLater(indexes=[]), []),
+        (RetryLater(first=2), [2, 3, 4]),
+        (RetryLater(indexes=[5]), [0, 1, 2, 3, 4]),
+    ],
+)
+def test_in_order_what_follows_a_message_that_failed_is_tried_again_too(answer: object, again: list[int]) -> None:
+    assert list(verdict(answer, 5, mistake_in(answer, 5), in_order=True).again) == again
+
+
+class Index:
+    """A whole number of a type of its own, as numpy has them."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __index__(self) -> int:
+        return self._number
+
+    def __repr__(self) -> str:  # in the ids of tests, which have to be the same in each process
+        return f"Index({self._number})"
+
+
+def test_whole_numbers_of_other_types_are_taken() -> None:
+    answer = RetryLater(indexes=[Index(3), Index(1)], level=Index(2))  # type: ignore[list-item, arg-type]
+    assert answer == RetryLater(indexes=[3, 1], level=2)
+    assert RetryLater(first=Index(4)) == RetryLater(first=4)  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_with_an_answer_is_said() -> None:
+    assert mistake_in(RetryLater(first=5), 5) is None
+    assert mistake_in(RetryLater(first=6), 5) == (
+        "it was given 5 messages, so first can be 5 at most, which says that all succeeded"
+    )
+
+
+def test_an_answer_does_not_change_with_the_list_it_was_made_of() -> None:
+    failed = [1]
+    answer = RetryLater(indexes=failed)
+    failed.append(2)
+    assert list(verdict(answer, 5, mistake_in(answer, 5)).again) == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"indexes": [-1]}, "-1 is not a whole number from 0 on"),
+        ({"indexes": [1.0]}, "1.0 is not a whole number from 0 on"),
+        ({"indexes": [Index(-1)]}, "is not a whole number from 0 on"),
+        ({"level": 1.5}, "1.5 is not a whole number from 0 on"),
+        ({"indexes": [True]}, "True is not a whole number from 0 on"),
+        ({"indexes": "12"}, "'1' is not a whole number from 0 on"),
+        ({"indexes": 3}, "indexes must be a sequence of whole numbers"),
+        ({"indexes": [3], "first": 2}, "give either first or indexes"),
+    ],
+    ids=str,
+)
+def test_an_answer_that_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        RetryLater(**arguments)

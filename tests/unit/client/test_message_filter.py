@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -15,13 +15,14 @@ from minimq_common.batch import tag_hash
 class Order:
     tag: str | None
     properties: Mapping[str, str] = field(default_factory=dict)
+    keys: Sequence[str] = ()
 
 
 ORDERS = [
     Order("paid", {"region": "eu"}),
     Order("paid", {"region": "us"}),
     Order("open", {"region": "eu"}),
-    Order(None),
+    Order(None, keys=["o-1", "o-2"]),
 ]
 
 
@@ -34,6 +35,8 @@ ORDERS = [
         ("paid", "region = 'eu'", [0]),
         ("paid || open", "TAGS = 'open'", [2]),
         ("*", "TAGS IS NULL", [3]),
+        ("*", "KEYS = 'o-2'", [3]),
+        ("*", "KEYS IS NULL AND region = 'eu'", [0, 2]),
     ],
 )
 def test_both_must_hold(expression: str, where: str | None, wanted: list[int]) -> None:

@@ -333,6 +333,13 @@ def test_a_filter_names_the_properties_that_it_looks_at() -> None:
     assert wanted.names == {"a", "b", "c d", "e"}
     assert compile_filter("TAGS = 'x'").names == frozenset()
     assert compile_filter("\"TAGS\" = 'x'").names == {"TAGS"}
+    assert compile_filter("KEYS = 'x'").names == frozenset()
+    assert compile_filter("\"KEYS\" = 'x'").names == {"KEYS"}
+    assert [compile_filter(text).reads_keys for text in ("KEYS = 'x'", "\"KEYS\" = 'x'", "TAGS = 'x'")] == [
+        True,
+        False,
+        False,
+    ]
     assert repr(compile_filter("a = 1")) == "PropertyFilter('a = 1')"
 
 
@@ -353,3 +360,26 @@ def test_of_a_joined_condition_only_what_decides_is_asked() -> None:
         properties = Asked(yes="1")
         compile_filter(text).matches(properties, None)
         assert properties.names == names
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "is_wanted"),
+    [
+        ("KEYS = 'o-1'", ["o-1", "o-2"], True),
+        ("KEYS = 'o-1'", ["o-3"], False),
+        ("KEYS = 'o-1'", [], False),
+        ("KEYS <> 'o-1'", ["o-3", "o-4"], True),
+        ("KEYS <> 'o-1'", ["o-1", "o-2"], False),
+        ("KEYS <> 'o-1'", [], False),
+        ("NOT KEYS IN ('a', 'b')", ["c"], True),
+        ("KEYS IN ('a', 'b')", ["c", "b"], True),
+        ("KEYS STARTSWITH 'o-'", ["x", "o-9"], True),
+        ("KEYS > 10", ["x", "11"], True),
+        ("NOT KEYS > 10", ["x", "9"], False),
+        ("KEYS IS NULL", [], True),
+        ("KEYS IS NOT NULL", ["a"], True),
+        ("KEYS IS NULL", ["a"], False),
+    ],
+)
+def test_a_condition_about_the_keys_is_about_any_of_them(text: str, keys: list[str], is_wanted: bool) -> None:
+    assert compile_filter(text).matches({"KEYS": "a property"}, None, keys) is is_wanted

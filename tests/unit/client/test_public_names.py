@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import inspect
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import minimq
+import minimq.aio
+import minimq.errors
+from minimq_common import errors as common_errors
 from support.command import environment
 
 #: What costs time, or is no use to who needs a name of another room.
@@ -64,3 +70,70 @@ def test_a_name_that_is_not_there_is_missed_as_in_any_module() -> None:
     with pytest.raises(AttributeError, match="module 'minimq' has no attribute 'Prodcuer'"):
         _ = minimq.Prodcuer  # type: ignore[attr-defined]
     assert not hasattr(minimq, "__path_hooks__")
+
+
+# ---- what the objects can do ----------------------------------------------------------------------
+
+#: Everything that a consumer offers besides what is its own kind's. Whatever else it needs is out of sight.
+OF_A_CONSUMER = {
+    "assignment",
+    "client_id",
+    "close",
+    "group",
+    "missed_messages",
+    "filtered_messages",
+    "state_saved",
+    "subscribe",
+}
+SENDING = {"close", "flush", "send", "send_async", "send_many", "send_one_way", "statistics"}
+POLLING = {"assign", "at_end", "commit", "pause", "poll", "position", "resume", "seek"}
+
+
+def public(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("sending", [minimq, minimq.aio])
+def test_a_producer_shows_what_is_for_its_user(sending: ModuleType) -> None:
+    producer = sending.Producer("127.0.0.1:1")
+    try:
+        assert public(producer) == SENDING
+    finally:
+        closing = producer.close()
+        if inspect.iscoroutine(closing):
+            asyncio.run(closing)
+
+
+@pytest.mark.parametrize("receiving", [minimq, minimq.aio])
+def test_a_consumer_shows_what_is_for_its_user(receiving: ModuleType) -> None:
+    for kind, own in ((receiving.PullConsumer, POLLING), (receiving.PushConsumer, {"start"})):
+        consumer = kind("127.0.0.1:1", group="g")
+        try:
+            assert public(consumer) == OF_A_CONSUMER | own
+        finally:
+            closing = consumer.close()
+            if inspect.iscoroutine(closing):
+                asyncio.run(closing)
+
+
+@pytest.mark.parametrize("name", sorted(minimq.aio.__all__))
+def test_both_faces_are_called_alike(name: str) -> None:
+    plain, other = getattr(minimq, name), getattr(minimq.aio, name)
+    for member in sorted({"__init__", *public(plain)}):
+        if not callable(getattr(plain, member)):
+            continue
+        there, here = (inspect.signature(getattr(face, member)).parameters for face in (plain, other))
+        if (name, member) == ("Producer", "send_async"):  # a future of asyncio has callbacks of its own
+            there = {key: value for key, value in there.items() if key != "callback"}  # type: ignore[assignment]
+        if (name, member) in {("Producer", "send_many"), ("PushConsumer", "start")}:  # asynchronous ones are taken
+            assert list(here) == list(there), member
+        else:
+            assert list(here.values()) == list(there.values()), member
+
+
+def test_all_errors_are_public() -> None:
+    def is_error(value: object) -> bool:
+        return isinstance(value, type) and issubclass(value, common_errors.MiniMQError)
+
+    assert minimq.errors.__all__ == sorted(name for name, value in vars(common_errors).items() if is_error(value))
+    assert all(getattr(minimq.errors, name) is getattr(common_errors, name) for name in minimq.errors.__all__)

@@ -110,3 +110,12 @@ def test_it_knows_what_is_left_by_topic_and_how_much_it_has_grown() -> None:
     buffer.release([first, second], 90)
     assert buffer.left() == {"b": 5}
     assert (buffer.messages, buffer.bytes) == (5, 10)
+
+
+def test_a_ticket_lives_until_all_its_messages_are_given_back() -> None:
+    buffer = SendBuffer(100, block_when_full=True)
+    ticket, other = buffer.reserve("t", 5, 50), buffer.reserve("u", 1, 10)
+    buffer.release([ticket, other], 30, [2, 1])
+    assert (buffer.messages, buffer.bytes, buffer.left(), buffer.wait(0.0)) == (3, 30, {"t": 3}, 3)
+    buffer.release([ticket], 30, [3])
+    assert (buffer.messages, buffer.bytes, buffer.left(), buffer.wait(0.0)) == (0, 0, {}, 0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from minimq.filtering.tag_filter import TagFilter
+from minimq.filtering.tag_filter import Spelling, TagFilter
 from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
 from minimq_common import batch_builder
 from minimq_common.errors import InvalidArgument
@@ -30,9 +32,13 @@ def messages() -> list[ReceivedMessage]:
         (" paid ", [0, 3]),
         ("paid || *", [0, 1, 2, 3, 4, 5]),
         ("absent", []),
+        (["paid", "refunded"], [0, 2, 3]),
+        ({"re"}, [5]),
+        (("a,b",), []),
+        (["*"], [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_what_passes(messages: list[ReceivedMessage], expression: str, offsets: list[int]) -> None:
+def test_what_passes(messages: list[ReceivedMessage], expression: str | list[str], offsets: list[int]) -> None:
     assert [message.queue_offset for message in TagFilter(expression).apply(messages)] == offsets
 
 
@@ -40,3 +46,45 @@ def test_what_passes(messages: list[ReceivedMessage], expression: str, offsets: 
 def test_what_is_no_expression_says_what_one_looks_like(expression: str) -> None:
     with pytest.raises(InvalidArgument, match="write \\*"):
         TagFilter(expression)
+
+
+@pytest.mark.parametrize("wrong", [[], [""], ["a || b"], [5], None, 5, b"paid"], ids=repr)
+def test_what_is_no_collection_of_tags(wrong: Any) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidArgument, match="or give a list of tags"):
+        TagFilter(wrong)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "paid,refunded",
+        "paid, refunded",
+        "paid | refunded",
+        "paid|refunded",
+        "paid;refunded",
+        "paid && refunded",
+        "paid OR refunded",
+        "'paid' or 'refunded'",
+        "'paid' || 'refunded'",
+    ],
+)
+def test_several_tags_in_another_language_are_answered_with_the_right_spelling(expression: str) -> None:
+    with pytest.raises(InvalidArgument) as told:
+        TagFilter(expression)
+    assert 'write "paid || refunded"; or where="TAGS = ' in told.value.message
+
+
+def test_an_error_is_spelled_as_filters_are_given() -> None:
+    with pytest.raises(InvalidArgument) as told:
+        TagFilter("paid,refunded", Spelling("--tags ", "--where "))
+    assert 'write --tags "paid || refunded"; or --where "TAGS = ' in told.value.message
+
+
+def test_a_pattern_is_answered_with_what_does_the_same() -> None:
+    with pytest.raises(InvalidArgument, match=r"tags have no patterns: .* where=.TAGS STARTSWITH 'pa'"):
+        TagFilter("open || pa*")
+
+
+@pytest.mark.parametrize("tag", ["in progress", "R&D", "a.b-c_d", "OR", "and", "it's", "größe", "50%"])
+def test_a_tag_is_not_taken_for_a_mistake(tag: str) -> None:
+    assert TagFilter(f"{tag} || x").tags == frozenset([tag, "x"])

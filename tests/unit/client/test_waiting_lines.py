@@ -44,7 +44,7 @@ class Sending:
 
     def __post_init__(self) -> None:
         self.placement = Placement(Routes(), ProducerOptions(window=self.window), random.Random(7))
-        self.lines = WaitingLines(self.placement, 4, 1000)
+        self.lines = WaitingLines(self.placement, 4, 1000, 4)
 
     def message(self, queue: MessageQueue | None, topic: str = "t") -> None:
         self.lines.add_message(topic, queue, PendingMessage(Message("t", b"x"), None, 0, self.now, 1, self.given))
@@ -202,3 +202,30 @@ def test_a_queue_that_nobody_has_is_told_at_once() -> None:
     assert departure is not None
     assert departure.place is None
     assert isinstance(departure.reason, Unavailable)
+
+
+def test_a_burst_for_any_queue_is_divided_among_the_queues() -> None:
+    sending = Sending(window=2)
+    sending.lines = WaitingLines(sending.placement, batch_messages=1000, batch_bytes=1000, spread_messages=5)
+    for _ in range(4):
+        sending.message(None)
+        sending.pump()  # all places are taken
+    for _ in range(400):
+        sending.message(None)
+    while sending.under_way:
+        sending.answer(0)
+        sending.pump()
+    sizes = [len(numbers) for _, _, numbers in sending.sent]
+    assert sum(sizes) == 404
+    assert max(sizes) == 100
+    assert min(sizes[4:-1]) >= 5
+    assert {place.queue for _, place, _ in sending.sent[4:8]} == set(QUEUES)
+
+
+def test_what_is_bound_to_a_queue_leaves_together() -> None:
+    sending = Sending()
+    sending.lines = WaitingLines(sending.placement, batch_messages=1000, batch_bytes=1000, spread_messages=5)
+    for _ in range(400):
+        sending.message(QUEUES[0])
+    sending.pump()
+    assert [what.count for what, _ in sending.under_way] == [400]

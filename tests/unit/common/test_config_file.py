@@ -35,6 +35,7 @@ class Options:
     role: Literal["master", "slave"] = option("master", "What it is.")
     flush: Flush = option(Flush.SYNC, "When it acknowledges.")
     data_dir: Path | None = option(None, "Where it writes.")
+    segment_bytes: int = option(1 << 20, "Size of a file.")
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -50,8 +51,9 @@ ports = [1, 2]
 role = "slave"
 flush = "async"
 data-dir = "somewhere"
+segment-bytes = 4096
 """
-EXPECTED = Options("h:1", 3, 7.0, False, ("a:1", "b:2"), (1, 2), "slave", Flush.ASYNC, Path("somewhere"))
+EXPECTED = Options("h:1", 3, 7.0, False, ("a:1", "b:2"), (1, 2), "slave", Flush.ASYNC, Path("somewhere"), 4096)
 
 
 @pytest.fixture
@@ -84,6 +86,26 @@ def test_every_option_can_be_set(file: Path) -> None:
     assert run("--config", file, "check")[0] == EXPECTED
 
 
+@pytest.mark.parametrize(
+    ("duration", "seconds", "size", "number"), [("3d", 259_200, "64MiB", 64 << 20), ("1m30s", 90, "1.5KB", 1500)]
+)
+def test_a_duration_and_a_size_may_have_units(
+    file: Path, duration: str, seconds: float, size: str, number: int
+) -> None:
+    file.write_text(f'expire-after = "{duration}"\nsegment-bytes = "{size}"')
+    expected = Options(expire_after_s=seconds, segment_bytes=number)
+    assert run("--config", file)[0] == expected
+    assert run("--expire-after", duration, "--segment-bytes", size)[0] == expected
+    assert run(MINIMQ_TEST_EXPIRE_AFTER=duration, MINIMQ_TEST_SEGMENT_BYTES=size)[0] == expected
+
+
+@pytest.mark.parametrize(("flag", "wanted"), [("--expire-after", "seconds"), ("--segment-bytes", "bytes")])
+def test_a_flag_that_is_no_quantity_says_how_to_write_one(flag: str, wanted: str) -> None:
+    options, result = run(flag, "much")
+    assert options is None
+    assert f"'much' is neither a number of {wanted} nor, for example, " in result.output
+
+
 def test_a_flag_wins_over_a_variable_and_that_over_the_file(file: Path) -> None:
     file.write_text('expire-after = 7\nlisten = "file:1"\nreadable = false\nid = 5')
     variables = {"MINIMQ_TEST_EXPIRE_AFTER": "8", "MINIMQ_TEST_LISTEN": "variable:1"}
@@ -104,8 +126,12 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(file: Path) -> None:
         ("id = 'x'", 'id is "x": it has to be a whole number'),
         ("id = 1.0", "id is 1.0: it has to be a whole number"),
         ("id = true", "id is true: it has to be a whole number"),
-        ("expire-after = '7'", 'expire-after is "7": it has to be a number of seconds'),
-        ("expire-after = false", "expire-after is false: it has to be a number of seconds"),
+        ("expire-after = '7'", "expire-after is \"7\": it has to be a number of seconds, or text such as '3d'"),
+        ("expire-after = false", "expire-after is false: it has to be a number of seconds, or text such as '3d'"),
+        (
+            "segment-bytes = 'big'",
+            "segment-bytes is \"big\": it has to be a whole number of bytes, or text such as '10GB'",
+        ),
         ("readable = 1", "readable is 1: it has to be true or false"),
         ("nameserver = 'a:1,b:2'", 'nameserver is "a:1,b:2": it has to be a list in brackets, and each item a string'),
         ("ports = [1, '2']", 'ports is [1, "2"]: it has to be a list in brackets, and each item a whole number'),

@@ -1,4 +1,4 @@
-"""Log records as JSON: one object a line, whose fields keep their types."""
+"""Log records as JSON, one object a line, whose fields keep their types, and as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minimq_common.log_format import formatter
+from minimq_common.log_format import LogFormat, formatter
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, 250_000, UTC).timestamp()
 
@@ -74,3 +74,71 @@ def test_an_exception_stands_in_the_same_line() -> None:
 def test_text_is_for_people() -> None:
     line = formatter("text").format(record("registered nameserver=%s", "h:1"))
     assert line.endswith("WARNING minimq.some: registered nameserver=h:1")
+
+
+# ---- Values from others --------------------------------------------------------------------------
+
+
+FORGED = "c1\n2026-03-01 09:30:00,125 ERROR   minimq_broker: all is lost\r\x1b[31m\u2028"
+
+
+def test_a_value_cannot_look_like_a_record_of_its_own() -> None:
+    line = formatter("text").format(record("session: ended client=%s", FORGED))
+    assert len(line.splitlines()) == 1
+    assert line.endswith(r"client=c1\n2026-03-01 09:30:00,125 ERROR   minimq_broker: all is lost\r\x1b[31m\u2028")
+    assert written("session: ended client=%s", FORGED)["fields"] == {"client": FORGED}
+
+
+@pytest.mark.parametrize("name", ["text", "json"])
+def test_no_character_steers_the_terminal_of_whoever_reads(name: LogFormat) -> None:
+    steering = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F))))
+    steering += "".join(map(chr, range(0x2066, 0x206A)))
+    made = record(f"topic {steering} name=%s", f"é{steering}")
+    try:
+        raise ValueError(steering)
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    line = formatter(name).format(made)
+    assert not set(steering) & set(line) - {"\n"}
+    assert "é" in line
+    if name == "json":
+        assert json.loads(line)["fields"]["name"] == f"é{steering}"
+
+
+def test_nor_can_an_exception() -> None:
+    made = record("failed")
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    first, *rest = formatter("text").format(made).splitlines()
+    assert first.endswith("minimq.some: failed")
+    assert len(rest) > 3
+    assert all(line.startswith("    ") for line in rest)
+
+
+@pytest.mark.parametrize("value", ["x" * 1_000_000, ValueError("x" * 1_000_000)])
+@pytest.mark.parametrize("shape", ["not here group=%s reason=%s", "not here group=%s reason=%r", "not here %s %s"])
+def test_a_long_value_is_cut_and_hides_no_other(shape: str, value: object) -> None:
+    for made in (formatter("text"), formatter("json")):
+        line = made.format(record(shape, value, "last"))
+        assert len(line) < 2_000
+        assert "last" in line
+        assert "characters)" in line
+
+
+def test_a_record_of_many_values_is_cut_as_a_whole() -> None:
+    assert len(formatter("text").format(record("queues=%s", ["q" * 100] * 10_000))) < 5_000
+    assert len(formatter("json").format(record("queues=%s", ["q" * 100] * 10_000))) < 5_000
+
+
+@pytest.mark.parametrize("name", ["text", "json"])
+def test_a_long_traceback_is_cut(name: LogFormat) -> None:
+    made = record("failed")
+    try:
+        raise ValueError("x" * 1_000_000)
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    line = formatter(name).format(made)
+    assert 20_000 < len(line) < 21_000
+    assert "characters)" in line

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minimq_common.batch_builder import BatchBuilder
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.message_check import check_message
 from minimq_common.model import Message
 
@@ -50,3 +50,9 @@ def test_it_says_what_a_batch_of_that_message_alone_would_say(message: Message) 
 @pytest.mark.parametrize("keys", [(), ("a",), ["a", "bc"]])
 def test_the_size_counts_body_and_keys(keys: list[str]) -> None:
     assert check_message(Message("t", b"12345", tag="tag", keys=keys), 10) == 5 + len("\0".join(keys))
+
+
+def test_a_tag_has_at_most_255_characters() -> None:
+    check_message(Message("t", b"x", tag="t" * 255), 10)
+    with pytest.raises(InvalidArgument, match="256 characters, the limit is 255"):
+        check_message(Message("t", b"x", tag="t" * 256), 10)

@@ -91,7 +91,7 @@ def test_variables_stand_behind_flags() -> None:
         (["--id", "-1"], "--id is -1: it must be at least 0"),
         (["--id", "10"], "--id is 10: it must be at most 9"),
         (["--expire-after", "nan"], "--expire-after is nan: it must be a finite number"),
-        (["--expire-after", "soon"], "'soon' is not a valid float"),
+        (["--expire-after", "soon"], "'soon' is neither a number of seconds"),
         (["--ports", "1,x"], "'x' is not a valid integer"),
         (["--role", "other"], "'other' is not one of 'master', 'slave'"),
         (["--flush", "never"], "'never' is not one of 'sync', 'async'"),

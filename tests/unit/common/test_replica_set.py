@@ -316,11 +316,11 @@ def test_the_record_learns_from_its_master_which_log_it_is_of() -> None:
 STORED_RECORD = (
     '{"cluster":"default","broker_name":"broker-a","term":6,"master_id":1,"master_run":2,"in_sync":[1],"version":9,'
     '"sync":true,"min_in_sync":2,"lease_s":3.0,"addresses":{"0":"127.0.0.1:10911","1":"127.0.0.1:10912"},'
-    '"log_term":5,"log_id":"an identity","successor":0,"common_end":1000}'
+    '"log_term":5,"log_id":"an-identity","successor":0,"common_end":1000}'
 )
 STORED_REPORT = (
     '{"cluster":"default","broker_name":"broker-a","replica_id":1,"run":2,"address":"127.0.0.1:10912","founds":false,'
-    '"sync":true,"min_in_sync":2,"last_term":5,"log_end":2000,"log_id":"an identity","resigns":true,'
+    '"sync":true,"min_in_sync":2,"last_term":5,"log_end":2000,"log_id":"an-identity","resigns":true,'
     f'"common_end":1000,"known":{STORED_RECORD}}}'
 )
 #: What every one of them has. A field that came later is missing in those that were stored before.
@@ -345,7 +345,7 @@ def test_what_is_stored_is_read_by_its_names_and_written_by_the_same() -> None:
         lease_s=3.0,
         addresses={0: "127.0.0.1:10911", 1: "127.0.0.1:10912"},
         log_term=5,
-        log_id="an identity",
+        log_id="an-identity",
         successor=0,
         common_end=1000,
     )
@@ -356,7 +356,7 @@ def test_what_is_stored_is_read_by_its_names_and_written_by_the_same() -> None:
         min_in_sync=2,
         last_term=5,
         log_end=2000,
-        log_id="an identity",
+        log_id="an-identity",
         resigns=True,
         common_end=1000,
         known=stored,

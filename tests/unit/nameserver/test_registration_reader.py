@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import Permission, QueueData
+from minimq_common.model import MAX_QUEUES, Permission, QueueData
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.registration_reader import RegistrationReader
 from minimq_nameserver.route_table import RouteTable
@@ -57,8 +57,9 @@ def test_a_name_that_is_none_is_refused(topic: str) -> None:
 
 
 def test_numbers_that_are_none_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="negative count"):
-        read(registration(["orders"], read_queues=-1))
+    for count in (-1, MAX_QUEUES + 1, (1 << 31) - 1):
+        with pytest.raises(InvalidArgument, match="the limit is 1024"):
+            read(registration(["orders"], read_queues=count))
     with pytest.raises(InvalidArgument, match="must not be negative"):
         read(registration(["orders"], broker_id=-1))
 

@@ -94,7 +94,7 @@ def test_permission(broker: Permission, topic: Permission, with_master: bool, ex
 def test_a_lost_master_leaves_its_queues_readable() -> None:
     table = table_of(state(broker_id=0), state(broker_id=2), state(broker_id=1))
 
-    change = table.unregister(1)
+    change = table.unregister(1, now=0)
 
     assert change.topics == {"orders"}
     route = route_of(table)
@@ -107,7 +107,7 @@ def test_a_lost_master_leaves_its_queues_readable() -> None:
 def test_what_a_slave_says_of_topics_counts_only_without_a_master() -> None:
     table = table_of(state(broker_id=1, topics=["old"]), state(broker_id=0, topics=["new"]))
     assert sorted(table.topics()) == ["new"]
-    assert table.unregister(2).topics == {"new", "old"}
+    assert table.unregister(2, now=0).topics == {"new", "old"}
     assert sorted(table.topics()) == ["old"]
 
 
@@ -165,7 +165,7 @@ def test_of_two_addresses_the_first_stays_unless_the_other_is_newer(version: int
     with pytest.raises(BrokerConflict, match=r"second:1 is refused: broker-a \(id 0\) at first:1"):
         table.register(2, state(address="second:1", version=version), now=0)
     assert everything(table) == before
-    assert table.unregister(2).topics == set()
+    assert table.unregister(2, now=0).topics == set()
 
 
 def test_a_broker_that_moved_takes_its_place_when_the_old_connection_has_expired() -> None:
@@ -206,16 +206,16 @@ def test_the_end_of_a_failover_does_not_depend_on_its_order(version: int, master
     table = table_of(state(broker_id=0, version=3), state(broker_id=1, version=3))
     promoted = state(broker_id=0, address="broker-a-1:10911", version=version)
     if master_goes_first:
-        table.unregister(1)
+        table.unregister(1, now=0)
         table.register(2, promoted, now=0)
     elif version > 3:
         table.register(2, promoted, now=0)
-        table.unregister(1)
+        table.unregister(1, now=0)
     else:  # it is refused, its stream ends, and it tries again
         with pytest.raises(BrokerConflict):
             table.register(2, promoted, now=0)
-        table.unregister(2)
-        table.unregister(1)
+        table.unregister(2, now=0)
+        table.unregister(1, now=0)
         table.register(3, promoted, now=0)
     assert everything(table) == everything(table_of(promoted))
     assert table.conflicts(now=0) == [] or version > 3
@@ -237,8 +237,8 @@ def test_a_broker_that_reconnects_replaces_itself() -> None:
     change = table.register(2, state(version=1), now=0)  # also with older data: it may have a new disk
     assert change.topics == set()
     assert [session for session, _ in change.ended] == [1]
-    assert table.unregister(1).topics == set(), "the end of the stream it had before must not remove it"
-    assert table.unregister(2).topics == {"orders"}
+    assert table.unregister(1, now=0).topics == set(), "the end of the stream it had before must not remove it"
+    assert table.unregister(2, now=0).topics == {"orders"}
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class World:
             change = self.table.register(session, step.state, self.now)
         except BrokerConflict:
             assert any(conflict.address == step.state.address for conflict in self.table.conflicts(self.now))
-            change = self.table.unregister(session)  # as the end of its stream does
+            change = self.table.unregister(session, self.now)  # as the end of its stream does
             assert change.topics == frozenset() or session in before
             self._end([session])
             return change.topics
@@ -108,7 +108,7 @@ class World:
 
     def _leave(self, number: int) -> frozenset[str]:
         session = self.streams.get(number, 0)
-        change = self.table.unregister(session)
+        change = self.table.unregister(session, self.now)
         self._end([session])
         return change.topics
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,10 +18,12 @@ from minimq import Message, MessageQueue
 from minimq.connectors import ReceivedBatch, Section
 from minimq.receiving.received import StoredBatch
 from minimq_common import batch_builder
+from minimq_common.batch import RecordBatch
 from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch
 from pyspark_minimq.arrow import SMALL_BATCH, ArrowColumns
 from pyspark_minimq.schema import MESSAGE_SCHEMA
+from support.hostile_batches import offsets, raw_batch, sections
 
 QUEUE = MessageQueue("orders", "broker-ä", 3)
 BORN_MS, STORED_MS = 1_700_000_000_123, 1_700_000_000_999
@@ -219,21 +222,11 @@ def test_columns_come_as_they_were_chosen() -> None:
         assert made.num_rows == 40
 
 
-class Forged(ReceivedBatch):
-    """A batch whose checksum is right and whose sections are not."""
-
-    def __init__(self, data: bytes, section: Section, content: bytes) -> None:
-        self.queue, self.base_offset, self.stored_ms = QUEUE, 1000, STORED_MS
-        self.records = _ForgedRecords(data, section, content)
-
-
-class _ForgedRecords(type(stored([Message("t", b"x")]).records)):  # type: ignore[misc]
-    def __init__(self, data: bytes, section: Section, content: bytes) -> None:
-        super().__init__(data)
-        self._forged = {section: content}
-
-    def section(self, which: Section) -> memoryview:
-        return memoryview(self._forged[which]) if which in self._forged else super().section(which)
+def forged(data: bytes, section: Section, content: bytes, *, is_compressed: bool) -> bytes:
+    """Return a batch whose checksum is right, with another section in place of one of its own."""
+    opened = RecordBatch(data)
+    found = {which: bytes(opened.section(which)) for which in Section}
+    return raw_batch(found | {section: content}, len(opened), is_compressed=is_compressed, largest_body=4)
 
 
 @pytest.mark.parametrize("compression", [None, ALWAYS])
@@ -257,5 +250,33 @@ def test_a_batch_that_contradicts_itself_is_an_error_and_not_a_crash(
 ) -> None:
     sent = [Message("orders", b"body", tag="ab"[n % 2], keys=["key"], properties={"a": "b"}) for n in range(40)]
     honest = encoded(sent, [BORN_MS + n for n in range(40)], compression)
-    with pytest.raises(CorruptBatch, match="the batch at offset 1000 of queue orders/broker-ä/3 is malformed"):
-        ArrowColumns(MESSAGE_SCHEMA).from_batch(Forged(honest, section, content))
+    data = forged(honest, section, content, is_compressed=compression is not None)
+    with pytest.raises(CorruptBatch, match=r"queue orders/broker-ä/3 .*at offset 1000|at offset 1000 of queue orders"):
+        ArrowColumns(MESSAGE_SCHEMA).from_batch(received(data, 40))
+
+
+@settings(max_examples=300)
+@given(sections, st.integers(1, 5), st.booleans())
+def test_whatever_the_columns_of_a_batch_are_spark_gets_all_rows_or_a_named_error(
+    found: dict[Section, bytes], count: int, is_compressed: bool
+) -> None:
+    honest = {Section.BODY_OFFSETS: offsets(*range(count + 1)), Section.BODIES: b"x" * count}
+    data = raw_batch(honest | found, count, is_compressed=is_compressed)
+    with suppress(CorruptBatch):
+        rows = ArrowColumns(MESSAGE_SCHEMA).from_batch(received(data, count))
+        rows.validate(full=True)
+        assert rows.num_rows == count
+        assert len(rows.to_pylist()) == count
+
+
+def test_keys_that_would_take_far_more_than_their_text_are_refused() -> None:
+    count = 2 * SMALL_BATCH
+    keys = 1 << 20
+    found = {
+        Section.BODY_OFFSETS: offsets(*range(count + 1)),
+        Section.BODIES: b"x" * count,
+        Section.KEY_OFFSETS: offsets(*[0] * count, keys),
+        Section.KEYS: bytes(keys),
+    }
+    with pytest.raises(CorruptBatch, match="1048576 bytes of keys"):
+        ArrowColumns(MESSAGE_SCHEMA).from_batch(received(raw_batch(found, count, is_compressed=True), count))

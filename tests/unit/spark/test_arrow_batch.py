@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from minimq import Message
 from minimq_common import batch_builder
-from minimq_common.batch import RecordBatch
-from minimq_common.batch_columns import MAX_METADATA
+from minimq_common.batch import MAX_METADATA, MAX_TAG, RecordBatch
 from minimq_common.compression import Compression
 from pyspark_minimq.arrow_batch import MOST_ROWS, cut, to_batch
 from pyspark_minimq.errors import MinimqSparkError
@@ -173,7 +172,7 @@ def test_nul_characters_are_refused(name: str, column: pa.Array) -> None:
     [
         Message("orders", b"x", properties={"a\0b": "c\0d", "": "x"}),
         Message("orders", b"x", keys=["a", "", "b"]),
-        Message("orders", b"x", tag="t" * (MAX_METADATA + 1)),
+        Message("orders", b"x", tag="t" * MAX_TAG),
     ],
 )
 def test_what_a_message_may_have_a_row_may_have(message: Message) -> None:

@@ -79,7 +79,7 @@ def test_chosen_queues_are_read_also_when_they_are_hidden() -> None:
 
 def test_one_large_queue_is_work_for_many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptedFinder, "ends", (10_000_005, 5, 5))
-    assert [len(part) for part in planned()] == [1_000_000] * 10
+    assert [len(part) for part in planned(tag="paid")] == [1_000_000] * 10
 
 
 def test_messages_that_arrive_during_planning_are_not_part_of_the_query() -> None:
@@ -95,7 +95,7 @@ def test_a_topic_that_may_not_be_read_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = range_reader("127.0.0.1:9")
-    assert range_reader("127.0.0.1:9") is first
+    first = range_reader("127.0.0.1:9", 60.0)
+    assert range_reader("127.0.0.1:9", 60.0) is first
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert range_reader("127.0.0.1:9") is not first
+    assert range_reader("127.0.0.1:9", 60.0) is not first

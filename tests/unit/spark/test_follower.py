@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 
 from minimq import MessageQueue, MiniMQError, errors
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
+from minimq.routes import retries
+from minimq_common.model import AwayBroker
 from pyspark_minimq import follower
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.follower import Follower
@@ -27,6 +31,8 @@ class World:
 
     ends: dict[MessageQueue, int] = field(default_factory=lambda: {T0: 10})
     silent: dict[Carrier, MiniMQError] = field(default_factory=dict)
+    away: dict[Carrier, AwayBroker] = field(default_factory=dict)
+    failure: MiniMQError | None = None
     asked: list[float] = field(default_factory=list)
     committed: list[Mapping[MessageQueue, int]] = field(default_factory=list)
     commit_failures: dict[MessageQueue, MiniMQError] = field(default_factory=dict)
@@ -37,13 +43,15 @@ class World:
 
     def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
         self.asked.append(self.now)
+        if self.failure is not None:
+            raise self.failure
         names = set(topics)
         queues = {
             queue: FoundQueue(self.first, end, 1, is_shown=True, is_readable=True, from_slave=False)
             for queue, end in self.ends.items()
             if queue.topic in names and ("t", queue.broker_name) not in self.silent
         }
-        return Findings(queues, frozenset(), self.silent)
+        return Findings(queues, frozenset(), self.silent, self.away)
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
         if " " in group:
@@ -64,7 +72,8 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(follower, "QueueFinder", lambda _: made)
-    monkeypatch.setattr(follower, "time", made)
+    for module in (follower, retries):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
@@ -194,6 +203,70 @@ def test_a_silent_broker_is_waited_for(world: World) -> None:
         query.advance()
 
 
+def broker_away(queues: int) -> AwayBroker:
+    return AwayBroker("default", "b", {0: "b:1"}, datetime(2026, 1, 31, 8, tzinfo=UTC), stopped=False, queues=queues)
+
+
+def test_a_stream_outlasts_servers_that_are_away_for_as_long_as_it_is_told(world: World) -> None:
+    query = Query(startingOffsets="earliest", readTimeout="30s")
+    assert query.advance() == {0: (0, 10)}
+    world.failure = errors.SystemBusy("the name server has just started")
+    began = world.now
+    while world.now - began < 29:
+        assert query.advance() is None
+    world.failure, world.ends[T0] = None, 20
+    assert query.advance() == {0: (10, 20)}
+    world.failure = errors.Unavailable("no name server answers")
+    world.now += 10
+    assert query.advance() is None
+    world.now += 30
+    with pytest.raises(errors.Unavailable, match=r"no name server answers \(waited 30 s, as readTimeout says\)"):
+        query.advance()
+
+
+def test_a_new_stream_waits_for_a_broker_that_is_away_or_warns(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.away = {("t", "b"): broker_away(4)}
+    began = world.now
+    with pytest.raises(errors.Unavailable, match=r"topic t: b: away since .* 4 queues not read; .* \(waited 20 s"):
+        Query(readTimeout="20s")
+    assert world.now - began == pytest.approx(20)
+    assert not caplog.records
+    query = Query(startingOffsets="earliest", failOnDataLoss="false")
+    assert query.advance() == {0: (0, 10)}
+    assert "topic t: b: away since 2026-01-31" in caplog.text
+
+
+def test_a_running_stream_warns_once_of_a_broker_that_goes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    query = Query(startingOffsets="earliest")
+    assert query.advance() == {0: (0, 10)}
+    world.away = {("t", "b"): broker_away(1)}
+    for _ in range(3):
+        assert query.advance() is None
+    [record] = caplog.records
+    world.away = {("t", "b"): broker_away(2)}  # what is said of it changes, at midnight for one thing
+    assert query.advance() is None
+    assert caplog.records == [record]
+    assert re.fullmatch(r"reading what is there: topic t: b: away since .*, 1 queue not read", record.getMessage())
+
+
+def test_a_stream_of_chosen_queues_takes_no_notice_of_other_brokers(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.away = {("t", "b"): broker_away(4)}
+    query = Query(topic="", assign='{"t": {"a": [0]}}', startingOffsets="earliest")
+    assert query.advance() == {0: (0, 10)}
+    assert not caplog.records
+
+
+def test_what_is_available_now_is_waited_for_and_the_rest_left_to_the_next_run(world: World) -> None:
+    query = Query(startingOffsets="earliest", readTimeout="10s")
+    world.away = {("t", "b"): broker_away(4)}
+    began = world.now
+    query.follower.freeze()
+    assert world.now - began == pytest.approx(10)
+    assert query.advance() == {0: (0, 10)}
+
+
 def test_what_was_deleted_unread_ends_the_query_unless_told_otherwise(world: World) -> None:
     strict = Query(startingOffsets="earliest")
     lenient = Query(startingOffsets="earliest", failOnDataLoss="false")
@@ -232,7 +305,7 @@ def test_the_size_of_messages_is_looked_at_every_ten_seconds(world: World, monke
             read.extend(range(start, end))
             yield SimpleNamespace(records=np.zeros(100))  # messages of one byte
 
-    monkeypatch.setattr(follower, "range_reader", lambda _: Reader())
+    monkeypatch.setattr(follower, "range_reader", lambda *_: Reader())
     world.ends[T0] = 100
     query = Query(startingOffsets="earliest", maxBytesPerTrigger="10")
     assert query.advance() == {0: (0, 10)}

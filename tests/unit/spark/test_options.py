@@ -61,6 +61,7 @@ def test_defaults() -> None:
         min_partitions=None,
         max_records_per_partition=1_000_000,
         fail_on_data_loss=True,
+        timeout_s=60.0,
     )
 
 
@@ -173,7 +174,7 @@ def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None
         ({"startingOffsets": '{"t": {"a": {"0": -3}}}'}, "offset -3 of queue t/a/0"),
         ({"startingOffsets": "latest"}, "startingOffsets is latest"),
         ({"endingOffsets": '{"t": {"a": {"0": -2}}}'}, "endingOffsets is earliest"),
-        ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday': write milliseconds"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday': it must be a time such as"),
         ({"endingTimestamp": "2026-01-31T08:00:00"}, "has no time zone"),
         ({"minPartitions": "0"}, "minPartitions is '0': write a whole number above 0"),
         ({"maxRecordsPerPartition": "1e6"}, "maxRecordsPerPartition is '1e6'"),

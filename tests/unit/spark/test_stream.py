@@ -14,7 +14,7 @@ T0, T1 = QueueName("t", "a", 0), QueueName("t", "a", 1)
 
 
 def reader(**options: str) -> MinimqStreamReader:
-    return MinimqStreamReader(parse_stream_options({"topic": "t", **options}), MESSAGE_SCHEMA)
+    return MinimqStreamReader(parse_stream_options({"topic": "t", "tag": "paid", **options}), MESSAGE_SCHEMA)
 
 
 def test_any_limit_is_told_so_that_triggers_keep_to_it() -> None:

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from minimq import Message, MessageQueue, errors
-from minimq_common.batch import RecordBatch
+from minimq_common.batch import MAX_METADATA, MAX_TAG, RecordBatch
 from minimq_common.batch_builder import encode
-from minimq_common.batch_columns import MAX_METADATA
 from minimq_common.names import check_topic
 from pyspark_minimq.arrow_batch import to_batch
 from pyspark_minimq.destinations import Destinations
@@ -43,7 +42,7 @@ TAKEN = [
     Row(body=b"x" * MOST_BYTES),
     Row(tag=""),
     Row(tag=" a || b * \n"),
-    Row(tag=LONG),
+    Row(tag="ü" * MAX_TAG),
     Row(tag="tüg"),
     Row(keys=[""]),
     Row(keys=["", ""]),
@@ -77,6 +76,11 @@ REFUSED = [
         Row(tag="\0" + LONG),
         f"column 'tag' has a NUL character in a row, in '\\x00{'x' * 39}'...: take it out, as replace(..., char(0), "
         "'') does",
+    ),
+    (
+        Row(tag="ü" * (MAX_TAG + 1)),
+        f"column 'tag' is '{'ü' * 40}'... in a row and cannot be written: the tag of a message has 256 characters, the "
+        "limit is 255: put identifiers into keys, and text into a property",
     ),
     (Row(tag=SURROGATE), "column 'tag' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': repair it with "),
     (Row(keys=["a", "b\0"]), "column 'keys' has a NUL character in a row, in 'b\\x00': take it out, as replace("),

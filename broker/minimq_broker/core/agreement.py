@@ -1,0 +1,93 @@
+"""Conditions that the members of a consumer group must share: how queues are divided, how each topic is filtered.
+
+Members may subscribe to different topics, since a deploy that adds a topic replaces one member after the other. That
+was not always so: older client libraries divide each topic among all members, so all need the same topics while
+one of them is in the group.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minimq_common.errors import GroupConflict
+from minimq_common.names import retry_topic
+
+
+class Agreement(NamedTuple):
+    """The part of the configuration that members must share, of one member or of a whole group.
+
+    Attributes:
+        filters: what the messages of each topic are filtered by, by topic, sorted: these are the subscriptions. Those
+            of a group are the subscriptions of all its members.
+        allocation: name of the allocation strategy.
+        hold_ms: for how long a queue is held for its former owner.
+        by_server: whether members ask the deciding broker for their shares instead of computing them.
+    """
+
+    filters: tuple[tuple[str, str], ...]
+    allocation: str
+    hold_ms: int = 0
+    by_server: bool = False
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that are subscribed to, sorted."""
+        return [topic for topic, _ in self.filters]
+
+
+class MemberConfig(NamedTuple):
+    """The configuration with which a member joins.
+
+    Attributes:
+        agreement: its part of what the members have to agree on.
+        topics_may_differ: whether it divides a topic among the members that subscribe to it; otherwise among all.
+    """
+
+    agreement: Agreement
+    topics_may_differ: bool
+
+
+def check_agreement(group: str, others: MemberConfig, member: MemberConfig) -> None:
+    """Raise `GroupConflict` if a member contradicts another one of its group, or several that say the same."""
+    theirs, own = others.agreement, member.agreement
+    if own.allocation != theirs.allocation:
+        raise GroupConflict(
+            f"group {group!r} allocates queues by {theirs.allocation!r}, this member by {own.allocation!r}: "
+            "all members of a group need the same strategy"
+        )
+    if own.by_server != theirs.by_server:
+        raise GroupConflict(
+            f"group {group!r} has its queues assigned by {_assigner(theirs)}, this member by {_assigner(own)}: "
+            "all members of a group need the same assignment"
+        )
+    if (retry_topic(group) in own.topics) != (retry_topic(group) in theirs.topics):
+        raise GroupConflict(
+            f"group {group!r} has {_kind(group, theirs)}, this member is one of {_kind(group, own)}: "
+            "all members of a group need to be of one kind"
+        )
+    if own.topics != theirs.topics and not (others.topics_may_differ and member.topics_may_differ):
+        raise GroupConflict(
+            f"group {group!r} subscribes to {theirs.topics}, this member to {own.topics}: all members of a group need "
+            "the same subscriptions while one has a client library that knows no others: upgrade it, or stop it"
+        )
+    filters = dict(theirs.filters)
+    for topic, filter_of_member in own.filters:
+        filter_of_group = filters.get(topic, filter_of_member)
+        if filter_of_member != filter_of_group:
+            raise GroupConflict(
+                f"group {group!r} filters topic {topic!r} by {filter_of_group!r}, this member by {filter_of_member!r}: "
+                "all members of a group need the same filters"
+            )
+    if own.hold_ms != theirs.hold_ms:
+        raise GroupConflict(
+            f"group {group!r} holds queues for {theirs.hold_ms} ms after a release, this member for {own.hold_ms} ms: "
+            "all members of a group need the same hold time"
+        )
+
+
+def _assigner(agreement: Agreement) -> str:
+    return "the server" if agreement.by_server else "each client itself"
+
+
+def _kind(group: str, agreement: Agreement) -> str:
+    return "push consumers" if retry_topic(group) in agreement.topics else "pull consumers"

@@ -1,0 +1,87 @@
+"""Changes by administrators, in words for the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minimq_broker.core.facts import (
+    CommittedOffset,
+    Fact,
+    GroupDeleted,
+    OffsetsCommitted,
+    PermissionSet,
+    Topic,
+    TopicDeleted,
+    TopicSet,
+)
+from minimq_broker.core.state import QueueKey, State
+from minimq_common.model import permission_name
+from minimq_common.words import count_of
+
+#: Offsets that are named; a topic may have a thousand queues.
+_NAMED = 8
+_NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminChange:
+    """A change of topics, groups or the broker itself.
+
+    Attributes:
+        action: "topic created".
+        name: of the topic, group or broker.
+        old: the value before; "-" if there was none.
+        new: the value after; "-" if there is none.
+    """
+
+    action: str
+    name: str
+    old: str = _NOTHING
+    new: str = _NOTHING
+
+
+def change_of(state: State, fact: Fact) -> AdminChange | None:
+    """Return what a fact is about to change in a state; None if it is daily work of groups and producers."""
+    match fact:
+        case TopicSet(topic):
+            known = state.topics.get(topic.name)
+            action = "topic created" if known is None else "topic changed"
+            return AdminChange(action, topic.name, _settings(known), _settings(topic))
+        case TopicDeleted(name):
+            return AdminChange("topic deleted", name, _settings(state.topics.get(name)))
+        case GroupDeleted(group, topics):
+            offsets = sum(name == group for name, _, _ in state.committed)
+            return AdminChange("group deleted", group, ", ".join((f"offsets of {count_of(offsets, 'queue')}", *topics)))
+        case PermissionSet(permission):
+            return AdminChange(
+                "broker permission set", _NOTHING, permission_name(state.permission), permission_name(permission)
+            )
+        case OffsetsCommitted(group, offsets, True):
+            before = [state.offset(group, QueueKey(item.topic_id, item.queue_id)) for item in offsets]
+            after = [item.offset for item in offsets]
+            return AdminChange("offsets set", group, _offsets(state, offsets, before), _offsets(state, offsets, after))
+        case _:
+            return None
+
+
+def _settings(topic: Topic | None) -> str:
+    if topic is None:
+        return _NOTHING
+    counts = count_of(topic.read_queues, "read queue"), count_of(topic.write_queues, "write queue")
+    return ", ".join((*counts, permission_name(topic.permission)))
+
+
+def _offsets(state: State, items: Sequence[CommittedOffset], offsets: Sequence[int | None]) -> str:
+    """Return "orders 0:17 1:9", with "-" for a queue in which nothing was committed."""
+    names = {topic.topic_id: name for name, topic in state.topics.items()}
+    parts: list[str] = []
+    topic_id = None
+    for item, offset in zip(items[:_NAMED], offsets[:_NAMED], strict=True):
+        if item.topic_id != topic_id:
+            topic_id = item.topic_id
+            parts.append(names.get(topic_id, f"#{topic_id}"))
+        parts.append(f"{item.queue_id}:{_NOTHING if offset is None else offset}")
+    if len(items) > _NAMED:
+        parts.append(f"and {len(items) - _NAMED} more")
+    return " ".join(parts)

@@ -1,0 +1,67 @@
+"""The log of what was changed by calls, and who asked for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote
+
+from minimq_broker.core.changes import AdminChange, change_of
+from minimq_broker.core.facts import Fact
+from minimq_broker.core.state import State
+from minimq_common.log_handler import ALWAYS_WRITTEN
+
+log = logging.getLogger(__name__)
+
+#: Who asked for what the task does: address and client id.
+_caller: ContextVar[tuple[str, str]] = ContextVar("caller", default=("-", "-"))
+
+
+def called_by(peer: str, client_id: str = "") -> None:
+    """Note who has asked for what the present task does.
+
+    Args:
+        peer: as gRPC names it: "ipv4:127.0.0.1:40000".
+        client_id: if it has said so.
+    """
+    _caller.set((unquote(peer).partition(":")[2] or peer, client_id or "-"))
+
+
+def log_change(change: AdminChange, error: BaseException | None = None) -> None:
+    """Log a change with who asked for it; what was done unasked, such as by time, has no caller.
+
+    Args:
+        change: what was changed.
+        error: with which it was answered; it may have been done all the same.
+    """
+    address, client_id = _caller.get()
+    values = change.action, change.name, change.old, change.new, address, client_id
+    if error is None:
+        log.info("administration: %s name=%s old=%r new=%r caller=%s client=%s", *values, extra=ALWAYS_WRITTEN)
+    else:
+        text = "administration: %s name=%s old=%r new=%r caller=%s client=%s error=%r"
+        log.warning(text, *values, error, extra=ALWAYS_WRITTEN)
+
+
+class LoggedDecision:
+    """A decision about a fact; what the fact changes is logged at the end of the block."""
+
+    def __init__(self, decide: Callable[[State], Fact | None]) -> None:
+        self._decide = decide
+        self._change: AdminChange | None = None
+
+    def __call__(self, state: State) -> Fact | None:
+        """Return the fact to record; called by the writer."""
+        fact = self._decide(state)
+        self._change = None if fact is None else change_of(state, fact)
+        return fact
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._change is not None:
+            log_change(self._change, error)

@@ -1,0 +1,190 @@
+"""The end of consumer groups: deleted on request, or because nobody has used them for too long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from minimq_broker.core.facts import Fact, GroupAgreed, GroupDeleted
+from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.core.leases import LeaseKey
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.groups import check_idle, expires_ms, topics_of
+from minimq_broker.services.session import SessionService
+from minimq_common.errors import MiniMQError, SystemBusy
+from minimq_common.names import check_group, dead_letter_topic, retry_topic
+from minimq_common.outage_log import OutageLog
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: Longest time between two looks for idle groups, in seconds; with a short expiry it is a part of that.
+_LOOK_S = 60.0
+_LOOKS_PER_EXPIRY = 20
+
+
+class GroupDeletion:
+    """Deletes groups. Not thread-safe: it belongs to the loop of the engine.
+
+    Args:
+        engine: whose groups they are.
+        sessions: those of the members.
+        expiry: how long a group is kept that nobody uses.
+        away_s: seconds after which members that do not come back after a start count as gone.
+        clock_ms: the time of day in ms since 1970.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        sessions: SessionService,
+        expiry: GroupExpiry,
+        away_s: float,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._engine = engine
+        self._sessions = sessions
+        self._expiry = expiry
+        self._loop = asyncio.get_running_loop()
+        self._members_are_back_at = self._loop.time() + min(away_s, expiry.idle_ms / 1000)
+        self._clock_ms = clock_ms
+        #: Groups that were warned of, and when they were to be deleted.
+        self._warned: dict[str, int] = {}
+
+    # ---- on request -----------------------------------------------------------------------------
+
+    async def delete(self, request: broker_pb2.DeleteGroupRequest) -> broker_pb2.DeleteGroupResponse:
+        """Delete a group with its offsets, decided starts and retries; its dead letters only when that is asked for.
+
+        With `force` its members begin anew, as those of a new group; what waits for another try stays theirs then.
+
+        Raises:
+            GroupConflict: a member is connected or a queue is held for one; not with `force`.
+            InvalidArgument: the name cannot be that of a group.
+        """
+        group = check_group(request.group)
+        state = self._engine.state
+        if not request.force:
+            keys = [
+                LeaseKey(group, QueueKey(topic.topic_id, number))
+                for topic in topics_of(state, group)
+                for number in range(topic.queues)
+            ]
+            check_idle(self._engine, group, keys, "deletion")
+        has_members = bool(self._engine.groups.members(group).client_ids)
+        own = [] if has_members else [retry_topic(group)]
+        own += [dead_letter_topic(group)] if request.dead_letters else []
+
+        def decide(state: State) -> Fact | None:
+            topics = tuple(name for name in own if name in state.topics)
+            return GroupDeleted(group, topics) if topics or group in state.groups() else None
+
+        fact = await self._delete(group, decide)
+        return broker_pb2.DeleteGroupResponse(deleted=fact is not None, data_version=self._engine.answered_version)
+
+    async def _delete(self, group: str, decide: Callable[[State], Fact | None]) -> Fact | None:
+        fact = await self._engine.record(decide)
+        if fact is not None:
+            await self._sessions.begin_anew(group)  # a member may have come at this moment
+        return fact
+
+    # ---- by time --------------------------------------------------------------------------------
+
+    @property
+    def look_every_s(self) -> float:
+        """Seconds between two looks for idle groups."""
+        return min(_LOOK_S, self._expiry.idle_ms / 1000 / _LOOKS_PER_EXPIRY)
+
+    async def look(self) -> None:
+        """Delete the groups that have been idle for too long, and warn of those that soon will be.
+
+        Raises:
+            NotMaster: only a master does so.
+            NotEnoughReplicas, StoreError: it cannot be recorded.
+        """
+        self._engine.check()
+        state, now = self._engine.state, self._clock_ms()
+        for group in sorted(state.groups() | state.used.copy().keys()):
+            if self._engine.groups.agreement(group) is not None:
+                continue  # it has members
+            if group in state.agreements:
+                self._give_up_members(group)
+            elif group not in state.used:  # an older release wrote the log: its time begins now
+                await self._engine.record(lambda state, group=group: _first_use(group, state))  # type: ignore[misc]
+            else:
+                await self._look_at(group, now)
+
+    def _give_up_members(self, group: str) -> None:
+        """Record that the members are gone which a group had before the start, once they had the time to come back."""
+        if self._loop.time() >= self._members_are_back_at:
+            self._sessions.agreements.keep(group)
+
+    async def _look_at(self, group: str, now: int) -> None:
+        due_ms = expires_ms(self._engine, self._expiry, group)
+        if due_ms is None or due_ms - self._expiry.notice_ms > now:
+            self._warned.pop(group, None)
+            return
+        if due_ms > now:
+            if self._warned.get(group) != due_ms:
+                self._warned[group] = due_ms
+                log.warning(
+                    "group: nobody uses it, it will be deleted group=%s seconds=%d", group, (due_ms - now) // 1000
+                )
+            return
+
+        def decide(state: State) -> Fact | None:
+            if self._expiry.expires_ms(state, group, has_members=False) != due_ms:
+                return None  # somebody has come
+            return GroupDeleted(group, tuple(name for name in (retry_topic(group),) if name in state.topics))
+
+        if await self._delete(group, decide) is not None:
+            self._warned.pop(group, None)
+            log.warning("group: deleted, nobody has used it group=%s seconds=%d", group, self._expiry.idle_ms // 1000)
+
+
+def _first_use(group: str, state: State) -> GroupAgreed | None:
+    """Return the fact from which the idle time of a group is counted that has none."""
+    return None if group in state.used or group in state.agreements else GroupAgreed(group, None)
+
+
+class IdleGroups:
+    """Looks for idle groups again and again, from `start` to `stop`.
+
+    Args:
+        expiry_ms: how long a group is kept that nobody uses, in ms; nothing is done with 0.
+        deletion: returns what deletes them now: with each role of the broker it is another one.
+    """
+
+    def __init__(self, expiry_ms: int, deletion: Callable[[], GroupDeletion]) -> None:
+        self._expiry_ms = expiry_ms
+        self._deletion = deletion
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self._expiry_ms:
+            self._task = asyncio.create_task(self._run(), name="idle-groups")
+
+    async def stop(self) -> None:
+        """Look no more. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        outage = OutageLog(log)
+        while True:
+            await asyncio.sleep(self._deletion().look_every_s)
+            try:
+                await self._deletion().look()
+            except SystemBusy as error:
+                log.info("group: idle ones not looked for now reason=%s", error)
+            except MiniMQError as error:
+                log.debug("group: idle ones not looked for now reason=%s", error)
+            except Exception as error:  # noqa: BLE001 - it has to go on
+                outage.crashed("group: idle ones not looked for, will try again reason=%r", error, cause=error)
+            else:
+                outage.worked("group: idle ones are looked for again")

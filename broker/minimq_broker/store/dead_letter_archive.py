@@ -1,0 +1,137 @@
+"""The archive of dead letters: those whose segments were removed.
+
+A file with the tables of a segment. Batches keep their positions, offsets, times and numbers, so that whoever reads a
+queue of dead letters finds them as if their segments were still there. Of each queue the archive has what comes before
+the segments: it grows at its end, and is cut at its beginning. There is a gap only where a full disk or a damaged
+segment has lost some.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from itertools import islice
+from pathlib import Path
+
+import lmdb
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.entry import payload_of, read_header
+from minimq_broker.store.rows import Batch
+from minimq_broker.store.segment import Segment
+from minimq_common import batch
+from minimq_common.errors import MiniMQError
+
+#: One transaction deletes so many batches: it is small, and so is what it needs in memory.
+_DELETED_BATCHES = 1000
+#: Address space for an archive without a limit.
+_UNLIMITED_BYTES = 1 << 38
+
+
+class DeadLetterArchive(Segment):
+    """The file of archived dead letters. One thread at a time changes it; any thread reads.
+
+    Args:
+        path: the file.
+        max_bytes: its limit in bytes; 0 without one.
+        readonly: open an existing file only to look at it.
+
+    Attributes:
+        topic_ids: topics that may have something here; replaced as a whole.
+        cuts: counts how often something was deleted, so that first offsets can be remembered in between.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, *, readonly: bool = False) -> None:
+        # Free pages of the file are used again, but not always at once, nor for any size.
+        room = 0 if readonly else 2 * max_bytes or _UNLIMITED_BYTES
+        super().__init__(path, 0, room, readonly=readonly)
+        try:
+            self.topic_ids = frozenset(self.topics())
+        except BaseException:
+            self.close()
+            raise
+        self.cuts = 0
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the file that hold data."""
+        with self._env.begin() as txn:
+            return self._live_bytes(txn)
+
+    def add(self, batches: Collection[Batch]) -> None:
+        """Put batches in, synced; one that is there already stays as it is."""
+        with self.begin() as txn:
+            self.put_batches(txn, batches)
+        self.topic_ids |= {queue.topic_id for queue, _, _ in batches}
+
+    def cut(self, is_due: Callable[[int, int], bool]) -> Counter[QueueKey]:
+        """Delete the oldest batches as long as they are due, synced, and return how many messages of each queue.
+
+        Args:
+            is_due: told when a batch was stored, in ms since 1970, and how many bytes all that is there uses.
+        """
+        gone: Counter[QueueKey] = Counter()
+        while (due := self._cut_some(is_due)) is not None:
+            gone += due
+            self.cuts += 1
+        if gone:
+            self.topic_ids = frozenset(self.topics())
+        return gone
+
+    def _cut_some(self, is_due: Callable[[int, int], bool]) -> Counter[QueueKey] | None:
+        """Delete some batches; None when none is due, for which nothing has to be written."""
+        with self._env.begin() as looking, looking.cursor(self._log) as cursor:
+            if not cursor.first() or not is_due(_stored_ms(cursor), self._live_bytes(looking)):
+                return None
+        gone: Counter[QueueKey] = Counter()
+        with self.begin() as txn, txn.cursor(self._log) as cursor:
+            for _ in range(_DELETED_BATCHES):
+                if not cursor.first() or not is_due(_stored_ms(cursor), self._live_bytes(txn)):
+                    break
+                queue, count = self._delete_row(txn, self.position_of(cursor.key()), cursor.value())
+                gone[queue] += count
+                cursor.delete()
+        return gone
+
+    def _delete_row(self, txn: lmdb.Transaction, position: int, entry: bytes | memoryview) -> tuple[QueueKey, int]:
+        """Delete the row of a batch, and return its queue and how many messages it has."""
+        try:
+            header = read_header(memoryview(entry), position)
+            count = batch.read_header(payload_of(memoryview(entry), header)).count
+            row = header.queue, header.base_offset + count - 1
+        except MiniMQError:  # it is damaged: the row is where it says that it is
+            queue, found = next((item for item in self.rows_in(txn) if item[1].position == position), (None, None))
+            if queue is None or found is None:
+                return QueueKey(0, 0), 0
+            row, count = (queue, found.last_offset), found.count
+        self.delete_row(txn, *row)
+        return row[0], count
+
+    def forget(self, topic_ids: Collection[int]) -> None:
+        """Delete all that is here of topics, synced."""
+        for topic_id in topic_ids:
+            while doomed := list(islice(self.rows_of(topic_id), _DELETED_BATCHES)):
+                with self.begin() as txn:
+                    for queue, row in doomed:
+                        self.delete_row(txn, queue, row.last_offset)
+                        self.delete_entry(txn, row.position)
+        self.topic_ids = frozenset(self.topics())
+        self.cuts += 1
+
+    def truncate(self, position: int) -> None:
+        """Delete all batches from a log position on, as `Segment.truncate` does."""
+        super().truncate(position)
+        self.topic_ids = frozenset(self.topics())
+        self.cuts += 1
+
+    def _live_bytes(self, txn: lmdb.Transaction) -> int:
+        stats = [txn.stat(table) for table in (self._log, self._rows)]
+        pages = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
+        return int(pages * stats[0]["psize"])
+
+
+def _stored_ms(cursor: lmdb.Cursor) -> int:
+    try:
+        return read_header(memoryview(cursor.value()), 0).stored_ms
+    except MiniMQError:
+        return 0  # a damaged one goes when anything does by its age

@@ -1,0 +1,124 @@
+"""The rows of the ConsumeQueue, and what is read by them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.entry import EntryHeader
+from minimq_common.batch import Header
+
+#: position, size of the entry, count, store time, first and last born time, number of tag hashes.
+_ROW = struct.Struct("<QIIqqqH")
+_NUMBER = struct.Struct("<H")
+_NUMBER_AT = _ROW.size - _NUMBER.size
+_TOO_MANY_TAGS = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The entry of one batch in the ConsumeQueue; the same in every replica."""
+
+    last_offset: int
+    position: int
+    size: int
+    count: int
+    stored_ms: int
+    born_first_ms: int
+    born_last_ms: int
+    #: As in the header of the batch: None when there are too many tags to list.
+    tag_hashes: tuple[int, ...] | None
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record."""
+        return self.last_offset - self.count + 1
+
+    def pack(self) -> bytes:
+        """Return the row as stored, without its key."""
+        hashes = self.tag_hashes
+        number = _TOO_MANY_TAGS if hashes is None else len(hashes)
+        fixed = _ROW.pack(
+            self.position, self.size, self.count, self.stored_ms, self.born_first_ms, self.born_last_ms, number
+        )
+        return fixed + struct.pack(f"<{len(hashes)}I", *hashes) if hashes else fixed
+
+
+def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
+    """Return the row of the batch in the entry of a size at a log position."""
+    return Row(
+        header.base_offset + about.count - 1,
+        position,
+        size,
+        about.count,
+        header.stored_ms,
+        about.born_first_ms,
+        about.born_last_ms,
+        about.tag_hashes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Bounds of a read, which stops after the batch that reaches one of them.
+
+    Attributes:
+        max_messages: in how many messages, counted from the offset that was asked for.
+        max_bytes: of entries, in bytes; one batch comes in any case.
+        tag_hashes: only batches that may hold one of these tags; all when empty.
+        max_rows: how many batches may be looked at.
+    """
+
+    max_messages: int
+    max_bytes: int
+    tag_hashes: frozenset[int] = frozenset()
+    max_rows: int = 1 << 62
+
+    def less(self, offset: int, part: Part) -> Wish | None:
+        """Return what is left when a part was read from an offset on; None when a bound is reached."""
+        messages = self.max_messages - sum(row.last_offset + 1 - max(offset, row.base_offset) for row, _ in part.found)
+        size = self.max_bytes - sum(row.size for row, _ in part.found)
+        rows = self.max_rows - part.rows
+        return Wish(messages, size, self.tag_hashes, rows) if min(messages, size, rows) > 0 else None
+
+
+class Batch(NamedTuple):
+    """A batch as a segment has it: its queue, its row, and its entry."""
+
+    queue: QueueKey
+    row: Row
+    entry: bytes
+
+
+class Part(NamedTuple):
+    """The result of a read.
+
+    Attributes:
+        found: rows and batches.
+        next_offset: where to go on: after all that was looked at.
+        rows: how many batches were looked at.
+    """
+
+    found: list[tuple[Row, bytes]]
+    next_offset: int
+    rows: int
+
+
+def unpack_row(last_offset: int, value: bytes | memoryview) -> Row:
+    """Return a row as `Row.pack` stored it under the key of its last offset."""
+    position, size, count, stored_ms, born_first_ms, born_last_ms, number = _ROW.unpack_from(value)
+    hashes = None if number == _TOO_MANY_TAGS else struct.unpack_from(f"<{number}I", value, _ROW.size)
+    return Row(last_offset, position, size, count, stored_ms, born_first_ms, born_last_ms, hashes)
+
+
+def may_hold(value: bytes | memoryview, wanted: frozenset[int]) -> bool:
+    """Tell whether a batch may hold one of the tags, by its row as stored."""
+    [number] = _NUMBER.unpack_from(value, _NUMBER_AT)
+    return number == _TOO_MANY_TAGS or not wanted.isdisjoint(struct.unpack_from(f"<{number}I", value, _ROW.size))
+
+
+def position_in(value: bytes | memoryview) -> int:
+    """Return the log position in a row as stored."""
+    return int(_ROW.unpack_from(value)[0])

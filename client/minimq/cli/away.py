@@ -1,0 +1,46 @@
+"""Output of commands about brokers that are away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from minimq.cli.table import Row
+
+if TYPE_CHECKING:
+    from minimq_common.model import AwayBroker
+
+
+def tell_away(away: Iterable[AwayBroker], lacking: str) -> None:
+    """Say on stderr which queues are on brokers that are away, a line for each broker; see `describe_away`."""
+    from minimq.routes.away import describe_away
+
+    for line in describe_away(away, lacking):
+        click.echo(line, err=True)
+
+
+def tell_left_out(away: Iterable[AwayBroker], consequence: str) -> bool:
+    """Say on stderr what was not done on brokers that are away, a line for each. Return whether there are any.
+
+    A command that was not told to go on without them ends with status 1 then.
+
+    Args:
+        away: the brokers.
+        consequence: "not changed", "brings the topic back".
+    """
+    from minimq.routes.away import state_of
+
+    lines = [f"{each.broker_name}: {state_of(each)}, {consequence}" for each in away]
+    for line in lines:
+        click.echo(line, err=True)
+    return bool(lines)
+
+
+def away_to_json(away: Iterable[AwayBroker]) -> list[Row]:
+    """Return brokers that are away, with the number of queues of each."""
+    return [
+        {"broker": each.broker_name, "since": each.since, "stopped": each.stopped, "queues": each.queues}
+        for each in away
+    ]

@@ -1,0 +1,45 @@
+"""Names of topics and groups for the completion of a shell: asked of the name servers, quickly or not at all."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from minimq_common.errors import MiniMQError
+
+#: Time that one question may take. A shell waits for the answer.
+_ANSWER_S = 0.5
+
+
+def complete_topics(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the topics whose names begin so; those that minimq makes itself only after a %."""
+    from minimq.options import nameserver_addresses
+    from minimq.routes.nameserver_link import NameServerLinks
+
+    try:
+        nameservers = NameServerLinks(nameserver_addresses(_nameserver(context)), _ANSWER_S)
+        try:
+            names = nameservers.topic_names()
+        finally:
+            nameservers.close()
+    except MiniMQError:  # a shell has no place for an error
+        return []
+    return [name for name in names if name.startswith(begun) and name.startswith("%") == begun.startswith("%")]
+
+
+def complete_groups(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the consumer groups whose names begin so."""
+    from minimq.administration.admin import Admin
+
+    logging.getLogger("minimq").setLevel(logging.CRITICAL)  # brokers that do not answer are no matter here
+    try:
+        with Admin(_nameserver(context), timeout_s=_ANSWER_S) as admin:
+            return [name for name in admin.list_groups() if name.startswith(begun)]
+    except MiniMQError:
+        return []
+
+
+def _nameserver(context: click.Context) -> str:
+    """Return the address that was given behind a command, else that before it, or its default."""
+    return str(context.obj or context.find_root().params["nameserver"])

@@ -1,0 +1,57 @@
+"""`minimq group delete`: forget a consumer group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minimq.cli.away import tell_left_out
+from minimq.cli.base import confirm, option
+from minimq.cli.completion import complete_groups
+from minimq_common.names import dead_letter_topic
+from minimq_common.words import count_of
+
+if TYPE_CHECKING:
+    from minimq.administration.admin import Admin
+
+
+@click.command(short_help="Delete a group: its offsets, and what waits for another try.")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@option("--dead-letters", is_flag=True, help="Delete its dead letters as well.")
+@option(
+    "--force",
+    is_flag=True,
+    help="Also while members are connected, which begin anew then, or brokers are away, which bring the group back.",
+)
+@option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def delete(nameserver: str, name: str, dead_letters: bool, force: bool, yes: bool) -> None:
+    """Delete a consumer GROUP: how far it is in each topic, and the messages that wait for another try.
+
+    A group that comes again under this name is a new one. Deletion is refused while members are connected, or a broker
+    is away, which would bring the group back when it starts, unless --force is given. Dead letters are kept unless
+    --dead-letters is given. On a terminal it asks first, unless --yes is given.
+
+    A group that nobody uses is deleted by itself after a week; brokers have the option --group-expiry for it.
+
+    Example: minimq group delete billing --yes
+    """
+    from minimq.administration.admin import Admin
+
+    with Admin(nameserver) as admin:
+        confirm(lambda: _question(admin, name, dead_letters=dead_letters), yes=yes)
+        left_out = admin.delete_group(name, force=force, dead_letters=dead_letters)
+        kept = dead_letter_topic(name)
+        is_kept = kept in admin.list_topics()
+    click.echo(f"group {name} deleted" + (f"; its dead letters are kept in topic {kept}" if is_kept else ""))
+    tell_left_out(left_out, "brings the group back when it starts, if it knows it: delete it again then")
+
+
+def _question(admin: Admin, name: str, *, dead_letters: bool) -> str:
+    """Return the question that names what is lost with a group. Raises as `Admin.describe_group`."""
+    found = admin.describe_group(name)
+    gone = f"offsets in {count_of(len({queue.queue.topic for queue in found.queues}), 'topic')}"
+    gone += f", {count_of(found.retrying, 'message')} for another try" if found.retrying else ""
+    gone += f", {count_of(found.dead_letters, 'dead letter')}" if dead_letters else ""
+    return f"Delete group {name} ({gone})?"

@@ -1,0 +1,160 @@
+"""Formats of the lines that `minimq produce` reads: bodies, JSON objects with fields, or whole messages in JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Message
+
+#: Bytes that one byte of a body can take in JSON: a control character is written as six.
+LONGEST_ESCAPE: Final = 6
+
+#: Some editors begin a file with it.
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+#: The decoder names a wrong cause when a wrong escape stands so close to the end.
+_PADDING: Final = b" " * 12
+
+
+class _Line(msgspec.Struct):
+    """A message as `minimq consume --format json` writes it; what else it writes is left out."""
+
+    body: str | None = None
+    body_base64: str | None = None
+    tag: str | None = None
+    keys: list[str] = []
+    properties: dict[str, str] = {}
+
+
+class LineFormat:
+    """Makes messages of lines.
+
+    Args:
+        topic: of the messages.
+        key_field: the field of a JSON object whose value is the key.
+        tag_field: the field whose value is the tag.
+        tag: of messages that have none of their own.
+        properties: of all messages; those of a message win.
+        is_json: whether lines are whole messages.
+
+    Attributes:
+        is_decoded: whether lines are JSON, whole messages or objects with fields.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        key_field: str | None,
+        tag_field: str | None,
+        tag: str | None,
+        properties: Mapping[str, str],
+        *,
+        is_json: bool,
+    ) -> None:
+        self.is_json = is_json
+        self._topic = topic
+        self._key_field = key_field
+        self._tag_field = tag_field
+        self._tag = tag
+        self._properties = properties
+        self._make: Callable[[bytes, int], Message] = self._of_body
+        if is_json:
+            self._make = self._of_message
+        elif key_field is not None or tag_field is not None:
+            self._make = self._of_fields
+        self.is_decoded = self._make != self._of_body
+
+    def messages(self, lines: Sequence[bytes], first: int) -> list[tuple[int, Message]]:
+        """Return the messages of lines, without the empty ones, each with the number of its line.
+
+        A line of JSON is empty when it is blank, and the first one may begin with a byte order mark.
+
+        Args:
+            lines: without their ends.
+            first: number of the first one.
+
+        Raises:
+            InvalidArgument: a line says no message; the text has its number.
+        """
+        if not self.is_decoded:
+            return [(number, self._of_body(line, number)) for number, line in enumerate(lines, first) if line]
+        if first == 1 and lines:
+            lines = [lines[0].removeprefix(_BYTE_ORDER_MARK), *lines[1:]]
+        return [(number, self._make(line, number)) for number, line in enumerate(lines, first) if line.strip()]
+
+    def _of_body(self, line: bytes, _number: int) -> Message:
+        return Message(self._topic, line, self._tag, properties=self._properties)
+
+    def _of_fields(self, line: bytes, number: int) -> Message:
+        fields = _decoded(line, number, Any)
+        if not isinstance(fields, dict):
+            raise InvalidArgument(f"line {number} is no JSON object, so it has no fields")
+        key = _text(fields, self._key_field, number)
+        tag = _text(fields, self._tag_field, number) or self._tag
+        return Message(self._topic, line, tag, () if key is None else (key,), self._properties)
+
+    def _of_message(self, line: bytes, number: int) -> Message:
+        found: _Line = _decoded(line, number, _Line)
+        if (found.body is None) == (found.body_base64 is None):
+            raise InvalidArgument(
+                f"line {number} needs one of body and body_base64, as consume --format json writes them"
+            )
+        try:
+            body = (
+                base64.b64decode(found.body_base64 or "", validate=True) if found.body is None else found.body.encode()
+            )
+        except (binascii.Error, UnicodeEncodeError, ValueError) as error:
+            raise InvalidArgument(f"line {number} has a body that cannot be decoded: {error}") from None
+        return Message(self._topic, body, found.tag or self._tag, found.keys, {**self._properties, **found.properties})
+
+
+def properties_of(texts: Iterable[str]) -> dict[str, str]:
+    """Return the properties in texts such as "region=eu". Raises `InvalidArgument`."""
+    properties = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not (name and sign):
+            raise InvalidArgument(f"--property {text!r} is no property: write NAME=VALUE, for example region=eu")
+        if name in properties:
+            raise InvalidArgument(f"--property {name} is given twice: a message has each property once")
+        properties[name] = value
+    return properties
+
+
+def _decoded(line: bytes, number: int, kind: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"line {number} is no message as consume --format json writes it: {error}") from None
+    except RecursionError:
+        raise InvalidArgument(f"line {number} is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InvalidArgument(f"line {number} is not JSON: {_cause(line)}") from None
+
+
+def _cause(line: bytes) -> object:
+    """Return why a line is no JSON."""
+    try:
+        msgspec.json.decode(line + _PADDING)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return error
+    return "it cannot be decoded"
+
+
+def _text(fields: dict[str, Any], field: str | None, number: int) -> str | None:
+    """Return a field as text; None when it is not asked for, absent, null or empty."""
+    value = None if field is None else fields.get(field)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidArgument(f"line {number}: field {field!r} has a NUL character, which keys and tags may not have")
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidArgument(f"line {number}: field {field!r} is neither text nor a number")

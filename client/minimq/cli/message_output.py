@@ -1,0 +1,200 @@
+"""Messages as lines of stdout: how they look, and which of them have gone out."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import select
+import stat
+import struct
+import termios
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from minimq_common.errors import MiniMQError
+
+if TYPE_CHECKING:
+    import threading
+
+    from minimq.receiving.received import ReceivedMessage
+    from minimq_common.model import MessageQueue
+
+LineOf = Callable[["ReceivedMessage"], bytes]
+
+#: Messages are kept until so many bytes were written after them: no pipe holds more, unless root has raised the limit.
+_KEPT_BYTES = 1 << 20
+#: Time between two looks whether the command was told to end, while the reader stands still.
+_LOOK_MS = 100
+#: Time for which such a reader is waited for then.
+_HALT_MS = 2000
+#: So many lines are written one by one at first, each when the reader of a pipe has taken the one before: `head`, which
+#: takes all that lies in the pipe, takes no more than it shows.
+_SINGLE_LINES = 20
+#: Time for which the reader is waited for with each of them, in seconds.
+_SINGLE_S = 0.5
+
+
+def as_body(message: ReceivedMessage) -> bytes:
+    """Return the body alone."""
+    return message.body
+
+
+def as_json(message: ReceivedMessage) -> bytes:
+    """Return everything as a JSON object; a body that is no UTF-8 as `body_base64`."""
+    try:
+        body = {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        body = {"body_base64": base64.b64encode(message.body).decode()}
+    return msgspec.json.encode(
+        {
+            "topic": message.topic,
+            "broker": message.queue.broker_name,
+            "queue": message.queue.queue_id,
+            "offset": message.queue_offset,
+            "message_id": message.message_id,
+            "tag": message.tag,
+            "keys": list(message.keys),
+            "properties": dict(message.properties),
+            "born_at": message.born_at,
+            "stored_at": message.stored_at,
+            **body,
+        }
+    )
+
+
+#: What the lines can be, by the name that `--format` has for it.
+FORMATS: Mapping[str, LineOf] = {"body": as_body, "json": as_json}
+
+
+class OutputFailed(MiniMQError):
+    """Messages cannot be written, though somebody may still read them: the disk is full, for example."""
+
+
+class OutputHalted(Exception):
+    """Messages are not written since the reader stands still, and the command was told to end."""
+
+
+class _Part(NamedTuple):
+    """Messages that were written together, and how many bytes were written before them."""
+
+    messages: list[ReceivedMessage]
+    start: int
+
+
+class MessageOutput:
+    """Writes messages to a file descriptor, a line each, and knows which of them have not gone out.
+
+    Args:
+        fd: the file descriptor.
+        line_of: makes a line of a message.
+        told: set when the command is to end: then a reader that stands still is waited for only for some seconds.
+
+    Attributes:
+        count: messages that were given to it, without those that were taken back.
+    """
+
+    def __init__(self, fd: int, line_of: LineOf, told: threading.Event) -> None:
+        self.count = 0
+        self._told = told
+        self._fd = fd
+        self._line_of = line_of
+        self._poll = select.poll()
+        self._poll.register(fd, 0)
+        self._room = select.poll()
+        self._room.register(fd, select.POLLOUT)
+        self._bytes = 0
+        self._parts: deque[_Part] = deque()
+        #: How many lines are still to be written one by one.
+        self._single = _SINGLE_LINES
+
+    def write(self, messages: list[ReceivedMessage]) -> None:
+        """Write messages, which may be none. When it fails, `take_back` tells what has not gone out.
+
+        Raises:
+            BrokenPipeError: nobody reads any more, which is noticed as well while there is nothing to write.
+            OutputFailed: it takes no more for another reason.
+            OutputHalted: its reader stands still, and the command was told to end.
+        """
+        if messages:
+            self._parts.append(_Part(messages, self._bytes))
+            self.count += len(messages)
+        self._check_reader()
+        done = 0
+        while self._single and done < len(messages):
+            self._write_lines(messages[done : done + 1])
+            done += 1
+            self._single -= 1
+            self._wait_for_reader()
+        self._write_lines(messages[done:])
+        while len(self._parts) > 1 and self._parts[1].start <= self._bytes - _KEPT_BYTES:
+            self._parts.popleft()
+
+    def _check_reader(self, wait_ms: int = 0) -> None:
+        """Raise `BrokenPipeError` if nobody reads any more; wait so long for that."""
+        if any(event & (select.POLLERR | select.POLLHUP) for _, event in self._poll.poll(wait_ms)):
+            raise BrokenPipeError
+
+    def _wait_for_reader(self) -> None:
+        """Wait until the reader of a pipe has taken all, or left; a slow one is not waited for any more."""
+        give_up = time.monotonic() + _SINGLE_S
+        while _bytes_in_pipe(self._fd):
+            self._check_reader(1)
+            if time.monotonic() > give_up:
+                self._single = 0
+                return
+
+    def _write_lines(self, messages: list[ReceivedMessage]) -> None:
+        rest = memoryview(b"\n".join((*map(self._line_of, messages), b"")))
+        while rest:
+            self._wait_for_room()
+            written = self._write(rest[: select.PIPE_BUF])  # for which there is room, so it does not block
+            self._bytes += written
+            rest = rest[written:]
+
+    def _wait_for_room(self) -> None:
+        """Wait until something can be written, or raise `OutputHalted`."""
+        waited_ms = 0
+        while not self._room.poll(_LOOK_MS):
+            waited_ms = waited_ms + _LOOK_MS if self._told.is_set() else 0
+            if waited_ms >= _HALT_MS:
+                raise OutputHalted
+
+    def _write(self, data: memoryview) -> int:
+        """Write the beginning of some bytes. Returns how many were written; raises as `write`."""
+        try:
+            return os.write(self._fd, data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputFailed(f"stdout takes no more: {error.strerror}") from None
+
+    def take_back(self, *, reader_left: bool) -> list[ReceivedMessage]:
+        """Return the first message of each queue that has not gone out as a whole; from there on none is counted.
+
+        Args:
+            reader_left: what is still in the pipe will not be read.
+        """
+        out = self._bytes - (_bytes_in_pipe(self._fd) if reader_left else 0)
+        first: dict[MessageQueue, ReceivedMessage] = {}
+        for messages, start in self._parts:
+            end = start
+            for message in messages:
+                end += len(self._line_of(message)) + 1
+                if end > out:
+                    first.setdefault(message.queue, message)
+                    self.count -= 1
+        self._parts.clear()
+        return list(first.values())
+
+
+def _bytes_in_pipe(fd: int) -> int:
+    """Return how many bytes a pipe holds that nobody has read; 0 for what is no pipe."""
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return 0
+    found: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
+    return found

@@ -1,0 +1,14 @@
+"""Queues as people name them on the command line."""
+
+from __future__ import annotations
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import MessageQueue
+
+
+def parse_queue(topic: str, text: str) -> MessageQueue:
+    """Return the queue of "broker:id". Raises `InvalidArgument`."""
+    broker, colon, queue_id = text.rpartition(":")
+    if not (broker and colon and queue_id.isdecimal()):
+        raise InvalidArgument(f"--queue {text!r} is not a queue: write BROKER:ID, for example broker-a:0")
+    return MessageQueue(topic, broker, int(queue_id))

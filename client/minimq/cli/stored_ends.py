@@ -1,0 +1,145 @@
+"""Where the queues of a topic ended when `minimq consume --exit-at-end` began, and whether a group has come there."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from minimq_common.errors import InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
+from minimq_common.words import count_of
+
+if TYPE_CHECKING:
+    from minimq.administration.admin import Admin
+    from minimq.receiving.pull_consumer import PullConsumer
+    from minimq_common.model import AwayBroker, MessageQueue
+
+#: Time between two looks at the brokers and at how far other members of the group are.
+_LOOK_S = 0.5
+
+
+class BrokerWaits:
+    """The brokers that are waited for, each for the same time. Pure; times are seconds of a clock that never goes back.
+
+    Args:
+        patience_s: how long each of them is waited for, from when it was first seen to be away.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._until: dict[str, float] = {}
+
+    def look(self, away: Collection[str], now: float) -> set[str]:
+        """Note which brokers are away now. Returns those that were not before; one that is back is waited for anew."""
+        new = {name for name in away if name not in self._until}
+        self._until = {name: self._until.get(name, now + self._patience_s) for name in away}
+        return new
+
+    def given_up(self, now: float) -> set[str]:
+        """Return the brokers that have been waited for long enough."""
+        return {name for name, until in self._until.items() if now >= until}
+
+
+class StoredEnds:
+    """The ends that the queues of a topic had at the beginning, and whether the group has come there.
+
+    Args:
+        nameserver: where the name servers are.
+        topic: what the group reads.
+        group: the consumer group.
+        consumer: the member of the group that runs here.
+        patience_s: how long a broker is waited for that goes away before the group has come to its ends.
+    """
+
+    def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:
+        from minimq.administration.admin import Admin
+
+        self._nameserver = nameserver
+        self._topic = topic
+        self._group = group
+        self._consumer = consumer
+        self._patience_s = patience_s
+        self._waits = BrokerWaits(patience_s)
+        with Admin(nameserver) as admin:
+            readable = set(admin.route(topic).read_queues())
+            description = admin.describe_topic(topic)
+        #: The brokers that were away then, so that nobody knows what is stored in their queues.
+        self._away_first = description.away
+        #: Those that are away now.
+        self._away: dict[str, AwayBroker] = {}
+        #: The queues in which something is left to read, with their ends.
+        self._left: dict[MessageQueue, int] = {
+            item.queue: item.max_offset for item in description.queues if item.queue in readable and item.messages
+        }
+        self._look_at = time.monotonic() + _LOOK_S
+
+    def reached(self) -> bool:
+        """Return whether this member or another one has read everything, but for brokers that were waited for."""
+        for queue in self._consumer.assignment:
+            # It may be another member's by now, then that one is asked about.
+            with contextlib.suppress(InvalidArgument):
+                if self._consumer.position(queue) >= self._left.get(queue, 0):
+                    self._left.pop(queue, None)
+        now = time.monotonic()
+        if self._left and now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            self._look(now)
+        return {queue.broker_name for queue in self._left} <= self._waits.given_up(now)
+
+    def unread(self) -> list[str]:
+        """Return a line for each broker whose queues were not read to their ends."""
+        from minimq.routes.away import describe_away
+
+        first = describe_away(self._away_first, "not read")
+        return [*first, *self._describe(self._waits.given_up(time.monotonic()), "not read")]
+
+    def _look(self, now: float) -> None:
+        from minimq.administration.admin import Admin
+
+        try:
+            with Admin(self._nameserver) as admin:
+                self._look_for_brokers(admin, now)
+                if not self._left.keys() <= set(self._consumer.assignment):
+                    self._ask_about_others(admin)
+        except MiniMQError as error:
+            # A topic that was deleted is told of by the consumer; what may pass is asked again.
+            if not (error.retriable or isinstance(error, TopicNotFound)):
+                raise
+
+    def _look_for_brokers(self, admin: Admin, now: float) -> None:
+        try:
+            route = admin.route(self._topic)
+            there, away = {queue.broker_name for queue in route.read_queues()}, route.away
+        except TopicUnavailable as error:
+            there, away = set(), error.away
+        self._away = {each.broker_name: each for each in away}
+        new = self._waits.look({queue.broker_name for queue in self._left} - there, now)
+        for line in self._describe(new, f"left to read, waiting for up to {self._patience_s:g} s"):
+            click.echo(line, err=True)
+
+    def _describe(self, names: Collection[str], lacking: str) -> list[str]:
+        from minimq.routes.away import describe_away
+
+        left = Counter(queue.broker_name for queue in self._left)
+        lines: list[str] = []
+        for name in sorted(left.keys() & names):
+            away = self._away.get(name)
+            if away is not None:
+                lines += describe_away([replace(away, queues=left[name])], lacking)
+            else:  # it was forgotten, or the topic was deleted there
+                lines.append(
+                    f"{name}: has no queues of {self._topic} any more, {count_of(left[name], 'queue')} {lacking}"
+                )
+        return lines
+
+    def _ask_about_others(self, admin: Admin) -> None:
+        mine = set(self._consumer.assignment)
+        committed = admin.committed_offsets(self._group, self._topic)
+        for queue, offset in committed.items():
+            if queue not in mine and offset >= self._left.get(queue, offset + 1):
+                del self._left[queue]

@@ -1,0 +1,34 @@
+"""The process that a client was made in."""
+
+from __future__ import annotations
+
+import os
+
+from minimq_common.errors import MiniMQError
+
+
+class HomeProcess:
+    """The process that made a client. gRPC and the client's threads do not come along into a fork of it.
+
+    Args:
+        what: the client, for the text of the error, such as "producer".
+        error: raised where the client cannot work.
+    """
+
+    def __init__(self, what: str, error: type[MiniMQError]) -> None:
+        self._what = what
+        self._error = error
+        self._process = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """True if the caller runs in a fork of that process."""
+        return os.getpid() != self._process
+
+    def check(self) -> None:
+        """Raise the error in a fork."""
+        if self.is_forked:
+            raise self._error(
+                f"the {self._what} was made in process {self._process}, and this is {os.getpid()}: "
+                "make one in each process, after the fork"
+            )

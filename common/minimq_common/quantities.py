@@ -1,0 +1,50 @@
+"""Durations and sizes as people write them: "3d", "1h30m", "64MiB"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Final, NamedTuple
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_BYTES = {"": 1, "b": 1} | {
+    f"{letter}{ending}": base**power
+    for power, letter in enumerate("kmgt", 1)
+    for ending, base in (("b", 1000), ("ib", 1024))
+}
+_PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?(ms|[smhdw])", re.ASCII)
+_DURATION = re.compile(rf"(?:{_PART.pattern} ?)+", re.ASCII)
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([a-z]*)", re.ASCII | re.IGNORECASE)
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds that a duration with units has, such as "3d", "1h30m" or "500ms"; None if it is none."""
+    if not _DURATION.fullmatch(text.strip()):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
+
+
+def bytes_of(text: str) -> int | None:
+    """Return the bytes that a size has, such as "10GB" (1000) or "64MiB" (1024); None if it is none."""
+    match = _SIZE.fullmatch(text.strip())
+    factor = _BYTES.get(match[2].lower()) if match is not None else None
+    return None if match is None or factor is None else round(Decimal(match[1]) * factor)
+
+
+class Unit(NamedTuple):
+    """The unit of an option whose value is a number, or text with a unit.
+
+    Attributes:
+        name: of what a number counts.
+        example: text that is accepted instead.
+        read: returns the number that a text stands for, None when it has no such unit.
+    """
+
+    name: str
+    example: str
+    read: Callable[[str], float | None]
+
+
+SECONDS: Final = Unit("seconds", "3d", seconds_of)
+BYTES: Final = Unit("bytes", "10GB", bytes_of)

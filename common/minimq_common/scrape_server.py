@@ -1,0 +1,104 @@
+"""A small HTTP server for scrapes, whose threads and connections are bounded whoever connects."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+#: Most connections at one time. Each has a thread; a scrape keeps its own for some milliseconds.
+MAX_CONNECTIONS = 16
+#: Seconds for which a connection may say nothing, or take nothing of its answer.
+_SILENCE_S = 5.0
+#: Seconds for which a new connection waits for the threads of those that were closed for it.
+_ROOM_S = 1.0
+
+
+class ScrapeServer(ThreadingMixIn, WSGIServer):
+    """Answers each connection by a thread of its own, of which there are never more than `MAX_CONNECTIONS`.
+
+    The oldest connection that has asked nothing yet is closed for a new one, so a scrape is served however many others
+    are open and silent. When all of them have asked, the new one is closed. `serve` starts it.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - those of the base class
+        #: Protects what follows; notified when a thread ends.
+        self._changed = threading.Condition()
+        self._busy = 0  # threads
+        #: The connections that have asked nothing yet, the oldest first.
+        self._silent: dict[socket.socket, None] = {}
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - those of the base class
+        """Answer a connection, or close it when there is no room."""
+        with self._changed:
+            if self._busy >= MAX_CONNECTIONS:
+                self._close_oldest()
+            if not self._changed.wait_for(lambda: self._busy < MAX_CONNECTIONS, _ROOM_S):
+                self.shutdown_request(request)
+                return
+            self._busy += 1
+            self._silent[request] = None
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
+        """Answer a connection on a thread of its own."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._silent.pop(request, None)
+                self._changed.notify_all()
+
+    def has_asked(self, request: socket.socket) -> None:
+        """Keep a connection from now on: its request has come whole."""
+        with self._changed:
+            self._silent.pop(request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - those of the base class
+        """Say nothing: a peer that leaves or hangs is its own matter."""
+
+    def _close_oldest(self) -> None:
+        oldest = next(iter(self._silent), None)
+        if oldest is not None:
+            del self._silent[oldest]
+            with contextlib.suppress(OSError):  # its thread, which reads from it, wakes and ends
+                oldest.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _SILENCE_S
+    server: ScrapeServer
+
+    def parse_request(self) -> bool:
+        """Tell whether a request has come that can be answered."""
+        is_request = super().parse_request()
+        self.server.has_asked(self.connection)
+        return is_request
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - those of the base class
+        """Log nothing."""
+
+
+def serve(host: str, port: int, registry: CollectorRegistry) -> ScrapeServer:
+    """Start to serve the metrics of a registry, on a thread of its own. Raises `OSError`.
+
+    Args:
+        host: name or address to listen at, of IPv4 or IPv6.
+        port: 0 takes a free one.
+        registry: what is collected at each scrape.
+    """
+    family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    kind = type("ScrapeServer", (ScrapeServer,), {"address_family": family})
+    server: ScrapeServer = make_server(host, port, make_wsgi_app(registry), kind, handler_class=_Handler)
+    threading.Thread(target=server.serve_forever, name="scrapes", daemon=True).start()
+    return server

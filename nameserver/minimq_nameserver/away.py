@@ -1,0 +1,113 @@
+"""Brokers that have gone: what a name server still knows of them.
+
+Pure: times are arguments, in seconds of any clock that only goes forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from minimq_common.model import BrokerData, Permission, QueueData
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedBroker:
+    """A broker name none of whose replicas is registered any more, or only with fewer topics than before.
+
+    Attributes:
+        broker: its cluster, its name, and the addresses at which replicas were reached last.
+        topics: the queues that it carried last, by topic; without those that one of that name carries again.
+        since: when its last replica was gone, in seconds of the caller's clock.
+        stopped: that replica said goodbye; otherwise it was lost.
+    """
+
+    broker: BrokerData
+    topics: Mapping[str, QueueData]
+    since: float
+    stopped: bool
+
+    @property
+    def queues(self) -> int:
+        """The number of its queues that could be read."""
+        return sum(map(_readable, self.topics.values()))
+
+    def queues_of(self, topic: str) -> int:
+        """Return the number of queues of one topic that could be read."""
+        return _readable(self.topics[topic])
+
+
+class AwayBrokers:
+    """The brokers that went last, by name. Not thread-safe.
+
+    Args:
+        keep_s: seconds for which a broker is remembered; 0 remembers none.
+        most: how many are remembered; of more, those that went last.
+    """
+
+    def __init__(self, keep_s: float, most: int) -> None:
+        self._keep_s = keep_s
+        self._most = most
+        self._by_name: dict[str, RememberedBroker] = {}  # the one that went last is at the end
+
+    def add(self, away: RememberedBroker) -> frozenset[str]:
+        """Remember a broker that has gone. Returns the topics of those that are forgotten for it.
+
+        What one of that name did not carry any more when it came back is still missing, too.
+        """
+        if not self._keep_s:
+            return frozenset()
+        former = self._by_name.pop(away.broker.broker_name, None)
+        if former is not None:
+            away = replace(away, topics={**former.topics, **away.topics})
+        self._by_name[away.broker.broker_name] = away
+        forgotten = frozenset[str]()
+        while len(self._by_name) > self._most:
+            forgotten |= self.remove(next(iter(self._by_name))) or frozenset()
+        return forgotten
+
+    def returned(self, broker_name: str, topics: Collection[str]) -> frozenset[str]:
+        """Note that a broker is there again with some topics; it stays remembered for those that it lacks.
+
+        Returns the topics that it carried and carries again.
+        """
+        away = self._by_name.get(broker_name)
+        if away is None:
+            return frozenset()
+        missing = {topic: data for topic, data in away.topics.items() if topic not in topics}
+        if missing:
+            self._by_name[broker_name] = replace(away, topics=missing)
+        else:
+            del self._by_name[broker_name]
+        return frozenset(away.topics.keys() - missing.keys())
+
+    def missing_from(self, broker_name: str) -> Collection[str]:
+        """Return the topics that are remembered of a broker name."""
+        away = self._by_name.get(broker_name)
+        return () if away is None else away.topics.keys()
+
+    def remove(self, broker_name: str) -> frozenset[str] | None:
+        """Forget a broker. Returns the topics that it carried, or None when it is not remembered."""
+        away = self._by_name.pop(broker_name, None)
+        return None if away is None else frozenset(away.topics)
+
+    def expire(self, now: float) -> frozenset[str]:
+        """Forget the brokers that went too long ago. Returns the topics that they carried."""
+        over = [name for name, away in self._by_name.items() if now - away.since >= self._keep_s]
+        return frozenset().union(*(self.remove(name) or () for name in over))
+
+    def all(self) -> list[RememberedBroker]:
+        """Return the brokers that are remembered, sorted by name; any thread may ask."""
+        return [away for _, away in sorted(self._by_name.copy().items())]
+
+    def of(self, topic: str) -> list[RememberedBroker]:
+        """Return those that carried a topic, sorted by name."""
+        return [away for away in self.all() if topic in away.topics] if self._by_name else []
+
+    def topics(self) -> set[str]:
+        """Return the topics that they carried."""
+        return set[str]().union(*(away.topics for away in self._by_name.values()))
+
+
+def _readable(data: QueueData) -> int:
+    return data.read_queues if data.permission & Permission.READ else 0

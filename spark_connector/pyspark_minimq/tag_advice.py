@@ -1,0 +1,70 @@
+"""Advice to use the option `tag`: Spark keeps its filters to itself, so a source cannot choose by the column."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from contextlib import closing
+from typing import Final
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+from minimq import MessageQueue, MiniMQError
+from minimq.connectors import RangeOptions, RangeReader
+from pyspark_minimq.options import ReadOptions
+from pyspark_minimq.planning import OffsetRange
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which a plan waits for a broker on account of the advice.
+_PATIENCE_S: Final = 2.0
+
+_TAG: Final = StructType([StructField("tag", StringType())])
+
+
+class TagAdvice:
+    """Advises one query, once at most, in the process that plans it. Not thread-safe.
+
+    Whether the query has a filter is not known here. So it speaks only where one would spare much: messages with
+    different tags are read, tag and all, and there are more of them than one task reads (`maxRecordsPerPartition`).
+
+    Args:
+        options: of the query.
+        schema: the columns that it reads.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._may_help = options.tags is None and "tag" in {name.lower() for name in schema.fieldNames()}
+
+    def consider(self, ranges: Collection[OffsetRange]) -> None:
+        """Log the advice if it fits what the query is going to read."""
+        count = sum(map(len, ranges))
+        if not self._may_help or count <= self._options.max_records_per_partition:
+            return
+        self._may_help = False
+        longest = max(ranges, key=len)
+        if self._has_different_tags(longest):
+            log.warning(
+                "%d messages with different tags are read, as no option tag is given; Spark applies filters on the "
+                "column tag only afterwards: if the query has one, add the option tag, which spares the others",
+                count,
+            )
+
+    def _has_different_tags(self, part: OffsetRange) -> bool:
+        """Tell whether the first and the last batch of a range have more than one tag; False if they cannot be read."""
+        import pyarrow.compute as pc
+
+        from pyspark_minimq.arrow import ArrowColumns
+
+        columns = ArrowColumns(_TAG)
+        tags: set[str | None] = set()
+        with closing(RangeReader(self._options.nameserver, RangeOptions(patience_s=_PATIENCE_S))) as reader:
+            try:
+                for offset in (part.start, part.end - 1):
+                    with closing(reader.read(MessageQueue(*part.queue), offset, offset + 1)) as batches:
+                        for rows in columns.convert(batches, part.start, part.end):
+                            tags.update(pc.unique(rows.column(0)).to_pylist())
+            except MiniMQError:
+                return False  # the tasks tell what is wrong with the messages
+        return len(tags) > 1

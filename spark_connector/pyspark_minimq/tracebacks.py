@@ -1,0 +1,69 @@
+"""Errors as Spark shows them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+from pyspark_minimq.errors import MinimqSparkError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that Spark calls: errors that say themselves what to do come without their traceback.
+
+    Spark shows the traceback together with the text, so that the text drowns in it. This leaves the one entry that
+    Python makes here. Errors that nobody expects keep theirs. A missing package becomes a `MinimqSparkError`.
+
+    Args:
+        function: or a generator function.
+    """
+    if inspect.isgeneratorfunction(function):
+
+        @wraps(function)
+        def generate(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+            try:
+                yield from function(*args, **kwargs)
+                return
+            except Exception as error:  # noqa: BLE001 - it is raised below, outside of the handler, which would be shown
+                shown = _shown(error)
+            raise shown
+
+        return cast("Callable[P, R]", generate)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - as above
+            shown = _shown(error)
+        raise shown
+
+    return call
+
+
+def _shown(error: Exception) -> Exception:
+    """Return what Spark is to show instead of an error."""
+    if isinstance(error, ImportError):
+        error = MinimqSparkError(
+            f"Python cannot import what minimq needs ({error}): install minimq[spark] for {sys.executable}, or send "
+            "it with the job; see 'On a cluster' in docs/spark.md"
+        )
+    if not _says_what_to_do(error):
+        return error
+    error.__cause__ = None
+    error.__suppress_context__ = True
+    return error.with_traceback(None)
+
+
+def _says_what_to_do(error: Exception) -> bool:
+    if isinstance(error, MinimqSparkError):
+        return True
+    from minimq import MiniMQError
+
+    return isinstance(error, MiniMQError)

@@ -1,0 +1,162 @@
+"""Brokers that have gone, over real connections."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+
+import grpc
+import pytest
+
+from minimq.routes.nameserver_link import NameServerLinks
+from minimq_common import rpc
+from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
+from minimq_nameserver.server import NameServer
+from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from support.fake_broker import brokers_of
+from support.line import Line
+from support.loop_thread import LoopThread
+from support.starting import OpenCache, StartBroker, StartNameServer
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def nameserver(start_nameserver: StartNameServer) -> NameServer:
+    return start_nameserver()
+
+
+@pytest.fixture
+def links(nameserver: NameServer, cleanup: contextlib.ExitStack) -> NameServerLinks:
+    opened = NameServerLinks([nameserver.address], 5)
+    cleanup.callback(opened.close)
+    return opened
+
+
+def test_a_broker_that_was_stopped_is_told_from_one_that_was_lost(
+    loop: LoopThread, nameserver: NameServer, links: NameServerLinks, start_broker: StartBroker
+) -> None:
+    start_broker(nameserver.address, name="broker-b")
+    began = datetime.now(UTC)
+    start_broker(nameserver.address, name="broker-a").stop()
+    line = Line(nameserver.address)
+    start_broker(loop.run(line.open()), name="broker-c")
+    loop.run(line.close())  # as the connections of a process that is killed
+    wait_until(lambda: "broker-c" in [away.broker_name for away in links.away()])
+    route = links.route("orders")
+    assert brokers_of(route) == ["broker-b"]
+    assert [(away.broker_name, away.stopped, away.queues) for away in route.away] == [
+        ("broker-a", True, 4),
+        ("broker-c", False, 4),
+    ]
+    assert route.away[0].addresses == {0: "broker-a-0:10911"}
+    assert all(began - timedelta(seconds=1) < away.since < datetime.now(UTC) for away in route.away)
+
+
+def test_a_topic_all_of_whose_brokers_are_away_is_said_to_be_so(
+    nameserver: NameServer, links: NameServerLinks, start_broker: StartBroker
+) -> None:
+    start_broker(nameserver.address, name="broker-b", topics=("bills",))
+    start_broker(nameserver.address, name="broker-a").stop()
+    with pytest.raises(
+        TopicUnavailable, match=r"orders .* broker-a is away since \d\d:\d\d:\d\d \(stopped\)"
+    ) as raised:
+        links.route("orders")
+    assert [(away.broker_name, away.queues) for away in raised.value.away] == [("broker-a", 4)]
+    assert links.topic_names() == ["bills", "orders"]
+    assert [(route.topic, len(route.queues), len(route.away)) for route in links.topics()] == [
+        ("bills", 1, 0),
+        ("orders", 0, 1),
+    ]
+    with pytest.raises(TopicNotFound):
+        links.route("other")
+
+
+def test_a_broker_that_comes_back_empty_is_still_away_for_what_it_lacks(
+    start_nameserver: StartNameServer,
+    start_broker: StartBroker,
+    cleanup: contextlib.ExitStack,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second = start_nameserver(), start_nameserver()
+    links = NameServerLinks([first.address, second.address], 5)
+    cleanup.callback(links.close)
+    start_broker(second.address, name="broker-b", topics=("bills",)).stop()
+    start_broker(second.address, name="broker-b", topics=())
+    for nameserver in (first, second):
+        start_broker(nameserver.address, name="broker-a", topics=("orders",))
+    assert [(away.broker_name, away.queues) for away in links.away()] == [("broker-b", 4)]
+    [warning] = [each.getMessage() for each in caplog.records if "without topics" in each.getMessage()]
+    assert warning.endswith("missing=1 topic=bills")
+    with pytest.raises(TopicUnavailable, match="broker-b is away since"):
+        links.route("bills")
+    with pytest.raises(InvalidArgument, match="broker-a is registered"):
+        links.forget("broker-a")
+    assert links.forget("broker-b")
+    assert links.away() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "remembered"), [("remember_away_s", 0.0, 0), ("remember_away_brokers", 1, 1)]
+)
+def test_how_long_and_how_many_are_remembered_is_up_to_the_options(
+    start_nameserver: StartNameServer,
+    start_broker: StartBroker,
+    cleanup: contextlib.ExitStack,
+    option: str,
+    value: float,
+    remembered: int,
+) -> None:
+    nameserver = start_nameserver(**{option: value})
+    links = NameServerLinks([nameserver.address], 5)
+    cleanup.callback(links.close)
+    for name in ("broker-a", "broker-b"):
+        start_broker(nameserver.address, name=name).stop()
+    assert [away.broker_name for away in links.away()] == ["broker-b"][:remembered]
+
+
+def test_older_clients_are_answered_as_ever(nameserver: NameServer, start_broker: StartBroker) -> None:
+    with rpc.open_channel(nameserver.address) as channel:
+        stub = nameserver_pb2_grpc.NameServerStub(channel)
+
+        def refusal() -> str:
+            with pytest.raises(grpc.RpcError) as raised:
+                stub.GetRoute(nameserver_pb2.GetRouteRequest(topic="orders"))
+            return rpc.from_rpc_error(raised.value, "").code
+
+        assert refusal() == TopicNotFound.code, "no broker is registered"
+        start_broker(nameserver.address, name="broker-b", topics=("bills",))
+        start_broker(nameserver.address, name="broker-a").stop()
+        assert refusal() == TopicNotFound.code
+        assert [route.topic for route in stub.ListTopics(nameserver_pb2.ListTopicsRequest()).routes] == ["bills"]
+
+
+def test_watchers_hear_who_is_away_and_who_was_forgotten(
+    nameserver: NameServer, links: NameServerLinks, start_broker: StartBroker, open_cache: OpenCache
+) -> None:
+    start_broker(nameserver.address, name="broker-b")
+    broker = start_broker(nameserver.address, name="broker-a")
+    cache = open_cache(nameserver.address)
+
+    def away() -> list[str]:
+        return [each.broker_name for each in cache.route("orders").away]
+
+    assert away() == []
+    broker.stop()
+    wait_until(lambda: away() == ["broker-a"])
+    with pytest.raises(InvalidArgument, match="broker-b is registered"):
+        links.forget("broker-b")
+    assert links.forget("broker-a")
+    wait_until(lambda: away() == [])
+    assert not links.forget("broker-a")
+
+
+def test_a_broker_that_another_name_server_has_is_not_away(
+    start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
+) -> None:
+    first, second = start_nameserver(), start_nameserver()
+    start_broker(first.address).stop()
+    start_broker(second.address)
+    links = NameServerLinks([first.address, second.address], 5)
+    cleanup.callback(links.close)
+    assert links.away() == []
+    assert brokers_of(links.route("orders")) == ["broker-a"]

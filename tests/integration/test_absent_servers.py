@@ -1,0 +1,309 @@
+"""Clients that start before the servers do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import minimq.aio
+from minimq import Admin, ConsumeResult, Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from minimq.local.server_process import free_port
+from minimq_broker.options import BrokerOptions
+from minimq_broker.server import Broker
+from minimq_broker.store.check import check_directory
+from minimq_common.errors import Closed, MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
+from minimq_nameserver.options import NameServerOptions
+from minimq_nameserver.server import NameServer
+from support.command import Minimq
+from support.listening import Listener
+from support.loop_thread import LoopThread
+from support.waiting import wait_until
+
+NOBODY = "127.0.0.1:1"
+#: No test comes near it.
+LONG_S = 120.0
+
+
+class Servers:
+    """A name server and brokers that a test starts when it likes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.nameserver = f"127.0.0.1:{free_port()}"
+        self._folder = folder
+        self._loop = LoopThread()
+        self._running = ExitStack()
+
+    def prepare(self, topic: str) -> None:
+        """Have broker-a carry a topic when it is started."""
+        with self._loop.serving(self._nameserver()):
+            broker = self.start_broker()
+            self.create(topic)
+            self.stop(broker)
+
+    def _nameserver(self) -> NameServer:
+        return NameServer(NameServerOptions(listen=self.nameserver, start_grace_s=0))
+
+    def start_nameserver(self) -> None:
+        self._running.enter_context(self._loop.serving(self._nameserver()))
+
+    def start_broker(self, name: str = "broker-a") -> Broker:
+        broker = Broker(
+            BrokerOptions(listen="127.0.0.1:0", name=name, data_dir=self._folder / name, nameservers=(self.nameserver,))
+        )
+        self._loop.run(broker.start())
+        self._running.callback(self.stop, broker)
+        return broker
+
+    def stop(self, broker: Broker) -> None:
+        self._loop.run(broker.stop())
+
+    def start(self) -> None:
+        self.start_nameserver()
+        self.start_broker()
+
+    def create(self, topic: str, broker: str = "broker-a") -> None:
+        with Admin(self.nameserver) as admin:
+            wait_until(lambda: broker in [each.broker_name for each in admin.cluster()])
+            admin.create_topic(topic, queues=1, brokers=[broker])
+
+    def close(self) -> None:
+        self._running.close()
+        self._loop.close()
+        for directory in self._folder.iterdir():
+            assert check_directory(directory).findings == []
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    made = Servers(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def beside() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+async def _send(nameserver: str) -> object:
+    async with minimq.aio.Producer(nameserver, send_timeout_s=LONG_S) as producer:
+        return await producer.send(Message("orders", b"x"))
+
+
+@pytest.mark.parametrize("way", ["send", "send_async", "send_one_way", "send_many", "aio"])
+def test_a_send_waits_for_the_name_server_and_for_the_broker(
+    way: str, servers: Servers, beside: ThreadPoolExecutor
+) -> None:
+    servers.prepare("orders")
+    with Producer(servers.nameserver, send_timeout_s=LONG_S) as producer:
+        message = Message("orders", b"x")
+        sends: dict[str, Callable[[], object]] = {
+            "send": lambda: producer.send(message),
+            "send_async": lambda: producer.send_async(message).result(),
+            "send_one_way": lambda: producer.send_one_way(message),
+            "send_many": lambda: producer.send_many([message]),
+            "aio": lambda: asyncio.run(_send(servers.nameserver)),
+        }
+        sent: Future[object] = beside.submit(sends[way])
+        servers.start()
+        sent.result(30)
+        producer.flush(30)
+    with Admin(servers.nameserver) as admin:
+        assert admin.describe_topic("orders").messages == 1
+
+
+def test_a_send_waits_for_the_broker_of_its_topic(servers: Servers, beside: ThreadPoolExecutor) -> None:
+    servers.start()
+    gone = servers.start_broker("broker-c")
+    servers.create("cups", "broker-c")
+    servers.stop(gone)
+    with Producer(servers.nameserver, send_timeout_s=LONG_S) as producer:
+        sent = beside.submit(producer.send, Message("cups", b"x"))
+        servers.start_broker("broker-c")
+        assert sent.result(30).queue == MessageQueue("cups", "broker-c", 0)
+
+
+def test_the_error_names_what_was_waited_for(servers: Servers) -> None:
+    with (
+        Producer(NOBODY, send_timeout_s=0.3) as producer,
+        pytest.raises(Unavailable, match=rf"no name server listening at {NOBODY}: .* \(waited 0.3 s\)"),
+    ):
+        producer.send(Message("orders", b"x"))
+    servers.start_nameserver()
+    with (
+        Producer(servers.nameserver, send_timeout_s=0.3) as producer,
+        pytest.raises(MiniMQError, match=r"no broker is registered with .* \(waited 0.3 s\)"),
+    ):
+        producer.send_many([Message("orders", b"x")])
+    broker = servers.start_broker()
+    servers.create("orders")
+    servers.stop(broker)
+    servers.start_broker("broker-b")
+    with (
+        Producer(servers.nameserver, send_timeout_s=0.3) as producer,
+        pytest.raises(TopicUnavailable, match=r"broker-a is away since .* \(waited 0.3 s\)") as caught,
+    ):
+        producer.send(Message("orders", b"x"))
+    assert [away.broker_name for away in caught.value.away] == ["broker-a"]
+    with PullConsumer(servers.nameserver, group="billing", start_timeout_s=0.3) as consumer:
+        consumer.subscribe("orders")
+        with pytest.raises(TopicUnavailable, match=r"broker-a is away since .* \(waited 0.3 s\)") as caught:
+            consumer.poll(30.0)
+    assert [away.broker_name for away in caught.value.away] == ["broker-a"]
+
+
+def test_a_topic_that_does_not_exist_is_not_waited_for(servers: Servers) -> None:
+    servers.start()
+    servers.create("orders")
+    with (
+        Producer(servers.nameserver, send_timeout_s=LONG_S) as producer,
+        pytest.raises(TopicNotFound, match="minimq topic create"),
+    ):
+        producer.send(Message("bills", b"x"))
+    with PullConsumer(servers.nameserver, group="billing", start_timeout_s=LONG_S) as consumer:
+        consumer.subscribe("bills")
+        with pytest.raises(TopicNotFound):
+            consumer.poll(LONG_S)
+    with PushConsumer(servers.nameserver, group="billing", start_timeout_s=LONG_S) as pushed:
+        pushed.subscribe("bills")
+        with pytest.raises(TopicNotFound):
+            pushed.start(Listener())
+
+
+def test_a_push_consumer_begins_when_the_servers_come(servers: Servers, beside: ThreadPoolExecutor) -> None:
+    servers.prepare("orders")
+    listener = Listener()
+    with PushConsumer(servers.nameserver, group="billing") as consumer:
+        consumer.subscribe("orders")
+        started = beside.submit(consumer.start, listener)
+        servers.start()
+        started.result(30)
+        with Producer(servers.nameserver) as producer:
+            producer.send(Message("orders", b"x"))
+        wait_until(lambda: listener.times_of(b"x"), 15)
+
+
+def test_a_push_consumer_of_asyncio_begins_when_the_servers_come(servers: Servers, beside: ThreadPoolExecutor) -> None:
+    servers.prepare("orders")
+
+    async def consume() -> list[bytes]:
+        read, done = list[bytes](), asyncio.Event()
+
+        async def listen(messages: list[minimq.ReceivedMessage]) -> ConsumeResult:
+            read.extend(message.body for message in messages)
+            done.set()
+            return ConsumeResult.SUCCESS
+
+        async with minimq.aio.PushConsumer(servers.nameserver, group="billing") as consumer:
+            consumer.subscribe("orders")
+            await consumer.start(listen)
+            await asyncio.wait_for(done.wait(), 30)
+        return read
+
+    consumed = beside.submit(lambda: asyncio.run(consume()))
+    servers.start()
+    with Producer(servers.nameserver) as producer:
+        producer.send(Message("orders", b"x"))
+    assert consumed.result(30) == [b"x"]
+
+
+def test_polls_return_nothing_in_their_time_until_the_servers_come(servers: Servers) -> None:
+    servers.prepare("orders")
+    with PullConsumer(servers.nameserver, group="billing", start_timeout_s=LONG_S) as consumer:
+        consumer.subscribe("orders")
+        began = time.monotonic()
+        assert consumer.poll(0.2) == []
+        assert 0.2 <= time.monotonic() - began < 10
+        servers.start()
+        with Producer(servers.nameserver) as producer:
+            producer.send(Message("orders", b"x"))
+        assert [message.body for message in wait_until(lambda: consumer.poll(1.0), 15)] == [b"x"]
+
+
+def test_chosen_queues_are_assigned_when_the_servers_come(servers: Servers, beside: ThreadPoolExecutor) -> None:
+    servers.prepare("orders")
+    with PullConsumer(servers.nameserver, group="billing") as consumer:
+        assigned = beside.submit(consumer.assign, [MessageQueue("orders", "broker-a", 0)])
+        servers.start()
+        assigned.result(30)
+        assert consumer.assignment == [MessageQueue("orders", "broker-a", 0)]
+
+
+def test_consumers_wait_as_long_as_they_are_told() -> None:
+    with PushConsumer(NOBODY, group="billing", start_timeout_s=0.3) as pushed:
+        pushed.subscribe("orders")
+        with pytest.raises(Unavailable, match=r"no name server .* \(waited 0.3 s\)"):
+            pushed.start(Listener())
+    with PullConsumer(NOBODY, group="billing", start_timeout_s=0.3) as pulled:
+        pulled.subscribe("orders")
+        assert pulled.poll(0.01) == []
+        with pytest.raises(Unavailable, match="no name server"):
+            pulled.poll(LONG_S)
+        with pytest.raises(Unavailable, match="no name server"):
+            pulled.poll(LONG_S)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("produce", "orders", "--send-timeout", "60"), ("consume", "orders", "--group", "billing", "--max", "1")],
+    ids=["produce", "consume"],
+)
+def test_a_command_waits_for_the_servers(arguments: tuple[str, ...], servers: Servers) -> None:
+    servers.prepare("orders")
+    host, _, port = servers.nameserver.rpartition(":")
+    with Minimq(servers.nameserver).running(*arguments, stdin=subprocess.PIPE) as command:
+        with socket.create_server((host, int(port))) as nobody:
+            nobody.settimeout(30)
+            nobody.accept()[0].close()  # it has asked, and nobody has answered
+        servers.start()
+        if arguments[0] == "consume":
+            with Producer(servers.nameserver, send_timeout_s=LONG_S) as producer:
+                producer.send(Message("orders", b"x"))
+        output, said = command.communicate(b"x\n", timeout=40)
+    assert command.returncode == 0, said
+    assert output == b"x\n" if arguments[0] == "consume" else output.startswith(b"sent 1 message")
+
+
+def test_commands_wait_as_long_as_they_are_told() -> None:
+    minimq = Minimq(NOBODY)
+    said = minimq("produce", "orders", "--send-timeout", "0.3", stdin=b"x\n", status=1)
+    assert re.match(r"error: no name server .* \(waited 0.3 s, as --send-timeout says\)\n", said)
+    said = minimq("consume", "orders", "--group", "billing", "--start-timeout", "0.3", status=1)
+    assert re.search(r"\nerror: no name server .* \(waited 0.3 s, as --start-timeout says\)\n$", said)
+    with minimq.running("consume", "orders", "--group", "billing") as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == b"waiting up to 60 s for servers that are not there\n"
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait(20) == 0
+
+
+@pytest.mark.parametrize("kind", ["push", "pull"])
+def test_close_ends_the_waiting(kind: str, beside: ThreadPoolExecutor) -> None:
+    begun = threading.Event()
+
+    def start() -> None:
+        begun.set()
+        if isinstance(consumer, PushConsumer):
+            consumer.start(Listener())
+        else:
+            consumer.poll(LONG_S)
+
+    consumer = {"push": PushConsumer, "pull": PullConsumer}[kind](NOBODY, group="billing", start_timeout_s=LONG_S)
+    consumer.subscribe("orders")
+    waiting = beside.submit(start)
+    assert begun.wait(10)
+    consumer.close()
+    with pytest.raises(Closed):
+        waiting.result(10)

@@ -1,0 +1,79 @@
+"""A broker logs who has changed what."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
+from support.replicas import replicas, wait_for_master, wait_in_sync
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+LINE = re.compile(
+    r"INFO +minimq_broker\.services\.administration: administration: (.+) name=(\S+) old='(.*)' new='(.*)' "
+    r"caller=127\.0\.0\.1:\d+ client=-$",
+    re.MULTILINE,
+)
+
+
+def test_every_administrative_call_is_one_line(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic("orders", queues=2)
+            admin.create_topic("orders", queues=2, if_not_exists=True)  # changes nothing
+            admin.update_topic("orders", read_queues=3)
+            producer.send(Message("orders", b"x"))
+            admin.reset_offsets("billing", "orders", "latest")
+            admin.reset_offsets("billing", "orders", 0)
+            admin.delete_group("billing")
+            admin.set_broker_permission("broker-a", Permission.READ)
+            admin.delete_topic("orders")
+        [broker] = cluster.brokers
+        said = LINE.findall(broker.log_path.read_text())
+    two, three = (f"{read} read queues, 2 write queues, read-write" for read in (2, 3))
+    [(_, _, nothing, ends)] = [line for line in said if line[0] == "offsets set"][:1]
+    assert nothing == "orders 0:- 1:- 2:-"
+    assert said == [
+        ("topic created", "orders", "-", two),
+        ("topic changed", "orders", two, three),
+        ("offsets set", "billing", nothing, ends),
+        ("offsets set", "billing", ends, "orders 0:0 1:0 2:0"),
+        ("group deleted", "billing", "offsets of 3 queues", "-"),
+        ("broker permission set", "-", "read-write", "read"),
+        ("topic deleted", "orders", three, "-"),
+    ]
+
+
+def test_every_change_has_its_line_however_many_there_are_and_names_the_client_that_made_it(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("orders", queues=1)
+        with Producer(cluster.nameserver) as producer:
+            producer.send(Message("orders", b"x"))
+        with PullConsumer(cluster.nameserver, group="billing", client_id="accountant", auto_commit=False) as consumer:
+            consumer.subscribe("orders")
+            [message] = wait_until(lambda: consumer.poll(0.5), 20)
+            for _ in range(120):
+                consumer.commit({message.queue: 1})
+                consumer.seek(message.queue, 0)
+                consumer.commit()
+        said = broker.log_path.read_text()
+    assert said.count("administration: offsets set name=billing old='orders 0:1' new='orders 0:0'") == 120
+    assert re.search(r"offsets set name=billing .* caller=127\.0\.0\.1:\d+ client=accountant$", said, re.MULTILINE)
+
+
+def test_a_promotion_is_one_line(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster:
+        wait_in_sync(cluster, *cluster.brokers)
+        master = wait_for_master(cluster)
+        [slave] = set(cluster.brokers) - {master}
+        with Admin(cluster.nameserver) as admin:
+            term = admin.promote("broker-a", slave.broker_id)
+        [promoted] = [line for line in LINE.findall(slave.log_path.read_text()) if line[0] == "promotion"]
+    before, after = f"master {master.broker_id}, term {term - 1}", f"master {slave.broker_id}, term {term}"
+    assert promoted == ("promotion", "broker-a", before, after)

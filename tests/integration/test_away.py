@@ -1,0 +1,217 @@
+"""One of two brokers is away: every tool says so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq_common.errors import InvalidArgument, TopicUnavailable
+from support.command import COMMAND, Minimq, environment
+from support.waiting import wait_until
+
+ON_EACH = 100
+
+
+@pytest.fixture(scope="module")
+def half() -> Iterator[LocalCluster]:
+    """Two brokers with topic orders, of which broker-a was killed, and a group that has read two messages."""
+    with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("orders", queues=4)
+        admin.create_topic("bills", queues=2, brokers=["broker-a"])
+        with Producer(cluster.nameserver) as producer:
+            queues = admin.route("orders").write_queues()
+            for queue in queues:
+                producer.send_many([Message("orders", b"x")] * (ON_EACH // 4), queue=queue)
+        with PullConsumer(cluster.nameserver, group="billing", auto_commit=False) as consumer:
+            consumer.subscribe("orders")
+            committed: set[str] = set()
+            while committed != {"broker-a", "broker-b"}:
+                committed |= {message.queue.broker_name for message in consumer.poll(1.0, 1)}
+                consumer.commit()
+        cluster.brokers[0].kill()
+        wait_until(lambda: [away.broker_name for away in admin.away_brokers()] == ["broker-a"])
+        yield cluster
+
+
+@pytest.fixture
+def minimq(half: LocalCluster) -> Minimq:
+    return Minimq(half.nameserver)
+
+
+@pytest.fixture
+def admin(half: LocalCluster) -> Iterator[Admin]:
+    with Admin(half.nameserver) as opened:
+        yield opened
+
+
+def stderr_of(cluster: LocalCluster, *arguments: str, status: int = 0) -> tuple[str, str]:
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        env=environment(MINIMQ_NAMESERVER=cluster.nameserver),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def test_admin_says_which_brokers_are_away(admin: Admin) -> None:
+    [away] = admin.away_brokers()
+    assert (away.broker_name, away.stopped, away.queues) == ("broker-a", False, 6)
+    assert timedelta(0) <= datetime.now(UTC) - away.since < timedelta(minutes=5)
+
+    described = admin.describe_topic("orders")
+    assert described.messages == ON_EACH
+    assert [(each.broker_name, each.queues) for each in described.away] == [("broker-a", 4)]
+    assert [(each.broker_name, each.queues) for each in admin.route("orders").away] == [("broker-a", 4)]
+    assert [(each.broker_name, each.queues) for each in admin.describe_group("billing").away] == [("broker-a", 4)]
+    assert [each.away for each in admin.describe_groups() if each.group == "billing"] == [described.away]
+    with pytest.raises(TopicUnavailable, match=r"bills .* broker-a is away since"):
+        admin.describe_topic("bills")
+    assert admin.list_topics() == ["bills", "orders"]
+    states = {status.broker_name: status for status in admin.broker_status()}
+    assert states["broker-a"].away_since == away.since
+    assert states["broker-b"].away_since is None
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("topic", "describe", "orders"), r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not counted\n"),
+        (("topic", "list"), r"broker-a: away since \d\d:\d\d:\d\d, 6 queues not counted\n"),
+        (("route", "orders"), r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not in the route\n"),
+        (("group", "describe", "billing"), r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not counted\n"),
+        (("group", "list"), r"broker-a: away since \d\d:\d\d:\d\d, its queues are not counted\n"),
+    ],
+)
+def test_commands_say_which_queues_are_out_of_sight(
+    half: LocalCluster, minimq: Minimq, command: tuple[str, ...], said: str
+) -> None:
+    _, told = stderr_of(half, *command)
+    assert re.fullmatch(said, told)
+    assert '"stopped": false' in minimq(*command, "--output", "json")
+
+
+def test_the_status_lists_a_broker_that_is_away(half: LocalCluster, minimq: Minimq) -> None:
+    shown, _ = stderr_of(half, "cluster", "status")
+    assert re.search(r"broker-a +\S+ +away since \d\d:\d\d:\d\d", shown)
+    rows = {row["broker"]: row for row in minimq.json("cluster", "status")}
+    assert rows["broker-a"]["state"].startswith("away since ")
+    assert rows["broker-b"]["away_since"] is None
+
+
+def test_exit_at_end_fails_after_it_has_written_what_is_there(half: LocalCluster) -> None:
+    written, told = stderr_of(half, "consume", "orders", "--group", "half", "--exit-at-end", status=1)
+    assert written == "x\n" * ON_EACH
+    assert re.fullmatch(r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not read\n", told)
+
+
+def test_consume_says_at_its_start_which_broker_is_away(half: LocalCluster) -> None:
+    arguments = ("consume", "orders", "--group", "some", "--max", str(ON_EACH))
+    written, told = stderr_of(half, *arguments)
+    assert written == "x\n" * ON_EACH
+    assert re.fullmatch(r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not read until it is back\n", told)
+
+
+def test_a_consumer_logs_at_its_start_which_broker_is_away(
+    half: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PullConsumer(half.nameserver, group="logged") as consumer:
+        consumer.subscribe("orders")
+        while not consumer.poll(1.0):
+            pass
+    [warning] = [record.getMessage() for record in caplog.records if "broker away" in record.getMessage()]
+    assert re.search(r"group=logged topic=orders state=broker-a: away since .* 4 queues not read until", warning)
+
+
+def test_a_peek_says_which_queues_it_has_not_seen(half: LocalCluster) -> None:
+    seen, told = stderr_of(half, "peek", "orders", "--last", "3", status=1)
+    assert seen == "x\n" * 3
+    assert re.fullmatch(r"broker-a: away since .*, 4 queues not read\n", told)
+    seen, told = stderr_of(half, "peek", "orders", "--last", "3", "--queue", "broker-b:0")
+    assert (seen, told) == ("x\n" * 3, "")
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_exit_at_end_waits_only_so_long_for_a_broker_that_goes_away_meanwhile(way: str) -> None:
+    body = b"x" * 500
+    with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("orders", queues=1)
+        with Producer(cluster.nameserver) as producer:
+            for queue in admin.route("orders").write_queues():
+                producer.send_many([Message("orders", body)] * 40_000, queue=queue)  # more than is read ahead
+        arguments = ("consume", "orders", "--group", "g", "--exit-at-end", "--wait-for-brokers", "1")
+        with Minimq(cluster.nameserver).running(*arguments) as consuming:
+            assert consuming.stdout is not None
+            assert consuming.stdout.read(len(body) + 1) == body + b"\n"  # the pipe is full, and more is to come
+            getattr(cluster.server("broker-b"), way)()
+            written, told = consuming.communicate(timeout=40)
+        assert consuming.returncode == 1
+        assert 40_000 <= written.count(b"\n") + 1 < 80_000
+        waiting, given_up = [line for line in told.decode().splitlines() if line.startswith("broker-b: ")]
+        away = r"broker-b: away since \d\d:\d\d:\d\d( \(stopped\))?, 1 queue "
+        assert re.fullmatch(away + r"left to read, waiting for up to 1 s", waiting)
+        assert re.fullmatch(away + r"not read", given_up)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("bills", "--if-exists"), 1, r"error: topic bills was not deleted: broker-a is away since .*\s+"),
+        (("orders",), 1, r"error: topic orders was not deleted: broker-a is away since .*\s+"),
+        (("bills", "--if-exists", "--force"), 0, r"topic bills deleted\s+broker-a: away since .*\s+"),
+        (("bills", "--force"), 1, r"error: there is no topic bills to delete: .*\s+"),
+        (("orders", "--broker", "broker-x"), 2, r"error: there is no broker 'broker-x': .*\s+"),
+        (("orders", "--cluster", "other"), 2, r"error: there is no cluster 'other': .*\s+"),
+    ],
+)
+def test_on_a_terminal_a_deletion_that_deletes_nothing_asks_nothing(
+    minimq: Minimq, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    ended, told = minimq.on_terminal("topic", "delete", *arguments, answer=b"y\n")
+    assert ended == status, told
+    assert re.fullmatch(said, told)
+
+
+def test_a_broker_that_comes_back_with_an_empty_disk_is_away_for_what_it_lacks(tmp_path: Path) -> None:
+    with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("orders", queues=4)
+        lost = cluster.server("broker-b")
+        lost.kill()
+        flags = ["--name=broker-b", f"--data-dir={tmp_path}", f"--nameserver={cluster.nameserver}"]
+        command = [sys.executable, "-m", "minimq_broker", *flags, f"--listen={lost.address}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as empty:
+            try:
+                wait_until(lambda: len(admin.cluster()) == 2, 20)
+                for arguments in (("topic", "describe", "orders"), ("topic", "list")):
+                    _, told = stderr_of(cluster, *arguments)
+                    assert re.fullmatch(r"broker-b: away since \d\d:\d\d:\d\d, 4 queues not counted\n", told)
+                states = [row["state"] for row in Minimq(cluster.nameserver).json("cluster", "status")]
+                assert sorted(state[:5] for state in states) == ["away ", "up", "up"]
+                assert admin.forget_broker("broker-b")
+                assert stderr_of(cluster, "topic", "describe", "orders")[1] == ""
+            finally:
+                empty.terminate()
+
+
+def test_a_broker_that_will_not_come_back_is_forgotten() -> None:
+    with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("orders", queues=4)
+        minimq = Minimq(cluster.nameserver)
+        with pytest.raises(InvalidArgument, match="broker-a is registered: stop it"):
+            admin.forget_broker("broker-a")
+        cluster.brokers[0].stop()
+        assert [(away.broker_name, away.stopped) for away in admin.away_brokers()] == [("broker-a", True)]
+        assert minimq("cluster", "forget", "broker-a") == "broker broker-a: forgotten\n"
+        refused = minimq("cluster", "forget", "broker-a", status=1)
+        assert refused.startswith("error: no name server remembers a broker broker-a as away: `minimq cluster status`")
+        assert admin.away_brokers() == []
+        assert stderr_of(cluster, "consume", "orders", "--group", "half", "--exit-at-end") == ("", "")

@@ -1,0 +1,90 @@
+"""`minimq peek`, and consumers without a group: they look, and leave no trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from minimq.administration.admin import Admin
+from minimq.local.local_cluster import LocalCluster
+from minimq.receiving.pull_consumer import PullConsumer
+from minimq.sending.producer import Producer
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Message, MessageQueue
+from support.command import Minimq
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture
+def minimq(cluster: LocalCluster) -> Minimq:
+    return Minimq(cluster.nameserver)
+
+
+@pytest.fixture
+def numbers(cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]) -> str:
+    """Return a topic with 5 messages in each of two queues, stored one after the other."""
+    name = new_name()
+    admin.create_topic(name, queues=1)
+    with Producer(cluster.nameserver) as producer:
+        for number in range(10):
+            queue = MessageQueue(name, "broker-a" if number % 2 else "broker-b", 0)
+            producer.send(Message(name, b"%d" % number), queue=queue)
+    return name
+
+
+def test_a_peek_shows_what_is_asked_for_and_leaves_no_group(minimq: Minimq, numbers: str, admin: Admin) -> None:
+    groups = admin.list_groups()
+    assert minimq("peek", numbers).split() == list("0123456789")
+    assert minimq("peek", numbers, "--last", "3").split() == list("789")
+    assert minimq("peek", numbers, "--queue", "broker-a:0", "--offset", "2").split() == list("579")
+    assert sorted(minimq("peek", numbers, "--from", "-1h").split()) == list("0123456789")
+    [line] = minimq("peek", numbers, "--from", "earliest", "--max", "1", "--format", "json").splitlines()
+    assert json.loads(line)["offset"] == 0
+    assert admin.list_groups() == groups
+
+
+def test_a_peek_follows_until_it_has_enough(minimq: Minimq, numbers: str, cluster: LocalCluster) -> None:
+    with minimq.running("peek", numbers, "--last", "2", "--follow", "--max", "3") as peeking:
+        assert peeking.stdout is not None
+        assert [peeking.stdout.readline() for _ in range(2)] == [b"8\n", b"9\n"]
+        with Producer(cluster.nameserver) as producer:
+            producer.send(Message(numbers, b"new"))
+        assert peeking.stdout.read() == b"new\n"
+        assert peeking.wait(PATIENCE_S) == 0
+
+
+def test_mistakes_of_a_peek(minimq: Minimq, numbers: str) -> None:
+    assert "exclude each other" in minimq("peek", numbers, "--last", "1", "--offset", "1", status=2)
+    outside = minimq("peek", numbers, "--offset", "6", status=1)
+    assert f"queue {numbers}/broker-a/0 has the offsets 0 to 5, not 6" in outside
+    assert "latest" not in minimq("peek", numbers, "--from", "foo", status=2)
+    assert "in the future" in minimq("peek", numbers, "--from", "2099-01-01T00:00Z", status=2)
+    assert "there is no queue" in minimq("peek", numbers, "--queue", "broker-a:1", status=1)
+
+
+def test_nobody_is_told_to_make_the_topics_of_a_group(minimq: Minimq) -> None:
+    said = minimq("peek", "%DLQ%nope", status=1)
+    assert "topic %DLQ%nope is on no broker: its group makes it with the first message that it gives up" in said
+    assert "that it tries again" in minimq("peek", "%RETRY%nope", status=1)
+
+
+def test_a_consumer_without_a_group_reads_and_commits_nothing(
+    cluster: LocalCluster, admin: Admin, numbers: str
+) -> None:
+    groups = admin.list_groups()
+    queue = MessageQueue(numbers, "broker-a", 0)
+    with PullConsumer(cluster.nameserver, start="earliest") as consumer:
+        with pytest.raises(InvalidArgument, match="without a group can only be assigned queues"):
+            consumer.subscribe(numbers)
+        consumer.assign([queue])
+        messages = wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+        assert messages[0].body == b"1"
+        with pytest.raises(InvalidArgument, match="without a group commits nothing"):
+            consumer.commit()
+        consumer.seek(queue, "latest")
+        assert consumer.position(queue) == 5
+    assert admin.list_groups() == groups

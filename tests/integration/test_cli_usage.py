@@ -1,0 +1,211 @@
+"""How the command `minimq` is used: where options stand, what it asks, what a shell completes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+from click.shell_completion import ShellComplete, get_completion_class
+from click.testing import CliRunner, Result
+
+from minimq.administration.admin import Admin
+from minimq.cli.main import main
+from minimq.local.local_cluster import LocalCluster
+from minimq.local.server_process import free_port
+from minimq.receiving.pull_consumer import PullConsumer
+from minimq.sending.producer import Producer
+from minimq_common.model import Message, MessageQueue
+from support.command import COMMAND, environment
+
+NOBODY = f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture
+def minimq(cluster: LocalCluster) -> Callable[..., Result]:
+    """Run the command in this process; its stdin is no terminal."""
+    return lambda *arguments: CliRunner(env={"MINIMQ_NAMESERVER": cluster.nameserver}).invoke(main, arguments)
+
+
+# ---- Where the name server stands, and what is misspelled ---------------------------------------
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_the_name_server_may_stand_anywhere(cluster: LocalCluster, topic: str, place: int) -> None:
+    arguments = ["topic", "describe", topic]
+    arguments[place:place] = ["-n", cluster.nameserver]
+    result = CliRunner(env={"MINIMQ_NAMESERVER": NOBODY}).invoke(main, [*arguments, "--output", "json"])
+    assert json.loads(result.stdout)["topic"] == topic
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments", "said"),
+    [
+        ("MINIMQ_NAMESERVER", ["topic", "list"], "no name server is given: write HOST:PORT"),
+        ("MINIMQ_NAMESERVER", ["group", "delete", "g", "--yes"], "no name server is given: write HOST:PORT"),
+        ("MINIMQ_TOPIC_CREATE_QUEUES", ["topic", "create", "t"], "Invalid value for '--queues'"),
+        ("MINIMQ_CONSUME_FROM", ["consume", "t", "--group", "g"], "''"),
+        ("MINIMQ_LOCAL_DATA_DIR", ["local"], "the name of the folder is empty"),
+    ],
+)
+def test_an_empty_variable_is_an_empty_value_and_not_the_default(
+    variable: str, arguments: list[str], said: str
+) -> None:
+    refused = CliRunner(env={"MINIMQ_NAMESERVER": NOBODY, variable: ""}).invoke(main, arguments)
+    assert refused.exit_code == 2
+    assert said in refused.stderr
+
+
+def test_an_empty_variable_does_not_matter_where_the_option_is_given(cluster: LocalCluster, topic: str) -> None:
+    described = ["topic", "describe", topic, "-n", cluster.nameserver]
+    assert CliRunner(env={"MINIMQ_NAMESERVER": ""}).invoke(main, described).exit_code == 0
+
+
+def test_the_name_server_that_stands_last_counts(cluster: LocalCluster, topic: str) -> None:
+    result = CliRunner().invoke(main, ["-n", NOBODY, "topic", "describe", topic, "--nameserver", cluster.nameserver])
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"), [(["topc", "list"], "topic"), (["topic", "lsit"], "list"), (["prodcue", "x"], "produce")]
+)
+def test_a_command_that_is_misspelled_is_answered_with_the_right_one(arguments: list[str], near: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert f"Did you mean '{near}'?" in result.stderr
+    assert CliRunner().invoke(main, ["xyz"]).stderr.endswith("No such command 'xyz'.\n")
+
+
+# ---- What is deleted, and what is written into --------------------------------------------------
+
+
+def answer(cluster: LocalCluster, topic: str, text: bytes) -> tuple[bytes, int]:
+    """Delete a topic on a terminal, where a person answers; return what was said, and the exit status."""
+    person, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "topic", "delete", topic],
+        env=environment(MINIMQ_NAMESERVER=cluster.nameserver),
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as deleting:
+        os.close(terminal)
+        os.write(person, text)
+        said, _ = deleting.communicate(timeout=60)
+    os.close(person)
+    return said, deleting.returncode
+
+
+def test_a_person_is_asked_before_a_topic_is_deleted(cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"precious"))
+    said, status = answer(cluster, topic, b"n\n")
+    assert f"Delete topic {topic} with 1 message from broker-a, broker-b? [y/N]".encode() in said
+    assert status == 1
+    assert admin.describe_topic(topic).messages == 1
+    said, status = answer(cluster, topic, b"y\n")
+    assert (said.endswith(b"deleted\n"), status) == (True, 0)
+    assert topic not in [route.topic for route in admin.routes()]
+
+
+def test_a_script_is_not_asked(minimq: Callable[..., Result], topic: str, admin: Admin) -> None:
+    assert minimq("topic", "delete", topic).stdout == f"topic {topic} deleted\n"
+    admin.create_topic(topic, queues=1)
+    assert minimq("topic", "delete", topic, "--yes").exit_code == 0
+    assert topic not in [route.topic for route in admin.routes()]
+
+
+def test_to_delete_a_topic_that_is_not_there_does_not_advise_to_create_it(
+    minimq: Callable[..., Result], topic: str, new_name: Callable[[], str], admin: Admin
+) -> None:
+    for arguments in ([new_name()], [new_name(), "--broker", "broker-a"]):
+        refused = minimq("topic", "delete", *arguments)
+        assert refused.exit_code == 1
+        assert f"there is no topic {arguments[0]}" in refused.stderr
+        assert "topic create" not in refused.stderr
+    admin.delete_topic(topic, brokers=["broker-a"])
+    assert (
+        f"there is no topic {topic} on broker-a to delete"
+        in minimq("topic", "delete", topic, "--broker", "broker-a").stderr
+    )
+
+
+@pytest.mark.parametrize("what", ["produce", "latency"])
+def test_a_measurement_keeps_out_of_other_topics_unless_forced(
+    minimq: Callable[..., Result], topic: str, admin: Admin, what: str
+) -> None:
+    refused = minimq("bench", what, "--topic", topic, "--count", "5")
+    assert refused.exit_code == 2
+    assert "leave --topic out for a topic of its own" in refused.stderr
+    assert admin.describe_topic(topic).messages == 0
+    assert minimq("bench", what, "--topic", topic, "--count", "5", "--force").exit_code == 0
+    assert admin.describe_topic(topic).messages == 6  # one to begin with
+
+
+# ---- Where a group would go on ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("to", "offset"), [("earliest", 0), ("latest", 3), ("-1h", 0), ("2", 2)])
+def test_a_dry_run_shows_where_a_group_would_go_on_and_changes_nothing(
+    minimq: Callable[..., Result], cluster: LocalCluster, admin: Admin, topic: str, to: str, offset: int
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 3, queue=queue)
+    with PullConsumer(cluster.nameserver, group=topic, auto_commit=False) as consumer:
+        consumer.assign([queue])
+        consumer.commit({queue: 1})
+    arguments = ("group", "reset-offset", topic, topic, "--to", to, "--queue", "broker-a:0", "--output", "json")
+    [shown] = json.loads(minimq(*arguments, "--dry-run").stdout)
+    assert (shown["before"], shown["after"]) == (1, offset)
+    assert admin.committed_offsets(topic, topic)[queue] == 1
+    [done] = json.loads(minimq(*arguments).stdout)
+    assert done == shown
+    assert admin.committed_offsets(topic, topic)[queue] == offset
+
+
+def test_a_dry_run_says_that_it_is_one_and_finds_what_is_wrong(minimq: Callable[..., Result], topic: str) -> None:
+    arguments = ("group", "reset-offset", topic, topic, "--dry-run", "--new", "--to")
+    assert minimq(*arguments, "latest").stdout.startswith("dry run, nothing was changed; without --dry-run group")
+    assert "is not in" in minimq(*arguments, "5").stderr
+
+
+# ---- Completion ---------------------------------------------------------------------------------
+
+
+def completed(nameserver: str, *words: str) -> list[str]:
+    *before, begun = words
+    shell = get_completion_class("bash")
+    assert shell is not None
+    made: ShellComplete = shell(main, {}, "minimq", "_MINIMQ_COMPLETE")
+    return [item.value for item in made.get_completions(["-n", nameserver, *before], begun)]
+
+
+def test_topics_and_groups_are_completed(cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    with PullConsumer(cluster.nameserver, group=topic, auto_commit=False) as consumer:
+        consumer.assign(queues := admin.route(topic).read_queues())
+        consumer.commit(dict.fromkeys(queues, 0))
+    for words in (["topic", "describe"], ["topic", "delete"], ["consume"], ["produce"], ["peek"], ["route"]):
+        assert completed(cluster.nameserver, *words, topic[:-1]) == [topic]
+    for words in (["group", "describe"], ["group", "reset-offset"], ["consume", "x", "--group"]):
+        assert completed(cluster.nameserver, *words, topic[:-1]) == [topic]
+    assert completed(cluster.nameserver, "group", "reset-offset", topic, topic[:-1]) == [topic]
+    assert completed(NOBODY, "topic", "describe", "-n", cluster.nameserver, topic[:-1]) == [topic]
+
+
+def test_without_a_name_server_nothing_is_completed_soon_and_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    assert completed(NOBODY, "topic", "describe", "x") == completed(NOBODY, "group", "describe", "x") == []
+    assert time.monotonic() - began < 5
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_asks_the_command(shell: str) -> None:
+    made = get_completion_class(shell)
+    assert made is not None
+    assert f"_MINIMQ_COMPLETE={shell}_complete" in made(main, {}, "minimq", "_MINIMQ_COMPLETE").source()

@@ -1,0 +1,91 @@
+"""Dead letters on a broker that deletes everything else within moments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from minimq import ConsumeResult, Message, PushConsumer
+from minimq_broker.replication.backup import take_snapshot
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.inspect import inspect_as_json
+from minimq_common.names import dead_letter_topic
+from support.reading import read_all
+from support.scraping import Scrape, metrics_address
+from support.small_segments import BODY, PATIENCE_S, QUEUE, SEGMENT, World, world_of
+from support.waiting import wait_until
+
+DEAD = dead_letter_topic("g")
+SHOWN = {"metrics": "127.0.0.1:0", "log_format": "json"}
+
+
+def give_up(world: World, *bodies: bytes) -> None:
+    """Let group g read the topic, and give all of these messages up."""
+    with PushConsumer(world.nameserver, group="g", max_tries=0, commit_interval_s=0.05, start="earliest") as consumer:
+        consumer.subscribe("t")
+        consumer.start(lambda _: ConsumeResult.RETRY_LATER)
+        for body in bodies:
+            world.producer.send(Message("t", body, keys=["k"], properties={"p": "v"}), queue=QUEUE)
+        wait_until(lambda: dead_letters(world) == len(bodies), PATIENCE_S, what="dead letters")
+        wait_until(lambda: world.admin.describe_group("g").lag == 0, PATIENCE_S, what="the commit of the last one")
+
+
+def read(world: World) -> list[tuple[object, ...]]:
+    """Return all that is known of the dead letters, in their order."""
+    return [
+        (message.queue, message.queue_offset, message.body, message.properties, message.stored_at)
+        for message in read_all(world.nameserver, DEAD)
+    ]
+
+
+def dead_letters(world: World) -> int:
+    return sum(found.dead_letters for found in world.admin.describe_groups() if found.group == "g")
+
+
+def test_they_are_read_when_everything_else_has_gone(tmp_path: Path) -> None:
+    bodies = [b"dead %d" % number for number in range(3)]
+    with world_of(tmp_path / "cluster", retention_s=0.3, **SHOWN) as world:
+        [broker] = world.cluster.brokers
+        give_up(world, *bodies)
+        before = read(world)
+        end = world.send(10)[-1] + 1
+        world.wait_until_empty(end)
+        archive = broker.data_dir / "dead-letters.mdb"
+        wait_until(lambda: archive.exists() and world.report().segments == 1, PATIENCE_S, what="one segment is left")
+
+        assert read(world) == before
+        assert {body for _, _, body, _, _ in before} == {*bodies}
+        assert dead_letters(world) == 3
+        found = Scrape(metrics_address(broker.log_path))
+        assert found.value("minimq_broker_dead_letters", group="g") == 3
+        assert found.value("minimq_broker_dead_letter_bytes") > 0
+
+        copied = tmp_path / "copied"
+        asyncio.run(take_snapshot(broker.address, copied, SEGMENT))
+        assert check_directory(copied).findings == []
+        assert inspect_as_json(copied, entries=False)["dead_letters"]["messages"] == 3
+        world.restart()
+        wait_until(lambda: world.admin.broker_status()[0].report, PATIENCE_S)
+        assert read(world) == before
+
+        world.admin.delete_group("g", dead_letters=True)
+        assert DEAD not in world.admin.list_topics()
+
+
+def test_the_log_and_a_metric_tell_of_those_that_were_too_many(tmp_path: Path) -> None:
+    with world_of(tmp_path, retention_s=0.3, dead_letter_bytes=100_000, **SHOWN) as world:
+        [broker] = world.cluster.brokers
+        world.admin.create_topic(DEAD, queues=1)
+        for _ in range(30):
+            world.producer.send(Message(DEAD, BODY))
+        world.wait_until_empty(world.send(1)[0] + 1)
+        wait_until(lambda: '"retention: dead letters deleted"' in broker.log_path.read_text(), PATIENCE_S)
+        wait_until(lambda: world.report().segments == 1, PATIENCE_S, what="one segment is left")
+        told = [json.loads(line) for line in broker.log_path.read_text().splitlines() if "dead letters deleted" in line]
+        assert {(line["fields"]["group"], line["fields"]["reason"]) for line in told} == {("g", "size")}
+        deleted = sum(int(line["fields"]["count"]) for line in told)
+        found = Scrape(metrics_address(broker.log_path))
+        assert found.value("minimq_broker_dead_letters_deleted_total") == deleted > 10
+        assert found.value("minimq_broker_dead_letters", group="g") == 30 - deleted
+        assert world.admin.describe_topic(DEAD).messages == 30 - deleted

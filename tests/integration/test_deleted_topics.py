@@ -1,0 +1,111 @@
+"""A topic that is deleted under a group: its consumers say so at once, and go on with the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from minimq_common.errors import TopicNotFound
+from support.command import Minimq
+from support.listening import Listener
+from support.waiting import wait_until
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def other(admin: Admin, new_name: Callable[[], str]) -> Iterator[str]:
+    name = new_name()
+    admin.create_topic(name, queues=2)
+    yield name
+    admin.delete_topic(name, if_exists=True)
+
+
+def poll_until_found(consumer: PullConsumer, body: bytes) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while body not in [message.body for message in consumer.poll(0.2)]:
+        assert time.monotonic() < deadline
+
+
+def test_poll_raises_once_and_reads_the_other_topic_and_the_one_that_is_made_anew(
+    cluster: LocalCluster, admin: Admin, topic: str, other: str, new_name: Callable[[], str]
+) -> None:
+    group = new_name()
+    with PullConsumer(cluster.nameserver, group=group) as consumer, Producer(cluster.nameserver) as producer:
+        consumer.subscribe(topic)
+        consumer.subscribe(other)
+        for name in (topic, other):
+            producer.send(Message(name, name.encode()))
+            poll_until_found(consumer, name.encode())
+        consumer.commit()
+        admin.delete_topic(topic)
+        deleted_at = time.monotonic()
+        with pytest.raises(TopicNotFound, match=f"topic {topic} was deleted while group '{group}' read it"):
+            consumer.poll(PATIENCE_S)
+        assert time.monotonic() - deleted_at < 3  # a second on a machine that has nothing else to do
+        producer.send(Message(other, b"goes on"))
+        poll_until_found(consumer, b"goes on")
+        admin.create_topic(topic, queues=2)
+        producer.send(Message(topic, b"anew"))
+        poll_until_found(consumer, b"anew")
+
+
+def test_consume_ends_with_one_line_when_its_topic_is_deleted(
+    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 100)
+    with Minimq(cluster.nameserver).running("consume", topic, "--group", new_name()) as consuming:
+        assert consuming.stdout is not None
+        for _ in range(100):
+            consuming.stdout.readline()
+        admin.delete_topic(topic)
+        _, said = consuming.communicate(timeout=PATIENCE_S)
+    assert consuming.returncode == 1
+    [line] = said.decode().splitlines()
+    assert line.startswith(f"error: topic {topic} was deleted while group ")
+
+
+def test_a_topic_that_is_deleted_on_one_of_two_brokers_is_no_error(
+    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
+) -> None:
+    left = MessageQueue(topic, "broker-b", 0)
+    with (
+        PullConsumer(cluster.nameserver, group=new_name(), auto_commit=False) as consumer,
+        Producer(cluster.nameserver) as producer,
+    ):
+        consumer.subscribe(topic)
+        producer.send(Message(topic, b"before"), queue=left)
+        poll_until_found(consumer, b"before")
+        admin.delete_topic(topic, brokers=["broker-a"])
+        producer.send(Message(topic, b"after"), queue=left)
+        poll_until_found(consumer, b"after")
+        wait_until(
+            lambda: (consumer.poll(0.1), {queue.broker_name for queue in consumer.assignment})[1] == {"broker-b"}, 10
+        )
+
+
+def test_a_push_consumer_logs_it_and_goes_on_with_the_other_topic(
+    cluster: LocalCluster,
+    admin: Admin,
+    topic: str,
+    other: str,
+    new_name: Callable[[], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listener = Listener()
+    with PushConsumer(cluster.nameserver, group=new_name()) as consumer, Producer(cluster.nameserver) as producer:
+        consumer.subscribe(topic)
+        consumer.subscribe(other)
+        consumer.start(listener)
+        for name in (topic, other):
+            producer.send(Message(name, name.encode()))
+            wait_until(lambda name=name: listener.calls[name.encode()], PATIENCE_S)  # type: ignore[misc]
+        admin.delete_topic(topic)
+        wait_until(lambda: f"topic {topic} was deleted" in caplog.text, PATIENCE_S)
+        producer.send(Message(other, b"goes on"))
+        wait_until(lambda: listener.calls[b"goes on"], PATIENCE_S)
+    assert caplog.text.count(f"topic {topic} was deleted") == 1

@@ -1,0 +1,139 @@
+"""An outage is a line in the log when it begins and one when it is over, however often is tried in between."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage
+from minimq.local.server_process import ServerProcess
+from support.replicas import replicas, wait_for_master, wait_in_sync
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.fault]
+
+PATIENCE_S = 40.0
+#: Connections that others begin before the server is started again.
+TRIES = 8
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as own:
+        with Admin(own.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        yield own
+
+
+@contextlib.contextmanager
+def away(server: ServerProcess) -> Iterator[None]:
+    """Kill a server, run the block, and start the server again when others have tried to reach it several times."""
+    host, _, port = server.address.partition(":")
+    server.kill()
+    with socket.create_server((host, int(port))) as listener:
+        tried = threading.Semaphore(0)
+
+        def refuse() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+                    tried.release()
+
+        refusing = threading.Thread(target=refuse)
+        refusing.start()
+        yield
+        assert all(tried.acquire(timeout=PATIENCE_S) for _ in range(TRIES))
+        listener.shutdown(socket.SHUT_RDWR)
+        refusing.join()
+    server.start()
+
+
+@contextlib.contextmanager
+def consumers(cluster: LocalCluster, tmp_path: Path) -> Iterator[list[bytes]]:
+    """Read the topic in a group and by broadcasting."""
+    got: list[bytes] = []
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
+        got.extend(message.body for message in messages)
+        return ConsumeResult.SUCCESS
+
+    with (
+        PushConsumer(cluster.nameserver, group="g") as grouped,
+        PushConsumer(
+            cluster.nameserver, group="b", model="broadcasting", client_id="b1", offsets_dir=tmp_path / "offsets"
+        ) as broadcast,
+    ):
+        for consumer in (grouped, broadcast):
+            consumer.subscribe("t")
+            consumer.start(listener)
+        yield got
+
+
+def outages(texts: list[str]) -> list[str]:
+    """Return the lines about outages, without what differs from time to time."""
+    lines = [text for text in texts if " reason=" in text or " outage_s=" in text]
+    return [re.sub(r" (nameserver|address|reason)=.*|(?<=failures=)\d+ .*", "", line) for line in lines]
+
+
+def test_a_name_server_that_was_away_is_two_lines_of_each(
+    cluster: LocalCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    [nameserver], [broker] = cluster.nameservers, cluster.brokers
+
+    def watches() -> list[str]:
+        return outages([record.getMessage() for record in caplog.records if record.name == "minimq.routes.routing"])
+
+    with consumers(cluster, tmp_path), caplog.at_level(logging.INFO):
+        with away(nameserver):
+            pass
+        wait_until(lambda: watches().count("routes: watched") == 2, PATIENCE_S)
+        wait_until(lambda: broker.log_path.read_text().count(" registered ") == 2, PATIENCE_S)
+    assert 2 <= watches().count("routes: not watched, trying again") <= 4  # of each consumer, one for each reason
+    assert all(int(tries) > 2 for tries in re.findall(r"routes: watched .*failures=(\d+)", caplog.text))
+    logged = broker.log_path.read_text()
+    assert 1 <= logged.count("not registered, trying again") <= 3  # one for each reason
+    assert len(re.findall(r"WARNING .* registered nameserver=\S+ failures=\d+ outage_s=\d+\.\d", logged)) == 1
+
+
+def test_a_broker_that_was_away_is_two_lines_of_each(
+    cluster: LocalCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    [broker] = cluster.brokers
+    with consumers(cluster, tmp_path) as got, Producer(cluster.nameserver) as producer, caplog.at_level(logging.INFO):
+        producer.send(Message("t", b"before"))
+        wait_until(lambda: got.count(b"before") == 2, PATIENCE_S)
+        with away(broker):
+            sending = producer.send_async(Message("t", b"meanwhile"))
+        sending.exception(PATIENCE_S)
+        wait_until(lambda: "group: session is back" in caplog.text, PATIENCE_S)
+        producer.send(Message("t", b"after"))
+        wait_until(lambda: got.count(b"after") == 2, PATIENCE_S)
+    said = outages([record.getMessage() for record in caplog.records])
+    assert said.count("group: session is broken, trying again broker=broker-a") == 1
+    assert said.count("group: session is back broker=broker-a") == 1
+    assert said.count("producer: broker does not answer broker=broker-a") <= 3  # one for each reason
+    assert said.count("producer: broker answers broker=broker-a") == 1
+    assert len(said) < TRIES + 8, said
+
+
+def test_a_slave_whose_master_is_killed_says_so_once_and_for_how_long_it_had_none(tmp_path: Path) -> None:
+    with replicas(tmp_path, slaves=2) as cluster:
+        wait_in_sync(cluster, *cluster.brokers)
+        master = wait_for_master(cluster)
+        master.kill()
+        leader = wait_for_master(cluster, master)
+        [slave] = set(cluster.brokers) - {master, leader}
+        found = f"following master={leader.address} "
+        wait_until(lambda: found in slave.log_path.read_text(), PATIENCE_S)
+        master.start()
+        wait_in_sync(cluster, *cluster.brokers)
+        logged = slave.log_path.read_text()
+    assert 1 <= logged.count(f"stream broken, trying again master={master.address} ") <= 3  # one for each reason
+    assert len(re.findall(rf"replication: following master={leader.address} .*outage_s=\d+\.\d", logged)) == 1

@@ -1,0 +1,210 @@
+"""A deploy replaces the members of a group one after the other; the new ones filter otherwise, or read other topics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from minimq.receiving.received import ReceivedMessage
+from minimq_common.errors import GroupConflict
+from minimq_common.names import retry_topic
+from support.command import Minimq
+from support.members import Log, Member
+from support.raw_member import RawMember
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+#: Members look at their group by themselves so rarely that only what brokers tell them makes them come in time.
+NEVER_S = 3600.0
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    return new_name()
+
+
+@pytest.fixture
+def added(admin: Admin, new_name: Callable[[], str]) -> Iterator[str]:
+    """Name of a new topic that is on the second broker alone, with two queues."""
+    name = new_name()
+    admin.create_topic(name, queues=2, brokers=["broker-b"])
+    yield name
+    admin.delete_topic(name, if_exists=True)
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as made:
+        yield made
+
+
+# ---- filters ------------------------------------------------------------------------------------
+
+
+def test_a_member_with_another_filter_reads_when_the_last_old_one_has_left(
+    cluster: LocalCluster, topic: str, group: str, producer: Producer
+) -> None:
+    with (
+        PullConsumer(cluster.nameserver, group=group) as old,
+        PullConsumer(cluster.nameserver, group=group, rebalance_interval_s=NEVER_S, start="earliest") as new,
+    ):
+        old.subscribe(topic, "red")
+        wait_until(lambda: old.poll(0.1) == [] and len(old.assignment) == 8, PATIENCE_S)
+        new.subscribe(topic, "blue")
+
+        def is_refused() -> bool:
+            try:
+                return new.poll(0.1) != []
+            except GroupConflict:
+                return True
+
+        wait_until(is_refused, PATIENCE_S)
+        assert new.assignment == []
+        old.close()
+        wait_until(lambda: not is_refused() and len(new.assignment) == 8, PATIENCE_S)
+        producer.send(Message(topic, b"for the new one", tag="blue"))
+        [message] = wait_until(lambda: new.poll(0.1), PATIENCE_S)
+        assert message.body == b"for the new one"
+
+
+def test_a_refused_member_is_told_once_when_nobody_contradicts_it_any_more(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    address = cluster.brokers[0].address
+    with ExitStack() as members:
+        old, last, new = (members.enter_context(RawMember(address, f"{group}-{number}")) for number in range(3))
+        for member in (old, last):
+            member.join(group, topic, filters=["red"])
+            member.hear("members")
+        new.join(group, topic, filters=["blue"])
+        new.hear("refused")
+        old.leave(group)
+        old.hears_before_heartbeat()
+        assert new.hears_before_heartbeat() == []
+        last.leave(group)
+        assert new.hear("conflict_over").conflict_over.group == group
+        new.join(group, topic, filters=["blue"])
+        assert new.hear("members").members.client_ids == [new.client_id]
+        assert new.hears_before_heartbeat() == []
+
+
+# ---- topics -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("assignment", ["client", "server"])
+def test_a_deploy_adds_a_topic_and_the_next_one_takes_it_away(
+    cluster: LocalCluster, admin: Admin, topic: str, added: str, group: str, producer: Producer, assignment: str
+) -> None:
+    log = Log()
+    sent: set[tuple[MessageQueue, int]] = set()
+
+    def member(*topics: str) -> Member:
+        def subscribe(consumer: PullConsumer) -> None:
+            for name in topics[1:]:
+                consumer.subscribe(name)
+
+        return Member(
+            cluster.nameserver,
+            group,
+            topics[0],
+            log,
+            subscribe,
+            start="earliest",
+            assignment=assignment,
+            rebalance_interval_s=NEVER_S,
+        )
+
+    def send() -> None:
+        for name in (topic, added):
+            receipts = producer.send_many(Message(name, b"%d" % number) for number in range(40))
+            sent.update((receipt.queue, receipt.queue_offset) for receipt in receipts)
+
+    def shares(*members: Member) -> list[tuple[int, int]]:
+        return [tuple(sum(queue.topic == name for queue in one.queues) for name in (topic, added)) for one in members]  # type: ignore[misc]
+
+    with member(topic) as first, member(topic, added) as second:
+        wait_until(lambda: shares(first, second) == [(4, 0), (4, 2)], PATIENCE_S)
+        send()
+        wait_until(lambda: not log.missing(sent), PATIENCE_S)
+        found = admin.describe_group(group)
+        assert found.topics_differ
+        assert found.is_agreed
+        assert sorted(one.topics for one in found.members) == [(topic,), tuple(sorted((topic, added)))]
+        first.leave()
+        wait_until(lambda: shares(second) == [(8, 2)], PATIENCE_S)
+        with member(topic) as third:
+            wait_until(lambda: shares(second, third) == [(4, 2), (4, 0)], PATIENCE_S)
+            second.leave()
+            wait_until(lambda: shares(third) == [(8, 0)], PATIENCE_S)
+            owners = {item.queue.topic: item.owner for item in admin.describe_group(group).queues}
+            assert owners == {topic: third.consumer.client_id, added: None}
+        errors = [one.error for one in (first, second, third)]
+    assert errors == [None, None, None]
+    assert log.repeated == {}
+
+
+def test_the_command_shows_the_topics_of_each_member_while_they_differ(
+    cluster: LocalCluster, topic: str, added: str, group: str
+) -> None:
+    address, minimq = cluster.brokers[1].address, Minimq(cluster.nameserver)
+    with RawMember(address, f"{group}-1") as first, RawMember(address, f"{group}-2") as second:
+        first.join(group, topic)
+        first.hear("members")
+        assert "Topics" not in minimq("group", "describe", group)
+        second.join(group, added, topics_may_differ=True)
+        assert "library" in second.hear("refused").refused.failure.message
+        first.join(group, topic, topics_may_differ=True)
+        second.hear("conflict_over")
+        second.join(group, added, topics_may_differ=True)
+        second.hear("members")
+        assert "Topics" in minimq("group", "describe", group)
+
+
+def test_a_message_that_waits_for_another_try_comes_to_a_member_that_has_its_topic(
+    cluster: LocalCluster, admin: Admin, topic: str, added: str, group: str, producer: Producer
+) -> None:
+    """What another member of the group takes from the retry topic it passes on, and that is no try."""
+    tries: list[int] = []
+    read = threading.Event()
+    strange: list[str] = []
+
+    def refuse_once(messages: list[ReceivedMessage]) -> ConsumeResult:
+        tries.extend(message.reconsume_times for message in messages)
+        if len(tries) == 1:
+            return ConsumeResult.RETRY_LATER
+        read.set()
+        return ConsumeResult.SUCCESS
+
+    def note(messages: list[ReceivedMessage]) -> ConsumeResult:
+        strange.extend(message.topic for message in messages)
+        return ConsumeResult.SUCCESS
+
+    def worker(number: int) -> PushConsumer:
+        name = f"{group}-{number}"
+        return PushConsumer(
+            cluster.nameserver, group=group, client_id=name, start="earliest", retry_delays_s=(0.1,), max_tries=2
+        )
+
+    # The second by name reads the retry queue of broker-b, which also has the topic.
+    with worker(1) as new, worker(2) as old:
+        old.subscribe(topic)
+        old.start(note)
+        new.subscribe(topic)
+        new.subscribe(added)
+        new.start(refuse_once)
+        wait_until(lambda: (len(old.assignment), len(new.assignment)) == (4, 6), PATIENCE_S)
+        producer.send(Message(added, b"bad"))
+
+        def copies() -> int:
+            return sum(item.max_offset for item in admin.describe_group(group).retry_queues)
+
+        wait_until(lambda: copies() >= 4, PATIENCE_S)  # more than there are tries
+        assert {queue.topic for queue in old.assignment} == {topic, retry_topic(group)}
+        old.close()
+        assert read.wait(PATIENCE_S)
+    assert tries == [0, 1]
+    assert strange == []

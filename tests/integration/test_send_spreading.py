@@ -1,0 +1,110 @@
+"""Few messages are spread over the queues of their topic, so that all workers of a group get some."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import minimq.aio
+from minimq import LocalCluster, Message, MessageQueue, Producer, ReceivedMessage, SendReceipt, by_hash
+from minimq_common.errors import InvalidArgument
+from support.reading import read_all
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver, fault_avoidance=False) as made:  # a slow machine shall not matter
+        yield made
+
+
+def numbered(topic: str, count: int) -> list[Message]:
+    return [Message(topic, b"%d" % number, keys=[f"k{number % 3}"]) for number in range(count)]
+
+
+def by_queue(receipts: list[SendReceipt]) -> Counter[MessageQueue]:
+    return Counter(receipt.queue for receipt in receipts)
+
+
+def stored(messages: list[ReceivedMessage]) -> dict[tuple[MessageQueue, int], bytes]:
+    return {(message.queue, message.queue_offset): message.body for message in messages}
+
+
+@pytest.mark.parametrize("given", [list, iter], ids=["list", "iterator"])
+def test_a_call_that_fills_no_batch_gives_each_queue_its_share(
+    cluster: LocalCluster, producer: Producer, topic: str, given: Callable[[list[Message]], Iterator[Message]]
+) -> None:
+    messages = numbered(topic, 1000)
+    receipts = producer.send_many(given(messages))
+    shares = by_queue(receipts)
+    assert sorted(shares.values()) == [125] * 8
+    bodies = stored(read_all(cluster.nameserver, topic))
+    assert [bodies[receipt.queue, receipt.queue_offset] for receipt in receipts] == [item.body for item in messages]
+    told = producer.statistics()
+    assert (told.batches, told.buffered_messages, told.buffered_bytes) == (8, 0, 0)
+
+
+def test_very_few_messages_travel_together_unless_told(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    assert len(by_queue(producer.send_many(numbered(topic, 32)))) == 1
+    assert len(by_queue(producer.send_many(numbered(topic, 33)))) == 2
+    with Producer(cluster.nameserver, fault_avoidance=False, spread_messages=1) as other:
+        assert sorted(by_queue(other.send_many(numbered(topic, 8))).values()) == [1] * 8
+
+
+def test_a_large_call_has_full_batches(producer: Producer, topic: str) -> None:
+    producer.send_many(numbered(topic, 30_000))
+    assert producer.statistics().batches == 8  # at most 4,096 messages each
+
+
+def test_what_is_for_one_queue_stays_together_and_in_order(
+    cluster: LocalCluster, producer: Producer, topic: str
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    receipts = producer.send_many(numbered(topic, 1000), queue=queue)
+    assert [(receipt.queue, receipt.queue_offset) for receipt in receipts] == [(queue, at) for at in range(1000)]
+    assert producer.statistics().batches == 1
+    keyed = producer.send_many(numbered(topic, 1000), selector=by_hash())
+    assert producer.statistics().batches == 1 + len(by_queue(keyed))
+    last: dict[MessageQueue, int] = {}
+    for receipt in keyed:
+        assert receipt.queue_offset > last.get(receipt.queue, -1)
+        last[receipt.queue] = receipt.queue_offset
+
+
+@pytest.mark.parametrize("wrong", [{"keys": ["a\0b"]}, {"tag": 5}], ids=["key", "tag"])
+def test_a_wrong_message_leaves_nothing_in_the_buffer(producer: Producer, topic: str, wrong: dict[str, object]) -> None:
+    messages = [*numbered(topic, 500), Message(topic, b"x", **wrong), *numbered(topic, 99)]  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument):
+        producer.send_many(messages)
+    told = producer.statistics()
+    assert (told.buffered_messages, told.buffered_bytes) == (0, 0)
+
+
+def test_single_messages_that_gather_are_spread_too(producer: Producer, topic: str) -> None:
+    go_on, held = threading.Event(), threading.Barrier(3)
+
+    def hold(receipt: SendReceipt | None, error: object) -> None:
+        held.wait(PATIENCE_S)
+        go_on.wait(PATIENCE_S)
+
+    for name in ("broker-a", "broker-b"):  # their answers wait for these
+        producer.send_async(Message(topic, b"first"), queue=MessageQueue(topic, name, 0), callback=hold)
+    held.wait(PATIENCE_S)
+    futures = [producer.send_async(message) for message in numbered(topic, 1000)]
+    go_on.set()
+    shares = by_queue([future.result(PATIENCE_S) for future in futures])
+    assert len(shares) == 8
+    assert max(shares.values()) < 400
+
+
+def test_a_call_on_an_event_loop_is_spread_as_well(cluster: LocalCluster, topic: str) -> None:
+    async def run() -> list[SendReceipt]:
+        async with minimq.aio.Producer(cluster.nameserver, fault_avoidance=False) as producer:
+            return await producer.send_many(numbered(topic, 1000))
+
+    assert sorted(by_queue(asyncio.run(run())).values()) == [125] * 8

@@ -1,0 +1,126 @@
+"""Times: every call takes the same kinds, and a machine far from Greenwich skips nothing in silence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from minimq.administration.admin import Admin
+from minimq.cli.main import main
+from minimq.local.local_cluster import LocalCluster
+from minimq.sending.producer import Producer
+from minimq_common.model import Message
+from support.command import Minimq, environment
+
+EVERY_CALL = """
+import sys
+from datetime import UTC, datetime, timedelta
+
+from minimq import Admin, PullConsumer, PushConsumer
+from minimq.connectors import QueueFinder
+from pyspark_minimq.option_values import moment
+
+nameserver, topic, group = sys.argv[1:]
+admin, finder = Admin(nameserver), QueueFinder(nameserver)
+queue = admin.describe_topic(topic).queues[0].queue
+assigned = PullConsumer(nameserver, group=group + "-assigned", auto_commit=False)
+assigned.assign([queue])
+number = 0
+
+
+def begin(start):
+    global number
+    number += 1
+    with PullConsumer(nameserver, group=f"{group}-{number}", start=start) as consumer:
+        consumer.assign([queue])
+        return consumer.position(queue)
+
+
+def push(start):
+    PushConsumer(nameserver, group=group + "-push", start=start).close()
+
+
+def seek(to):
+    assigned.seek(queue, to)
+    return assigned.position(queue)
+
+
+def reset(to):
+    return admin.reset_offsets(group + "-reset", topic, to, queues=[queue], force=True)[queue]
+
+
+def spark(when):
+    return finder.offsets_at([queue], moment("startingTimestamp", str(when)))[queue]
+
+
+calls = {
+    "start": begin, "push": push, "seek": seek, "reset": reset, "spark": spark,
+    "offset_at": lambda when: admin.offset_at(queue, when),
+    "offsets_at": lambda when: finder.offsets_at([queue], when)[queue],
+}
+aware = datetime.now().astimezone() - timedelta(hours=1)
+assert aware.tzname() == "JST"
+times = [aware, aware.astimezone(UTC), aware.isoformat(), "-1h", f"{int(aware.timestamp() * 1000)}ms"]
+for name, call in calls.items():
+    for when in times:
+        assert call(when) in (0, None), (name, when)
+    if name in {"spark", "offset_at", "offsets_at"}:
+        assert call(aware + timedelta(hours=2)) == 1, name
+    else:  # nobody begins in the future
+        try:
+            print(name, "took the future", call(aware + timedelta(hours=2)))
+        except Exception as error:
+            assert "in the future" in str(error), error
+    for naive in (aware.replace(tzinfo=None), aware.replace(tzinfo=None).isoformat()):
+        try:
+            print(name, "took", naive, call(naive))
+        except Exception as error:
+            assert "no time zone" in str(error), error
+assigned.close()
+"""
+
+
+def test_every_call_takes_the_same_times_and_guesses_no_time_zone(
+    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]
+) -> None:
+    topic = new_name()
+    admin.create_topic(topic, queues=1, brokers=["broker-a"])
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"1"))
+    done = subprocess.run(
+        [sys.executable, "-c", EVERY_CALL, cluster.nameserver, topic, new_name()],
+        env=environment(TZ="Asia/Tokyo"),
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    assert done.stdout == b""
+
+
+def test_a_command_takes_the_same_times(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"one"))
+    lines = Minimq(cluster.nameserver)("consume", topic, "--group", new_name(), "--exit-at-end", "--from", "-24h")
+    assert lines == "one\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("consume", "t", "--group", "g", "--from"), ("group", "reset-offset", "g", "t", "--to")]
+)
+def test_a_command_shows_how_to_write_a_time_zone(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        refused = CliRunner().invoke(main, ["-n", "127.0.0.1:1", *arguments, "2026-01-31T08:00"])
+    time.tzset()
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        f"error: {arguments[-1]} is '2026-01-31T08:00', which has no time zone: write 2026-01-31T08:00:00Z for UTC, or "
+        "2026-01-31T08:00:00+09:00 for the local time of this machine\n"
+    )

@@ -1,0 +1,104 @@
+"""A broker that is away for a while, and comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from minimq import Admin, LocalCluster, Message, Producer
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
+
+ON_EACH = 50
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[LocalCluster]:
+    """Two brokers with fifty messages of topic t on each."""
+    with LocalCluster(brokers=2) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+            queues = admin.route("t").write_queues()
+        with Producer(cluster.nameserver) as producer:
+            for queue in queues:
+                producer.send_many((Message("t", b"%d" % number) for number in range(ON_EACH)), queue=queue)
+        yield cluster
+
+
+@pytest.fixture
+def half(two: LocalCluster) -> Iterator[LocalCluster]:
+    """The same without broker-a."""
+    two.brokers[0].kill()
+    with Admin(two.nameserver) as admin:
+        wait_until(lambda: len(admin.away_brokers()) == 1)
+    yield two
+    two.brokers[0].start()
+
+
+def load(spark: SparkSession, cluster: LocalCluster, **options: str) -> DataFrame:
+    reader = spark.read.format("minimq").option("nameserver", cluster.nameserver).options(topic="t", **options)
+    return reader.schema("offset bigint, body binary").load()
+
+
+def test_a_batch_query_does_not_pass_over_a_broker_that_is_away(spark: SparkSession, half: LocalCluster) -> None:
+    with pytest.raises(Exception, match="Unavailable") as caught:
+        load(spark, half, readTimeout="1s").collect()
+    assert "topic t: broker-a: away since " in str(caught.value)
+    assert ", 1 queue not read; start it again, or read the others with failOnDataLoss=false" in str(caught.value)
+    assert load(spark, half, failOnDataLoss="false").count() == ON_EACH
+
+
+def test_a_batch_query_waits_for_a_broker_that_comes_back(spark: SparkSession, half: LocalCluster) -> None:
+    with ThreadPoolExecutor() as beside:
+        counted = beside.submit(lambda: len(load(spark, half).collect()))
+        half.brokers[0].start()
+        assert counted.result(60) == 2 * ON_EACH
+
+
+class Outage:
+    """A sink that kills the broker when a micro-batch is planned, before its tasks read."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.broker = cluster.brokers[0]
+        self.rows: dict[int, list[bytes]] = {}
+        self.comes_back = False
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        self.broker.kill()
+        with ThreadPoolExecutor() as beside:
+            if self.comes_back:
+                beside.submit(self.broker.start)
+            self.rows[number] = sorted(bytes(row.body) for row in frame.collect())
+
+
+def test_a_stream_goes_on_when_its_broker_comes_back_in_time(spark: SparkSession, tmp_path: Path) -> None:
+    sent = sorted(b"%d" % number for number in range(ON_EACH))
+    with LocalCluster(brokers=1) as own:
+        with Admin(own.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        with Producer(own.nameserver) as producer:
+            producer.send_many(Message("t", body) for body in sent)
+        outage = Outage(own)
+
+        def start(timeout: str) -> StreamingQuery:
+            source = spark.readStream.format("minimq").option("nameserver", own.nameserver)
+            frame = source.options(topic="t", startingOffsets="earliest", readTimeout=timeout)
+            writer = frame.schema("body binary").load().writeStream.foreachBatch(outage.take)
+            return writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+
+        with pytest.raises(Exception, match=r"Unavailable.* cannot be read from offset 0 on"):
+            start("1s").awaitTermination(100)
+        assert outage.rows == {}
+        outage.broker.start()
+
+        outage.comes_back = True
+        query = start("60s")
+        assert query.awaitTermination(100)
+        assert query.exception() is None
+        assert [body for number in sorted(outage.rows) for body in outage.rows[number]] == sent

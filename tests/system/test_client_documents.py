@@ -1,0 +1,138 @@
+"""The pages about the client run as they are printed, and name what the code has."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from minimq import Admin, LocalCluster
+from minimq.local.broker_process import BrokerProcess
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def text_of(document: str) -> str:
+    return (ROOT / document).read_text()
+
+
+def run_page(document: str, folder: Path) -> list[str]:
+    """Run the Python blocks of a page as one program; return the lines that it prints."""
+    program = folder / "page.py"
+    program.write_text("\n".join(re.findall(r"```python\n(.*?)```", text_of(document), re.DOTALL)))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_page_about_asyncio_is_one_program_that_runs(tmp_path: Path) -> None:
+    said = run_page("docs/asyncio.md", tmp_path)
+    assert said[0].startswith("stored ")
+    assert said[1:] == ["sent 900 SEND_OK", "polled 1000", "pushed 1000"]
+
+
+def test_the_page_about_local_clusters_is_one_program_that_runs(tmp_path: Path) -> None:
+    said = run_page("docs/local-cluster.md", tmp_path)
+    assert said[0].endswith(" ['broker-a', 'broker-b'] ['nameserver-1']")
+    assert said[1:] == ["broker-a", "read [b'before', b'after']"]
+
+
+def test_the_page_about_administration_is_one_program_that_runs(tmp_path: Path) -> None:
+    said = run_page("docs/administration.md", tmp_path)
+    assert said[:-1] == [
+        "stored 1000 in 12",
+        "route 12 ['orders']",
+        "groups ['billing'] unread 0",
+        "committed True",
+        "unread again 1000",
+        "error GROUP_NOT_FOUND",
+        "writable {'broker-a'}",
+        "brokers ['broker-a', 'broker-b'] []",
+        "away []",
+        "answered True",
+        "not changed on ['broker-b']",
+    ]
+    assert said[-1].startswith("refused topic orders was not deleted: broker-b is away since ")
+
+
+def names_in_tables(document: str) -> set[str]:
+    """Return the names in the first column of the tables of a page."""
+    columns = re.findall(r"^\| ([^|]*`[^|]*) \|", text_of(document), re.MULTILINE)
+    return {name for column in columns for name in re.findall(r"`(\w+)", column)}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_every_method_of_admin_is_on_its_page() -> None:
+    assert names_in_tables("docs/administration.md") == public(Admin)
+
+
+def test_every_control_of_a_local_cluster_is_there() -> None:
+    known = public(BrokerProcess) | {"name", "address", "data_dir", "log_path", "broker_name", "broker_id"}
+    arguments = set(LocalCluster.__init__.__annotations__)
+    controls = names_in_tables("docs/local-cluster.md")
+    assert controls <= known | arguments
+    assert controls >= {"start", "stop", "kill", "pause", "resume", "restart", "running", "paused", "pid"}
+    assert controls >= arguments - {"return", "cluster"}
+
+
+# ---- installing, and what runs then ---------------------------------------------------------------
+
+
+def test_the_extras_that_documents_name_exist() -> None:
+    named = 0
+    for document in ("README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))):
+        for extras in re.findall(r"(?:minimq|'\.|\whl)\[([a-z,]+)\]", text_of(document)):
+            assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys(), document
+            named += 1
+    assert named >= 2
+
+
+def test_each_example_says_what_it_needs() -> None:
+    """A script needs what its modules import; it names the extras that bring that."""
+    modules = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
+    homes = packages_distributions()
+    said = 0
+    for script in modules.values():
+        if "__main__" not in script.read_text():
+            continue
+        [extras] = re.findall(r"pip install '\.\[([a-z,]+)\]'", ast.get_docstring(ast.parse(script.read_text())) or "")
+        known = brought_by(*extras.split(",")) | {"minimq"}
+        for module in needed(script.stem, modules) - sys.stdlib_module_names:
+            assert known & {name.lower() for name in homes.get(module, [module])}, f"{script.name} imports {module}"
+        said += 1
+    assert said >= 7
+
+
+def brought_by(*extras: str) -> set[str]:
+    """Return the names of what is installed with some extras."""
+    requirements = [*PROJECT["dependencies"]]
+    for extra in extras:
+        requirements += PROJECT["optional-dependencies"][extra]
+    return {re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower() for requirement in requirements}
+
+
+def needed(module: str, modules: dict[str, Path]) -> set[str]:
+    """Return what a module and those beside it that it imports need from elsewhere."""
+    names, waiting = set[str](), {module}
+    done = set[str]()
+    while waiting:
+        done.add(here := waiting.pop())
+        found = imported(modules[here])
+        names |= found - modules.keys()
+        waiting |= found & modules.keys() - done
+    return names
+
+
+def imported(script: Path) -> set[str]:
+    tree = ast.parse(script.read_text())
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.partition(".")[0] for name in names}

@@ -1,0 +1,204 @@
+"""Groups that nobody uses: when they are warned of and deleted, over starts and changes of role."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.facts import CommittedOffset, GroupAgreed, OffsetsCommitted
+from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.group_deletion import GroupDeletion
+from minimq_broker.services.groups import GroupService
+from minimq_broker.services.session import SessionOptions, SessionService
+from minimq_common.errors import NotMaster
+from minimq_proto.v1 import broker_pb2
+from support.replica_engine import make_topic, with_engine
+
+IDLE_MS = 10_000_000
+AGREEMENT = Agreement((("t", ""),), "averagely")
+
+
+class Groups:
+    """What deletes the groups of a master, at a time that is set by hand."""
+
+    def __init__(self, engine: Engine, away_s: float = 0.0) -> None:
+        self.engine = engine
+        self.later_ms = 0
+        self.expiry = GroupExpiry(IDLE_MS)
+        self.sessions = SessionService(engine, SessionOptions(), "broker-a")
+        self.deletion = GroupDeletion(engine, self.sessions, self.expiry, away_s, lambda: now_ms() + self.later_ms)
+
+    async def look(self, later_ms: int) -> set[str]:
+        """Let it look after a while, and return the groups that are left."""
+        self.later_ms = later_ms
+        await self.deletion.look()
+        await asyncio.sleep(0)  # what is recorded beside is handed in
+        await self.engine.offsets.settle()
+        return self.engine.state.groups()
+
+
+async def lead(engine: Engine, term: int = 1) -> None:
+    await engine.lead(term, waits_for_replicas=False)
+    engine.begin(term)
+
+
+async def commit(engine: Engine, group: str, queue: QueueKey, offset: int) -> None:
+    await engine.offsets.commit(OffsetsCommitted(group, (CommittedOffset(*queue, offset),)))
+
+
+def as_master(path: Path, test: Callable[[Engine, QueueKey], Awaitable[None]]) -> None:
+    async def run(engine: Engine) -> None:
+        await lead(engine)
+        await test(engine, await make_topic(engine, 5))
+
+    with_engine(path, run)
+
+
+def test_an_idle_group_is_warned_of_once_and_deleted_and_one_in_use_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(engine: Engine, queue: QueueKey) -> None:
+        groups = Groups(engine)
+        for name in ("idle", "busy"):
+            await commit(engine, name, queue, 1)
+        engine.groups.join("busy", "m", AGREEMENT)
+        assert await groups.look(IDLE_MS * 8 // 10) == {"idle", "busy"}
+        assert not caplog.messages
+        for _ in range(3):
+            assert await groups.look(IDLE_MS * 95 // 100) == {"idle", "busy"}
+        [warning] = caplog.messages
+        assert warning.startswith("group: nobody uses it, it will be deleted group=idle seconds=")
+        assert await groups.look(IDLE_MS + 1000) == {"busy"}
+        assert caplog.messages[1:] == ["group: deleted, nobody has used it group=idle seconds=10000"]
+        assert engine.state.offset("idle", queue) is None
+
+    with caplog.at_level(logging.WARNING):
+        as_master(tmp_path, test)
+
+
+def test_a_group_of_an_older_release_is_idle_from_the_upgrade_on(tmp_path: Path) -> None:
+    async def test(engine: Engine, queue: QueueKey) -> None:
+        groups = Groups(engine)
+        await commit(engine, "old", queue, 1)
+        engine.state.used.clear()  # as it is when a checkpoint of such a release was loaded
+        assert await groups.look(IDLE_MS * 100) == {"old"}
+        assert await groups.look(0) == {"old"}
+        assert engine.state.used["old"] > 0
+        assert await groups.look(IDLE_MS + 1000) == set()
+
+    as_master(tmp_path, test)
+
+
+def test_a_group_whose_members_did_not_come_back_after_a_start_is_idle_from_then_on(tmp_path: Path) -> None:
+    async def test(engine: Engine, queue: QueueKey) -> None:
+        await commit(engine, "g", queue, 1)
+        await engine.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
+        assert await Groups(engine, away_s=3600).look(IDLE_MS * 100) == {"g"}
+        assert "g" in engine.state.agreements
+        before = engine.state.used["g"]
+        groups = Groups(engine, away_s=0)
+        assert await groups.look(IDLE_MS * 100) == {"g"}  # their time begins now
+        assert "g" not in engine.state.agreements
+        assert engine.state.used["g"] >= before
+        assert await groups.look(IDLE_MS + 1000) == set()
+
+    as_master(tmp_path, test)
+
+
+def test_a_group_is_kept_as_long_as_messages_wait_for_another_try(tmp_path: Path) -> None:
+    async def test(engine: Engine, queue: QueueKey) -> None:
+        groups = Groups(engine)
+        retries = await make_topic(engine, 3, "%RETRY%g")
+        await commit(engine, "g", queue, 1)
+        assert await groups.look(IDLE_MS + 1000) == {"g"}
+        await commit(engine, "g", retries, 3)
+        assert await groups.look(IDLE_MS + 1000) == set()
+        assert "%RETRY%g" not in engine.state.topics
+
+    as_master(tmp_path, test)
+
+
+def test_how_long_a_group_is_idle_outlives_starts_and_a_slave_deletes_none(tmp_path: Path) -> None:
+    async def before(engine: Engine, queue: QueueKey) -> None:
+        await commit(engine, "g", queue, 1)
+
+    async def after(engine: Engine) -> None:
+        used = engine.state.used["g"]
+        engine.refusal = lambda *, to_sender: NotMaster("a slave")
+        groups = Groups(engine)
+        with pytest.raises(NotMaster):
+            await groups.look(IDLE_MS * 2)
+        assert engine.state.groups() == {"g"}
+        engine.refusal = lambda *, to_sender: None
+        await lead(engine, 2)
+        assert engine.state.used["g"] == used
+        assert await Groups(engine).look(IDLE_MS + 1000) == set()
+
+    as_master(tmp_path, before)
+    with_engine(tmp_path, after)
+
+
+def test_who_comes_at_the_last_moment_keeps_the_group(tmp_path: Path) -> None:
+    async def test(engine: Engine, queue: QueueKey) -> None:
+        groups = Groups(engine)
+        await commit(engine, "g", queue, 1)
+        agreed = asyncio.create_task(engine.record(lambda _: GroupAgreed("g", AGREEMENT)))
+        await asyncio.sleep(0)  # it is handed in ahead of the deletion
+        assert await groups.look(IDLE_MS + 1000) == {"g"}
+        await agreed
+        assert engine.state.offset("g", queue) == 1
+
+    as_master(tmp_path, test)
+
+
+def test_a_deleted_group_is_told_apart_from_one_that_never_was(tmp_path: Path) -> None:
+    async def test(engine: Engine, queue: QueueKey) -> None:
+        deletion = Groups(engine).deletion
+        await commit(engine, "g", queue, 1)
+        version = engine.data_version
+        request = broker_pb2.DeleteGroupRequest(group="g")
+        first = await deletion.delete(request)
+        assert first.deleted
+        assert first.data_version > version
+        assert not (await deletion.delete(request)).deleted
+        assert engine.state.groups() == set()
+
+    as_master(tmp_path, test)
+
+
+def test_a_group_of_which_an_agreement_is_left_is_listed_and_deleted(tmp_path: Path) -> None:
+    async def test(engine: Engine, _: QueueKey) -> None:
+        await engine.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
+        groups = Groups(engine)
+        listing = GroupService(engine, groups.sessions.leases, groups.expiry)
+        assert (await listing.list_groups()).groups == ["g"]
+        assert (await groups.deletion.delete(broker_pb2.DeleteGroupRequest(group="g"))).deleted
+        assert (await listing.list_groups()).groups == []
+
+    as_master(tmp_path, test)
+
+
+@pytest.mark.parametrize("has_members", [False, True])
+def test_what_waits_for_another_try_goes_with_the_group_and_stays_with_its_members(
+    tmp_path: Path, has_members: bool
+) -> None:
+    async def test(engine: Engine, queue: QueueKey) -> None:
+        groups = Groups(engine)
+        await make_topic(engine, 3, "%RETRY%g")
+        await make_topic(engine, 3, "%DLQ%g")
+        await commit(engine, "g", queue, 1)
+        if has_members:
+            engine.groups.join("g", "m", AGREEMENT)
+        await groups.deletion.delete(broker_pb2.DeleteGroupRequest(group="g", force=has_members))
+        assert engine.state.offset("g", queue) != 1
+        assert ("%RETRY%g" in engine.state.topics) == has_members
+        assert "%DLQ%g" in engine.state.topics
+
+    as_master(tmp_path, test)

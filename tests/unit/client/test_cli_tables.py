@@ -1,0 +1,180 @@
+"""Every table of the command `minimq` is readable on a terminal of any width."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+import minimq.cli
+from minimq.cli.table import Row, Table, lines_of, show_table
+
+
+def long_name(beginning: str) -> str:
+    return f"{beginning}-{'of-the-payments-department-in-the-east'.replace('-', '_')}".ljust(60, "x")
+
+
+AT = datetime(2026, 1, 31, 8, tzinfo=UTC)
+#: What the columns of all tables can hold at worst, by their keys; numbers for all the others.
+LONG: dict[str, object] = {
+    "address": f"{long_name('host')}.internal.example.com:10911",
+    "after": 123_456_789,
+    "before": None,
+    "behind": "36.9 KB, 3d 4h",
+    "broker": long_name("broker"),
+    "brokers": [long_name(f"broker-{letter}") for letter in "abc"],
+    "bytes": "123.4 MB",
+    "cluster": long_name("cluster"),
+    "created_at": AT,
+    "disk": "123.4 GB",
+    "expires_at": "6d 23h",
+    "first_at": AT,
+    "full": "96% (refuse)",
+    "group": long_name("group"),
+    "holder": "192.168.100.102:10911",
+    "in_sync": "0, 1, 2",
+    "last_at": AT,
+    "last_stored_at": AT,
+    "master": "192.168.100.101:10911",
+    "member": f"{long_name('host')}@12345@1a2b3c4d",
+    "mode": "async",
+    "nameserver": "192.168.100.100:9876",
+    "number": "#12",
+    "permission": "read-write",
+    "reader": "#12, held 13m 20s for #11, #10 waits",
+    "reason": "no answer from the broker within 5 seconds, and that is all there is to say about it",
+    "role": "undecided",
+    "seen_by": ", ".join(long_name(f"broker-{letter}") for letter in "ab"),
+    "slaves": ["1=192.168.100.101:10912", "2=192.168.100.101:10913"],
+    "state": f"follows no master; replica {long_name('x')} does not follow",
+    "topic": long_name("%RETRY%group"),
+    "topics": [long_name("orders"), long_name("payments")],
+    "up_for": "31d 23h",
+    "what": "acknowledged",
+}
+SHORT: dict[str, object] = {
+    "address": "127.0.0.1:10911",
+    "broker": "broker-a",
+    "brokers": ["broker-a", "broker-b"],
+    "cluster": "default",
+    "full": "42%",
+    "group": "billing",
+    "member": "host@123@1a2b3c4d",
+    "reason": "no answer",
+    "seen_by": "broker-a",
+    "slaves": ["1=127.0.0.1:10912"],
+    "state": "up",
+    "topic": "orders",
+    "topics": ["orders"],
+}
+
+
+def all_tables() -> dict[str, Table]:
+    modules = [importlib.import_module(f"minimq.cli.{item.name}") for item in pkgutil.iter_modules(minimq.cli.__path__)]
+    return {
+        f"{module.__name__}.{name}": value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, Table)
+    }
+
+
+def row_of(table: Table, *samples: Mapping[str, object]) -> Row:
+    found = {key: value for sample in samples for key, value in sample.items()}
+    return {key: found.get(key, 1_234_567) for key in table.headings}
+
+
+def words_of(row: Row) -> list[str]:
+    """Return the words of the cells, as a terminal of unlimited width shows them."""
+    _, _, line = lines_of(dict.fromkeys(row, "x"), [row], None)
+    return line.split()
+
+
+@pytest.mark.parametrize("width", [50, 80, 120, None])
+@pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in all_tables().items()])
+def test_every_table_shows_whole_words_of_all_columns(table: Table, width: int | None) -> None:
+    rows = [row_of(table, LONG), row_of(table, LONG, SHORT)]
+    lines = lines_of(table.headings, rows, width)
+    text = "\n".join(lines)
+    print(text)
+    shown = Counter(text.split())
+    assert not Counter(word for row in rows for word in words_of(row)) - shown
+    headings = Counter(word for heading in table.headings.values() for word in heading.split())
+    assert not headings - Counter(text.replace(":", "").split())
+    assert all(line == line.rstrip() for line in lines)
+    if width is None:
+        assert len(lines) == 2 + len(rows)
+    for line in lines:
+        cell = line.partition(": ")[2] or line
+        assert width is None or len(line) <= width or len(cell.split()) == 1, line
+
+
+def test_tables_are_declared_where_this_test_finds_them() -> None:
+    declared = {id(table) for table in all_tables().values()}
+    assert {"minimq.cli.cluster._BROKERS", "minimq.cli.topic._QUEUES"} <= all_tables().keys()
+    for item in pkgutil.iter_modules(minimq.cli.__path__):
+        module = importlib.import_module(f"minimq.cli.{item.name}")
+        made = [name for name, value in vars(module).items() if id(value) in declared]
+        source = importlib.util.find_spec(module.__name__).loader.get_source(module.__name__)  # type: ignore[union-attr]
+        assert source.count(" Table(") == len(made), module.__name__
+
+
+def test_ordinary_brokers_are_a_table_of_one_line_each_at_80_columns() -> None:
+    table = all_tables()["minimq.cli.cluster._BROKERS"]
+    dull = {"cluster", "id", "role", "replica", "mode", "term", "in_sync", "behind", "permission"}
+    headings = {key: heading for key, heading in table.headings.items() if key not in dull}
+    lines = lines_of(headings, [row_of(table, LONG, SHORT)] * 2, 80)
+    assert len(lines) <= 2 + 1 + 2
+    assert all("broker-a" in line and "42%" in line for line in lines[-2:])
+
+
+def test_sentences_are_folded_before_a_table_becomes_records() -> None:
+    rows = [{"address": LONG["holder"], "reason": LONG["reason"], "at": AT}] * 2
+    headings = {"address": "Address", "reason": "Reason", "at": "At"}
+    lines = lines_of(headings, rows, 80)
+    assert sum("192.168.100.102:10911" in line and "2026-01-31 08:00:00Z" in line for line in lines) == 2
+    assert max(map(len, lines)) <= 80
+    assert lines_of(headings, rows, 66)[0] == "Address: 192.168.100.102:10911"
+
+
+def test_a_record_has_a_line_for_each_column() -> None:
+    assert lines_of({"broker": "Broker", "n": "Read queues"}, [{"broker": "b" * 60, "n": 1000}] * 2, 50) == [
+        f"Broker:      {'b' * 60}",
+        "Read queues: 1,000",
+        "",
+        f"Broker:      {'b' * 60}",
+        "Read queues: 1,000",
+    ]
+
+
+def test_a_row_in_a_pipe_is_one_line_also_if_an_error_has_two() -> None:
+    assert len(lines_of({"error": "Error"}, [{"error": "one\ntwo"}], None)) == 3
+
+
+def test_wide_characters_count_twice() -> None:
+    lines = lines_of({"name": "Name", "n": "N"}, [{"name": "注文" * 10, "n": 1}], 44)
+    assert lines[0].startswith("Name ")
+    assert lines_of({"name": "Name", "n": "N"}, [{"name": "注文" * 10, "n": 1}], 42)[0].startswith("Name:")
+
+
+@pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in all_tables().items()])
+def test_an_empty_table_says_so(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    show_table(table, [])
+    assert capsys.readouterr() == ("", f"{table.empty}\n")
+    assert table.empty.split()[0] in {"no", "nothing"}
+
+
+def test_the_width_is_that_of_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table("no rows", {"a": "A", "b": "B"})
+    rows = [{"a": "a" * 30, "b": "b" * 30}]
+    monkeypatch.setenv("COLUMNS", "50")
+    show_table(table, rows)  # a pipe
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    show_table(table, rows)
+    assert capsys.readouterr().out == f"A: {'a' * 30}\nB: {'b' * 30}\n"

@@ -1,0 +1,63 @@
+"""Which offsets a consumer records: those that were asked for always, and by itself those that have changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from minimq.receiving.commits import Commits
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.offset_stores import Commit
+from minimq_common.errors import MiniMQError
+from minimq_common.model import MessageQueue
+
+QUEUE = MessageQueue("t", "broker-a", 0)
+OTHER = MessageQueue("t", "broker-a", 1)
+
+
+class Store:
+    """Keeps what it was given, by the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[MessageQueue, int]] = []
+
+    def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+        if commits:
+            self.calls.append({commit.queue: commit.offset for commit in commits})
+        return {}
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def new_commits(store: Store, repeat_s: float) -> tuple[Commits, dict[MessageQueue, Fetcher]]:
+    fetchers = {queue: Fetcher(queue, 5, 0, 0) for queue in (QUEUE, OTHER)}
+    return Commits(threading.Condition(), fetchers, store, repeat_s), fetchers
+
+
+def test_by_itself_it_records_what_has_changed(store: Store) -> None:
+    commits, fetchers = new_commits(store, 3600.0)
+    for _ in range(3):
+        commits.record_all({}, automatic=True)
+    fetchers[OTHER].position = 6
+    commits.record_all({}, automatic=True)
+    assert store.calls == [{QUEUE: 5, OTHER: 5}, {OTHER: 6}]
+
+
+def test_by_itself_it_repeats_what_has_not_changed_when_it_is_time(store: Store) -> None:
+    commits, _ = new_commits(store, 1e-9)
+    for _ in range(2):
+        commits.record({QUEUE: 5}, automatic=True)
+    assert store.calls == [{QUEUE: 5}] * 2
+
+
+def test_what_was_asked_for_is_always_recorded(store: Store) -> None:
+    commits, _ = new_commits(store, 3600.0)
+    for _ in range(2):
+        commits.record_all({})
+        commits.record({QUEUE: 5})
+    assert store.calls == [{QUEUE: 5, OTHER: 5}, {QUEUE: 5}] * 2

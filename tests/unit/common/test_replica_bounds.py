@@ -1,0 +1,138 @@
+"""No report makes a record that cannot be led any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire
+from minimq_common.epochs import first_epoch
+from minimq_common.errors import InvalidArgument
+from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM, MAX_TERM_GAP, check_record
+from minimq_common.replica_set import ReplicaSet, Report, change_in_sync, elect, found, mended
+from support.reports import report
+
+LARGEST = (1 << 63) - 1
+
+
+def record(**other: Any) -> ReplicaSet:  # noqa: ANN401 - fields of many types
+    """Return the record of replica 0 as the master in term 5."""
+    first = found(report(last_term=4), 3.0)
+    assert first is not None
+    return replace(first, **other)
+
+
+@pytest.mark.parametrize("term", [1 << 31, LARGEST])
+@pytest.mark.parametrize("recorded", [None, record()], ids=["emptied", "recorded"])
+def test_a_copy_of_the_record_with_a_term_that_leases_cannot_count_is_refused(
+    term: int, recorded: ReplicaSet | None
+) -> None:
+    with pytest.raises(InvalidArgument, match="term"):
+        mended(recorded, report(1, known=record(term=term)))
+
+
+@pytest.mark.parametrize("recorded", [None, record()], ids=["emptied", "recorded"])
+def test_a_term_grows_by_what_a_controller_may_have_given(recorded: ReplicaSet | None) -> None:
+    most = MAX_TERM_GAP + (recorded.term if recorded else 0)
+    for claim in ({"known": record(term=most + 1)}, {"last_term": most + 1}):
+        with pytest.raises(InvalidArgument, match=r"claims term \d+, but its controller has given"):
+            mended(recorded, report(1, **claim))
+    told = mended(recorded, report(1, known=record(term=most)))
+    assert told is not None
+    assert told.term == most
+    assert mended(recorded, report(1, last_term=most)) is recorded
+
+    elected = elect(told, [report(0, last_term=most)])
+    assert elected is not None
+    assert first_epoch(elected.term) < LARGEST
+
+
+RECORDS: list[dict[str, Any]] = [
+    {"term": 0},
+    {"term": MAX_TERM + 1},
+    {"log_term": MAX_TERM + 1},
+    {"version": 0},
+    {"version": LARGEST},
+    {"master_id": 1 << 31, "addresses": {1 << 31: "127.0.0.1:1"}},
+    {"master_id": 7},
+    {"successor": 7},
+    {"master_run": -1},
+    {"min_in_sync": 0},
+    {"min_in_sync": 1 << 31},
+    {"common_end": -1},
+    {"lease_s": 0.0},
+    {"lease_s": -1.0},
+    {"lease_s": 1e9},
+    {"log_id": "x" * 65},
+    {"log_id": "a\nb"},
+    {"in_sync": frozenset(range(MAX_REPLICAS + 1))},
+    {"in_sync": frozenset({-1})},
+    {"addresses": {0: "nowhere"}},
+    {"addresses": {0: "h" * 1000 + ":1"}},
+    {"addresses": dict.fromkeys(range(MAX_REPLICAS + 1), "127.0.0.1:1")},
+]
+
+
+@pytest.mark.parametrize("wrong", RECORDS, ids=repr)
+def test_every_value_of_a_record_has_a_bound(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        check_record(record(**wrong))
+    with pytest.raises(InvalidArgument):
+        report(known=record(**wrong))
+
+
+REPORTS: list[dict[str, Any]] = [
+    {"replica_id": 1 << 31},
+    {"run": 1 << 63},
+    {"min_in_sync": MAX_REPLICAS + 1},
+    {"last_term": MAX_TERM + 1},
+    {"last_term": -1},
+    {"log_end": -1},
+    {"common_end": -1},
+    {"log_id": "x" * 65},
+    {"address": "h" * 1000 + ":1"},
+    {"known": record(cluster="other")},
+]
+
+
+@pytest.mark.parametrize("wrong", REPORTS, ids=repr)
+def test_every_value_of_a_report_has_a_bound(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        report(**wrong)
+
+
+def test_a_record_from_the_wire_is_checked() -> None:
+    honest = record(in_sync=frozenset({0}))
+    assert replica_set_from_wire(replica_set_to_wire(honest)) == honest
+    message = replica_set_to_wire(honest)
+    message.term = LARGEST
+    with pytest.raises(InvalidArgument, match="term"):
+        replica_set_from_wire(message)
+
+
+def test_an_in_sync_set_is_bounded() -> None:
+    known = record()
+    with pytest.raises(InvalidArgument, match="the limit is 128"):
+        change_in_sync(known, known, range(MAX_REPLICAS + 1))
+
+
+numbers = st.integers(-(1 << 63), LARGEST) | st.sampled_from([0, 1, 5, 6, MAX_TERM, MAX_TERM + 1, MAX_TERM_GAP])
+
+
+@given(numbers, numbers, numbers, numbers, numbers)
+def test_after_any_report_a_set_can_be_led(term: int, version: int, run: int, last_term: int, log_end: int) -> None:
+    present = record()
+    try:
+        claimed: Report = report(
+            1, known=record(term=term, version=version, master_run=run), last_term=last_term, log_end=log_end
+        )
+        present = mended(present, claimed) or present
+    except InvalidArgument:
+        assert present == record()
+    led = elect(present, [report(0, last_term=present.term, log_id=present.log_id)])
+    assert led is not None
+    check_record(led)

@@ -1,0 +1,37 @@
+"""The calls of a name server, without a network between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, cast
+
+import pytest
+
+from minimq_common.errors import BrokerConflict
+from minimq_common.model import Permission
+from minimq_nameserver.broker_state import BrokerState
+from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.service import NameServerService
+from minimq_proto.v1 import nameserver_pb2
+
+
+def test_the_time_of_a_conflict_is_the_same_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, refused = (
+        BrokerState("default", "broker-a", 0, f"{name}:1", 1, Permission.READ_WRITE, {}) for name in "ab"
+    )
+    now, day_s = 100.0, 1_800_000_000.0
+    monkeypatch.setattr(time, "time", lambda: day_s)
+    service = NameServerService(RouteTable(10, 100, 10), lambda: now)
+
+    def times() -> tuple[int, int]:
+        answer = asyncio.run(service.GetCluster(nameserver_pb2.GetClusterRequest(), cast("Any", None)))
+        [conflict] = answer.conflicts
+        return conflict.first_ms, conflict.last_ms
+
+    now += 1
+    service.note_conflict(refused, holder, BrokerConflict("two of them"))
+    first = times()
+    assert first == (1_800_000_001_000, 1_800_000_001_000)
+    now, day_s = now + 5.0, day_s + 7.25  # the time of day is adjusted meanwhile
+    assert times() == first

@@ -1,0 +1,134 @@
+"""The runs of these tests: who shares a worker, what a hanging test leaves behind, how choices at random are made."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from support.chance import IS_SEED_GIVEN
+from support.scheduling import group_of
+
+REPOSITORY = Path(__file__).parents[2]
+TESTS = REPOSITORY / "tests"
+OPTIONS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+
+
+def run(folder: Path, tests: str, *arguments: str, **environment: str) -> str:
+    """Run tests under the conftest and the options of this repository, and return all that pytest prints."""
+    (folder / "test_it.py").write_text(tests)
+    pytest = (sys.executable, "-m", "pytest", "-p", "conftest", "-c", REPOSITORY / "pyproject.toml")
+    seedless = {name: value for name, value in os.environ.items() if name != "MINIMQ_TEST_SEED"}
+    path = os.pathsep.join(str(REPOSITORY / root) for root in OPTIONS["pythonpath"])
+    done = subprocess.run(
+        [*pytest, f"--rootdir={folder}", "-pno:cacheprovider", *arguments, folder],
+        env=seedless | environment | {"PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+def test_the_stacks_are_printed_just_before_the_timeout_of_the_test_itself(tmp_path: Path) -> None:
+    printed = run(
+        tmp_path,
+        """
+import signal, threading, time
+import pytest
+
+@pytest.mark.timeout(60)
+def test_that_has_more_time_than_others():
+    time.sleep(0.8)
+
+def hang_outside_of_python():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    threading.Event().wait(0.8)
+
+@pytest.mark.timeout(0.5)
+def test_that_hangs():
+    hang_outside_of_python()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+""",
+        "-otimeout=0.5",
+    )
+
+    assert "1 failed, 1 passed" in printed
+    assert printed.count("Timeout (0:00:00.475000)!") == 1, printed
+    stack = printed.partition("Timeout (0:00:00.475000)!")[2].partition("FAILURES")[0]
+    assert re.search(r"test_it.py\", line \d+ in hang_outside_of_python", stack), printed
+    assert "test_that_has_more_time_than_others" not in stack
+
+
+CHOOSING = """
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from support.chance import SEED
+
+@settings(max_examples=3, database=None)
+@given(st.integers())
+def test_it(number):
+    with Path(__file__).with_name("choices").open("a") as file:
+        print(number, random.Random(SEED).random(), file=file)
+
+@pytest.mark.parametrize("seed", [SEED])
+def test_seed(seed):
+    pass
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_is_asked_for_other_choices_prints_the_seed_that_repeats_them(tmp_path: Path) -> None:
+    def choices() -> str:
+        return (tmp_path / "choices").rename(tmp_path / "earlier").read_text()
+
+    printed = run(tmp_path, CHOOSING, "-n2", MINIMQ_TEST_SEED="random")
+    assert "2 passed" in printed, printed
+    random_ones = choices()
+    [seed] = re.findall(r"^MINIMQ_TEST_SEED=(\d+)$", printed, re.MULTILINE)
+    run(tmp_path, CHOOSING, MINIMQ_TEST_SEED=seed)
+    assert choices() == random_ones
+    assert "MINIMQ_TEST_SEED=1\n" in run(tmp_path, CHOOSING)
+    assert choices() != random_ones
+
+
+def test_properties_are_tried_with_the_same_examples_in_each_run() -> None:
+    assert hypothesis.settings().derandomize != IS_SEED_GIVEN
+
+
+def test_what_shares_something_expensive_shares_a_worker() -> None:
+    assert group_of("tests/spark/test_batch_read.py") == group_of("tests/spark/test_slaves.py")
+    assert group_of("tests/fault/test_kill.py") == "tests/fault/test_kill.py"
+
+
+def test_no_folder_of_tests_is_left_out() -> None:
+    folders = {path.relative_to(REPOSITORY).parts[:2] for path in (REPOSITORY / "tests").rglob("test_*.py")}
+
+    assert {"/".join(parts) for parts in folders} == set(OPTIONS["testpaths"])
+
+
+def test_each_long_test_has_a_short_one() -> None:
+    long: set[str] = set()
+    for path in TESTS.rglob("test_*.py"):
+        file, text = str(path.relative_to(TESTS)), path.read_text()
+        names = re.findall(r"^@pytest\.mark\.long\n(?:@.*\n)*def (\w+)", text, re.MULTILINE)
+        long |= {f"{file}::{name}" for name in names}
+        long |= {file} if re.search(r"^pytestmark = .*\bmark\.long\b", text, re.MULTILINE) else set()
+    table = (TESTS / "README.md").read_text().partition("| long | short |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(.*?)`.* \| (.*) \|$", table, re.MULTILINE)
+
+    assert long <= {one for one, _ in rows}
+    for _, counterparts in rows:
+        for file, name in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", counterparts):
+            assert f"def {name}" in (TESTS / file).read_text(), counterparts
