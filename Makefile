@@ -15,7 +15,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd demo test test-long docs lint format proto proto-check lock clean
+.PHONY: help setup java etcd demo test test-long fuzz docs lint format proto proto-check lock clean
 .PHONY: bench bench-exactly-once bench-faults bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
 
 help: ## List the targets
@@ -31,6 +31,9 @@ test: setup ## Run the tests, about 16 minutes; one of them: make test ARGS="tes
 
 test-long: setup ## Run the long tests, and those with random rounds for many rounds; takes hours
 	MINIMQ_TEST_ROUNDS=20 MINIMQ_TEST_SCHEDULES=100000 $(VENV)/bin/pytest -m "long or rounds" $(ARGS)
+
+fuzz: setup ## Play hostile input at decoders and servers, for hours; a part: make fuzz ARGS="decoders --seed 7"
+	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(ARGS)
 
 bench: setup ## Measure throughput and latency on this machine
 	$(VENV)/bin/python bench/run.py $(ARGS)

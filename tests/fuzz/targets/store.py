@@ -1,0 +1,248 @@
+"""What brokers read from their disks, and from other replicas: entries, facts, and rows of all files."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import google_crc32c
+import msgspec
+
+from fuzz import mutation
+from fuzz.target import Target
+from fuzz.targets.batches import make_batch, valid_batches
+from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.facts import (
+    CommittedOffset,
+    Fact,
+    GroupAgreed,
+    GroupDeleted,
+    GroupStarted,
+    OffsetsCommitted,
+    PermissionSet,
+    PublicationBegun,
+    PublicationSkipped,
+    StagedPart,
+    TermBegun,
+    Topic,
+    TopicDeleted,
+    TopicSet,
+    TransactionDecided,
+    TransactionsExpired,
+    decode_fact,
+    encode_fact,
+)
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.transactions import TransactionId
+from minimq_broker.store import entry as entries
+from minimq_broker.store.checkpoint import Checkpoint, position_of, take_changes
+from minimq_broker.store.rows import may_hold, position_in, unpack_row
+from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
+from minimq_common.replica_bounds import check_record
+from minimq_common.replica_set import ReplicaSet, Report
+
+_POSITION: Final = 4096
+
+
+@lru_cache(maxsize=1)
+def _facts() -> list[Fact]:
+    offsets = (CommittedOffset(17, 0, 5), CommittedOffset(17, 1, 1 << 40))
+    return [
+        TopicSet(Topic("t", 17, 4, 4, 6, 1)),
+        TopicDeleted("t"),
+        OffsetsCommitted("g", offsets, True),
+        GroupStarted("g", 17, offsets, 1),
+        GroupAgreed("g", Agreement((("t", "*"),), "averagely", 5, True)),
+        GroupAgreed("g", None),
+        GroupDeleted("g", ("t",)),
+        PermissionSet(6),
+        TermBegun(3, "0" * 32),
+        TransactionDecided("x", 1, b"decision", (StagedPart(1, (1, 2)),)),
+        PublicationBegun("x", 1),
+        PublicationSkipped("x", 1, 1),
+        TransactionsExpired(5),
+    ]
+
+
+@lru_cache(maxsize=1)
+def _entries() -> list[bytes]:
+    queue = QueueKey(17, 0)
+    made = [entries.fact_entry(fact, 5) for fact in _facts()]
+    for data in valid_batches()[:12]:
+        made.append(entries.batch_entry(queue, 100, 5, data))
+        made.append(entries.batch_entry(queue, 100, 5, data, entries.Kind.PUBLISHED))
+        made.append(entries.staged_entry(queue, 5, TransactionId("x", 1), data))
+    return made
+
+
+def _changed_msgpack(rng: Random, data: bytes) -> bytes:
+    """Return packed values with one of them changed, or bytes changed."""
+    if rng.random() < 0.4:
+        return mutation.blob(rng, data)
+    return msgspec.msgpack.encode(_changed(rng, msgspec.msgpack.decode(data)))
+
+
+def _changed(rng: Random, value: Any) -> Any:  # noqa: ANN401 - of msgpack
+    if rng.random() < 0.15:
+        return rng.choice(
+            (None, True, -1, 0, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1, 0.5, "", "t", b"x", [], [1], {}, {"a": 1})
+        )
+    if isinstance(value, dict):
+        return {key: _changed(rng, part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_changed(rng, part) for part in value] * rng.choice((1, 1, 1, 2))
+    return value
+
+
+def _make_fact(rng: Random) -> bytes:
+    return _changed_msgpack(rng, encode_fact(rng.choice(_facts())))
+
+
+def _make_entry(rng: Random) -> bytes:
+    """Return an entry that is changed, mostly under a checksum that is right again."""
+    kind = rng.random()
+    if kind < 0.3:
+        made = rng.choice(_entries())
+        return made if kind < 0.02 else mutation.blob(rng, made)
+    if kind < 0.5:
+        return _sealed(rng.choice(_entries())[4 : entries.HEADER_BYTES] + _make_fact(rng))
+    if kind < 0.7:
+        return _sealed(mutation.blob(rng, rng.choice(_entries())[4:]))
+    queue = QueueKey(mutation.number(rng), rng.choice((0, 1, 1 << 31)))
+    data, stored_ms = make_batch(rng), mutation.number(rng)
+    if kind < 0.85:
+        return entries.batch_entry(
+            queue, mutation.number(rng), stored_ms, data, rng.choice((entries.Kind.BATCH, entries.Kind.PUBLISHED))
+        )
+    return entries.staged_entry(
+        queue, stored_ms, TransactionId("x" * rng.choice((0, 1, 120, 65_535)), mutation.number(rng)), data
+    )
+
+
+def _sealed(rest: bytes) -> bytes:
+    """Return an entry of a fact, or of what calls itself one, under its checksum."""
+    covered = len(rest)
+    if len(rest) > 1 and rest[0] != entries.Kind.FACT:
+        at = entries.HEADER_BYTES - 4
+        if rest[0] == entries.Kind.STAGED and len(rest) >= at + 10:
+            at += 10 + struct.unpack_from("<H", rest, at + 8)[0]
+        covered = at + 50
+    return int(google_crc32c.value(rest[:covered])).to_bytes(4, "little") + rest
+
+
+def _open_entry(data: bytes) -> None:
+    for read in (entries.opened, lambda part, place: entries.effect(memoryview(part), place), entries.staged_batch):
+        try:
+            read(data, _POSITION)
+        except (CorruptEntry, StoreError):
+            continue
+    entries.read_header(memoryview(data), _POSITION)
+
+
+def _apply(data: bytes) -> None:
+    """Apply an entry of another replica to a state, and save that."""
+    opened = entries.opened(data, _POSITION)
+    state = State()
+    state.position = _POSITION
+    state.apply(opened.effect, _POSITION + len(data), opened.header.stored_ms)
+    take_changes(state)
+
+
+@lru_cache(maxsize=1)
+def _state_rows() -> list[tuple[bytes, bytes]]:
+    state = State()
+    position = 0
+    for made in [*_entries()[:1], *_entries()[12:30], *_entries()[2:12]]:
+        opened = entries.opened(made, position)
+        state.apply(opened.effect, position + len(made), 5)
+        position += len(made)
+    changes = take_changes(state)
+    return [(key, value) for key, value in changes.rows if value is not None]
+
+
+def _make_row(rng: Random) -> tuple[bytes, bytes]:
+    key, value = rng.choice(_state_rows())
+    value = value[4:]
+    if rng.random() < 0.4:
+        key = _changed_msgpack(rng, key)
+    if rng.random() < 0.8:
+        value = _changed_msgpack(rng, value)
+    if rng.random() < 0.05:
+        key = b"\0position"
+    return key, int(google_crc32c.value(key + value)).to_bytes(4, "little") + value
+
+
+@lru_cache(maxsize=1)
+def _checkpoint() -> Checkpoint:
+    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where a sync costs nothing
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        return Checkpoint(Path(made) / "state.mdb")  # stays open without its name
+
+
+def _load(row: tuple[bytes, bytes]) -> None:
+    """Load a checkpoint with a row that another replica has sent, and apply what comes next."""
+    file = _checkpoint()
+    file.restore([row])
+    state = file.load()
+    _ = state.groups(), state.end_place
+    position = state.position
+    for data in _entries()[:2]:
+        state.apply(entries.opened(data, position).effect, position + len(data), 5)
+    take_changes(state)
+
+
+_RECORD: Final = (
+    b'{"cluster":"default","broker_name":"broker-a","term":3,"master_id":1,"master_run":7,"in_sync":[0,1],"version":9,'
+    b'"sync":true,"min_in_sync":1,"lease_s":3.0,"addresses":{"0":"127.0.0.1:1"},"log_term":2,"log_id":"00","common_end":5}'
+)
+_REPORT: Final = (
+    b'{"cluster":"default","broker_name":"broker-a","replica_id":1,"run":7,"address":"127.0.0.1:1","last_term":2,'
+    b'"log_end":100,"common_end":5,"known":' + _RECORD + b"}"
+)
+
+
+def _make_json(rng: Random) -> bytes:
+    """Return what etcd holds of a replica set, changed."""
+    made = rng.choice((_RECORD, _REPORT))
+    if rng.random() < 0.3:
+        return mutation.blob(rng, made)
+    return json.dumps(_changed(rng, json.loads(made)), default=repr).encode()
+
+
+def _decide(data: bytes) -> None:
+    for kind in (ReplicaSet, Report):
+        try:
+            found = msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError:
+            continue
+        if isinstance(found, ReplicaSet):
+            check_record(found)
+
+
+def _make_queue_row(rng: Random) -> bytes:
+    hashes = rng.choice((0, 1, 3, 64))
+    made = struct.pack("<QIIqqqH", 4096, 100, 3, 5, 5, 5, hashes) + bytes(4 * hashes)
+    return mutation.blob(rng, made)
+
+
+def _read_queue_row(data: bytes) -> None:
+    row = unpack_row(10, data)
+    assert row.pack() == data or len(row.pack()) <= len(data)
+    may_hold(data, frozenset({1, 2}))
+    position_in(data)
+
+
+TARGETS = (
+    Target("store.fact", _make_fact, decode_fact, (StoreError,)),
+    Target("store.entry", _make_entry, _open_entry, (CorruptEntry, StoreError), 2),
+    Target("store.entry-applied", _make_entry, _apply, (CorruptEntry, StoreError), 2),
+    Target("store.position", _make_row, lambda row: position_of([row]), (StoreError,)),
+    Target("store.checkpoint", _make_row, _load, (StoreError,), 0.3),
+    Target("store.record", _make_json, _decide, (InvalidArgument,)),
+    Target("store.queue-row", _make_queue_row, _read_queue_row, (CorruptEntry, StoreError)),
+)

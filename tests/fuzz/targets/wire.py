@@ -1,0 +1,153 @@
+"""What servers are told and what they answer, behind protobuf: messages at random, and whoever makes values of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, Final, cast
+
+import grpc
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from fuzz import mutation
+from fuzz.messages import MessageMaker, Pool
+from fuzz.target import Target
+from minimq.administration.descriptions import replication_from_wire, report_from_wire
+from minimq.administration.group_descriptions import group_from_wire
+from minimq.routes.cluster_view import away_everywhere, merge, view_from_wire
+from minimq.routes.conflict_report import conflict_from_wire
+from minimq.sending.transactions import _decision_from_wire
+from minimq_common import rpc
+from minimq_common.controller_wire import report_from_wire as controller_report
+from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.wire import route_from_wire
+from minimq_nameserver.controller.table import ControllerTable
+from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_proto.v1 import broker_pb2, controller_pb2, errors_pb2, nameserver_pb2
+
+_NOW: Final = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+def _one_of(*values: Any) -> Pool:  # noqa: ANN401 - of any type
+    return lambda rng: rng.choice(values)
+
+
+_POOLS: Final = {
+    "topic": _one_of("t", "orders", "%RETRY%g"),
+    "broker_name": _one_of("broker-a", "broker-b"),
+    "cluster": _one_of("default", "c"),
+    "address": _one_of("127.0.0.1:10911", "10.0.0.1:1"),
+    "AddressesEntry.value": _one_of("127.0.0.1:10911", "10.0.0.1:1"),
+    "AddressesEntry.key": _one_of(0, 1, 2),
+    "log_id": _one_of("", "abc", "0" * 32),
+    "in_sync": _one_of(0, 1, 2),
+    "term": _one_of(0, 1, 2, 3),
+    "ReplicaSet.version": _one_of(0, 1, 2, 3),
+    "replica_id": _one_of(0, 1, 2),
+    "run": _one_of(1, 2),
+    "lease_ms": _one_of(1000, 3000),
+    "min_in_sync": _one_of(1, 2),
+    "read_queues": _one_of(1, 4, 1024, 1025),
+    "write_queues": _one_of(1, 4, 1024, 1025),
+}
+_MAKER: Final = MessageMaker(_POOLS, sane=0.9)
+
+
+def _made(kind: type[Message]) -> Callable[[Random], Message]:
+    return lambda rng: _MAKER.make(rng, cast(Descriptor, kind.DESCRIPTOR))
+
+
+def _reports(rng: Random) -> list[Message]:
+    return [_MAKER.make(rng, controller_pb2.ReportRequest.DESCRIPTOR) for _ in range(rng.randint(1, 8))]
+
+
+def _control(messages: list[Any]) -> None:
+    """Let a controller decide by reports, as its service does; each of them may be refused."""
+    table = ControllerTable([], 3.0, 0.0)
+    for now, message in enumerate(messages):
+        try:
+            report = controller_report(message)
+            mended = table.mended(report)
+            if mended is not None:
+                table.adopt(mended, now)
+            record = table.found(report, now) if table.record(report.key) is None else table.hear(report, now)
+            if record is not None:
+                table.adopt(record, now)
+        except MiniMQError:
+            continue
+        for record in table.elections(now + 10):
+            table.adopt(record, now + 10)
+        table.next_look_at(now), table.standings(now)
+        for standing in table.standings(now):
+            assert 0 <= standing.record.term << 32 < 1 << 63, "the term is too large for an epoch"
+            controller_pb2.ReplicaSet(term=standing.record.term, version=standing.record.version)
+
+
+def _register(message: Any) -> None:  # noqa: ANN401 - of protobuf
+    asyncio.run(RegistrationReader().read(message, {"t"}))
+
+
+def _see(message: Any) -> None:  # noqa: ANN401 - of protobuf
+    view = view_from_wire(message)
+    merge([view, view])
+    away_everywhere([view])
+    for conflict in message.conflicts:
+        conflict_from_wire("127.0.0.1:1", conflict)
+
+
+def _describe(message: Any) -> None:  # noqa: ANN401 - of protobuf
+    group = group_from_wire("g", {"broker-a": message}, {}, _NOW)
+    _ = group.is_agreed, group.topics_differ, str(group)
+
+
+class _Call(grpc.RpcError, grpc.Call):
+    """A failed call, as a server that is none of ours may end it."""
+
+    def __init__(self, rng: Random) -> None:
+        self._code = rng.choice(list(grpc.StatusCode))
+        self._details = mutation.text(rng, ("DNS", "last error: x", "Connection refused", ""))
+        self._metadata = [
+            (name, mutation.text(rng, ("0", "500", "-1", "NOT_MASTER", "SEND_FAILED", "INTERNAL")))
+            for name in ("minimq-code", "minimq-retry-after-ms")
+            if rng.random() < 0.8
+        ]
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+    def trailing_metadata(self) -> Any:  # noqa: ANN401 - untyped
+        return self._metadata
+
+    def __repr__(self) -> str:
+        return f"{self._code} {self._details!r} {self._metadata}"
+
+
+_Call.__abstractmethods__ = frozenset()  # what is not asked for need not be there
+
+
+def _fail(call: _Call) -> None:
+    error = rpc.from_rpc_error(call, "broker 127.0.0.1:1")
+    assert isinstance(error, MiniMQError)
+    _ = str(error), error.retry_after_s, rpc.to_failure(error)
+
+
+_INVALID: Final = (InvalidArgument,)
+
+TARGETS = (
+    Target("wire.route", _made(nameserver_pb2.TopicRoute), route_from_wire, _INVALID),
+    Target("wire.cluster", _made(nameserver_pb2.GetClusterResponse), _see, _INVALID),
+    Target("wire.status", _made(broker_pb2.GetStatusResponse), report_from_wire, _INVALID),
+    Target("wire.replication", _made(broker_pb2.ReplicationStatus), replication_from_wire, _INVALID),
+    Target("wire.group", _made(broker_pb2.DescribeGroupResponse), _describe, _INVALID),
+    Target("wire.decision", _made(broker_pb2.Decision), _decision_from_wire, _INVALID),
+    Target("wire.registration", _made(nameserver_pb2.RegisterRequest), _register, _INVALID, 0.5),
+    Target("wire.failure", _made(errors_pb2.Failure), rpc.from_failure, ()),
+    Target("wire.failed-call", _Call, _fail, ()),
+    Target("wire.controller", _reports, _control, ()),
+)
