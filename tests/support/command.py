@@ -81,6 +81,7 @@ class Minimq:
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,  # else `communicate` would not return what a line that was read before has brought along
         )
         with process:
             try:

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import Any
 
 from minimq.rebalance import allocate_group, allocation, uses_owners
 from minimq_common.model import MessageQueue
@@ -44,7 +44,7 @@ class World:
         self.times = times
         self.strategy = allocation(strategy)
         self.trace: list[str] = []
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
         self.members: dict[str, SimulatedMember] = {}
         self.brokers = {name: SimulatedBroker(self, name) for name in ("broker-a", "broker-b")}
@@ -56,11 +56,11 @@ class World:
             for number in range(queues)
         ]
 
-    def at(self, when: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (max(when, self.now), next(self._numbers), action))
+    def at(self, when: float, action: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - of the action
+        heapq.heappush(self._events, (max(when, self.now), next(self._numbers), action, arguments))
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        self.at(self.now + delay_s, action)
+    def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
+        heapq.heappush(self._events, (self.now + delay_s, next(self._numbers), action, arguments))
 
     def delay(self) -> float:
         """Return how long something is on its way: mostly not long."""
@@ -72,9 +72,10 @@ class World:
 
     def run(self, until: float) -> None:
         """Let everything happen that is to happen until then."""
-        while self._events and self._events[0][0] <= until:
-            self.now, _, action = heapq.heappop(self._events)
-            action()
+        events, next_event = self._events, heapq.heappop
+        while events and events[0][0] <= until:
+            self.now, _, action, arguments = next_event(events)
+            action(*arguments)
         self.now = until
 
     def join(self, *topics: str, wanted: str = "*") -> SimulatedMember:
@@ -86,21 +87,18 @@ class World:
     def route(self, broker: str) -> None:
         """Let every member learn in its own time whether routes lead to a broker."""
         for member in self.members.values():
-            self.after(self.delay(), partial(member.look_at_route, broker))
+            self.after(self.delay(), member.look_at_route, broker)
 
     def owners(self, queue: MessageQueue) -> list[SimulatedMember]:
         """Return the members that would hand out messages of a queue now."""
         return [member for member in self.members.values() if member.owns(queue)]
 
-    def check(self) -> None:
-        """Raise a violation if a queue has two owners; called after each task of a member, which alone can gain one."""
-        owned: set[MessageQueue] = set()
-        for member in self.members.values():
-            for queue in member.owned():
-                if queue in owned:
-                    said = ", ".join(f"{owner.name} under {short(owner.reads[queue])}" for owner in self.owners(queue))
-                    raise Violation(f"{queue} has two owners: {said}")
-                owned.add(queue)
+    def check(self, gainer: SimulatedMember) -> None:
+        """Raise a violation if a queue has two owners; called after each task by which a member may have gained one."""
+        for queue in gainer.reads:
+            if gainer.owns(queue) and any(other.owns(queue) for other in self.members.values() if other is not gainer):
+                said = ", ".join(f"{owner.name} under {short(owner.reads[queue])}" for owner in self.owners(queue))
+                raise Violation(f"{queue} has two owners: {said}")
 
     def check_settled(self) -> None:
         """The queues are divided as the strategy does it; called some time after the last event.

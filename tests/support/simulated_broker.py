@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minimq.receiving.member_state import Grant
@@ -55,6 +55,8 @@ class SimulatedBroker(Process):
         self._connections: dict[str, Connection] = {}
         self._given_back: dict[tuple[str, MessageQueue], int] = {}
         self._to_broadcast = False
+        #: Until then time alone changes nothing here.
+        self._idle_until = 0.0
         #: The oracle of holds: who left a queue, under which epoch, and until when others have to wait.
         self._holds: dict[LeaseKey, tuple[str, int, float]] = {}
         #: Owners that have lost a queue, which this broker does not know yet, and have saved its state: by what lease.
@@ -77,6 +79,7 @@ class SimulatedBroker(Process):
         def renew() -> None:
             key = key_of(queue)
             owner = self.leases.owner(key)
+            self._idle_until = 0.0
             self._tell(self.leases.renew(key))
             if owner is not None and self.leases.owner(key) == owner:
                 raise Violation(f"{owner[0]} goes on under {short(owner[1])} though {queue} was reset")
@@ -85,9 +88,10 @@ class SimulatedBroker(Process):
 
     def _every(self, seconds: float, term: int) -> None:
         if self.term == term and self.alive:
-            if not self.hangs:
+            if self._idle_until <= self.world.now and not self.hangs:
                 self._keep_time()
-            self.world.after(seconds, lambda: self._every(seconds, term))
+                self._idle_until = self._next_due()
+            self.world.after(seconds, self._every, seconds, term)
 
     def _keep_time(self) -> None:
         now, times = self.world.now, self.world.times
@@ -101,21 +105,35 @@ class SimulatedBroker(Process):
                 self._leave(name)
         self._tell(self.leases.expire(now))
 
+    def _next_due(self) -> float:
+        """Return when time will change something, unless somebody says something before."""
+        ends = [
+            connection.heard_at + self.world.times.timeout_s if connection.connected else connection.buried_at
+            for connection in self._connections.values()
+        ]
+        expiry = self.leases.next_expiry
+        return min(ends if expiry is None else [*ends, expiry], default=math.inf)
+
     # ---- sessions ---------------------------------------------------------------------------------
 
     def receive(self, session: Session, words: Sequence[Any]) -> None:
-        term = self.term
-        self.post(lambda: self._handle(session, words) if self.term == term and self.alive else None)
+        self.post(self._handle, session, words, self.term)
 
     def disconnected(self, session: Session) -> None:
-        self.post(lambda: self._lose(self._connections.get(session.member.name), session))
+        self.post(self._disconnected, session)
+
+    def _disconnected(self, session: Session) -> None:
+        self._lose(self._connections.get(session.member.name), session)
 
     def _lose(self, connection: Connection | None, session: Session | None = None) -> None:
         if connection is not None and connection.connected and session in (None, connection.session):
             connection.connected = False
+            self._idle_until = 0.0
             connection.buried_at = self.world.now + self.world.times.grace_s
 
-    def _handle(self, session: Session, words: Sequence[Any]) -> None:
+    def _handle(self, session: Session, words: Sequence[Any], term: int) -> None:
+        if self.term != term or not self.alive:
+            return
         name, connection = session.member.name, self._connections.get(session.member.name)
         if connection is None or connection.session is not session:
             if words[0] != "join" or (connection is not None and connection.connected):
@@ -123,10 +141,11 @@ class SimulatedBroker(Process):
                 return
             connection = self._connections[name] = Connection(session, self.world.now)
         connection.heard_at = self.world.now
+        if words[0] == "heartbeat":
+            session.down("heartbeat", words[1])
+            return
+        self._idle_until = 0.0
         getattr(self, f"_on_{words[0]}")(name, session, *words[1:])
-
-    def _on_heartbeat(self, name: str, session: Session, number: int) -> None:
-        session.down("heartbeat", number)
 
     def _on_join(
         self, name: str, session: Session, held: Sequence[MessageQueue], filters: tuple[tuple[str, str], ...]
@@ -184,8 +203,11 @@ class SimulatedBroker(Process):
             self._say(client_id, "conflict over")
         if not self._to_broadcast:
             self._to_broadcast = True
-            term = self.term
-            self.world.after(ROUND_S, lambda: self.post(self._broadcast) if self.term == term else None)
+            self.world.after(ROUND_S, self._round_is_over, self.term)
+
+    def _round_is_over(self, term: int) -> None:
+        if self.term == term:
+            self.post(self._broadcast)
 
     def _broadcast(self) -> None:
         self._to_broadcast = False
@@ -202,8 +224,9 @@ class SimulatedBroker(Process):
 
     def pulled(self, name: str, queue: MessageQueue, epoch: int) -> None:
         """A member asks for more under a lease. Raises `Fenced`."""
-        self.leases.check(key_of(queue), name, epoch)
-        latest = self._last_epochs.get(key_of(queue), 0)
+        key = key_of(queue)
+        self.leases.check(key, name, epoch)
+        latest = self._last_epochs.get(key, 0)
         if epoch != latest:
             raise Violation(f"{name} may pull {queue} under {short(epoch)} after {short(latest)} was granted")
 
@@ -217,7 +240,7 @@ class SimulatedBroker(Process):
             if isinstance(event, Granted):
                 self._check_grant(event)
             # It waits for the disk first.
-            self.world.after(self.world.chance.uniform(0.0, 0.01), partial(self._bring, self.term, event))
+            self.world.after(self.world.chance.uniform(0.0, 0.01), self._bring, self.term, event)
 
     def _check_grant(self, event: Granted) -> None:
         last = self._last_epochs.get(event.key, 0)

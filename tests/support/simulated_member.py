@@ -67,26 +67,21 @@ class SimulatedMember(Process):
         self._rounds = Rounds(gap_s=GAP_S, interval_s=world.times.interval_s, now=world.now)
         self._told_changes = 0
         self._tell_holding_at = world.now
+        #: Whether the task under way may have made the member the owner of a queue: by a grant, or by a sign of life.
+        self._may_have_gained = False
         world.note(f"{name} joins with {', '.join(topics)}")
         self._tick()
         self._pull()
 
     def owns(self, queue: MessageQueue) -> bool:
         """Whether the reader would hand out what it has of a queue."""
-        return queue in self.owned()
-
-    def owned(self) -> list[MessageQueue]:
-        """Return the queues of which the reader would hand out what it has."""
-        if not self.alive:
-            return []
-        now = self.world.now
-        return [
-            queue
-            for queue in self.reads
-            if now < self._trusted_until.get(queue.broker_name, 0.0)
-            and now < self._sure_until.get(queue, math.inf)
+        return (
+            self.alive
+            and queue in self.reads
+            and self.world.now < self._trusted_until.get(queue.broker_name, 0.0)
+            and self.world.now < self._sure_until.get(queue, math.inf)
             and queue not in self._stands_still
-        ]
+        )
 
     # ---- faults -----------------------------------------------------------------------------------
 
@@ -118,7 +113,7 @@ class SimulatedMember(Process):
 
     def look_at_route(self, broker: str) -> None:
         """Learn whether routes lead to a broker: where its master has gone, they do not."""
-        self.post(lambda: self._take_route(broker))
+        self.post(self._take_route, broker)
 
     # ---- the thread -------------------------------------------------------------------------------
 
@@ -129,14 +124,16 @@ class SimulatedMember(Process):
                 self.post(_nothing)
             self.world.after(TICK_S, self._tick)
 
-    def post(self, action: Callable[[], None]) -> None:
-        def task() -> None:
-            action()
-            self._keep_time()
-            self.world.check()
-
+    def post(self, action: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - those of the action
         if self.alive:
-            super().post(task)
+            super().post(action, *arguments)
+
+    def _perform(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        action(*arguments)
+        self._keep_time()
+        if self._may_have_gained:
+            self._may_have_gained = False
+            self.world.check(self)
 
     def _keep_time(self) -> None:
         now = self.world.now
@@ -184,6 +181,7 @@ class SimulatedMember(Process):
             line.beats.answered(words[1])
         self._do(self._state.heard(name, line.beats.answered_at, now))
         self._trusted_until[name] = self._state.trusted_until(name)
+        self._may_have_gained = True
         match words[0]:
             case "members":
                 if words[1] != self._lists.get(name):
@@ -265,6 +263,7 @@ class SimulatedMember(Process):
             raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, which it reads already")
         self.world.note(f"{self.name} begins {queue.broker_name}/{queue.queue_id} {short(grant.epoch)}")
         self._begun[queue] = self.reads[queue] = grant.epoch
+        self._may_have_gained = True
         self._stands_still.discard(queue)
         self._sure_until.pop(queue, None)
         self._leaves.discard(queue)
@@ -291,28 +290,33 @@ class SimulatedMember(Process):
                 hold_s = self.world.times.hold_s
                 saves_at_once = self.world.chance.random() < 0.6
                 if hold_s and saves_at_once:
-                    self.post(lambda: self._do(self._state.saved([queue])))
-                self.post(lambda: self._do(self._state.released({queue: epoch})))
+                    self.post(self._save, queue)
+                self.post(self._release, queue, epoch)
                 if hold_s and not saves_at_once and self.world.chance.random() < 0.7:
-                    late_s = self.world.chance.uniform(0.0, 2 * hold_s)
-                    self.world.after(late_s, lambda: self.post(lambda: self._do(self._state.saved([queue]))))
+                    self.world.after(self.world.chance.uniform(0.0, 2 * hold_s), self.post, self._save, queue)
 
         self.world.after(seconds, finish)
+
+    def _save(self, queue: MessageQueue) -> None:
+        self._do(self._state.saved([queue]))
+
+    def _release(self, queue: MessageQueue, epoch: int) -> None:
+        self._do(self._state.released({queue: epoch}))
 
     def _pull(self) -> None:
         """Now and then the reader asks a broker for more, and may hear that its lease is over."""
         if not self.alive:
             return
-        reachable = [
-            queue
-            for queue in self.reads
-            if self.world.brokers[queue.broker_name].alive and self.world.now >= self.lines[queue.broker_name].cut_until
-        ]
+        world = self.world
+        brokers = {
+            name for name, line in self.lines.items() if world.brokers[name].alive and world.now >= line.cut_until
+        }
+        reachable = [queue for queue in self.reads if queue.broker_name in brokers]
         if reachable and not self.hangs:
-            queue = self.world.chance.choice(reachable)
-            broker, epoch = self.world.brokers[queue.broker_name], self.reads[queue]
-            self.world.after(self.world.delay(), lambda: broker.post(lambda: self._pulled(broker, queue, epoch)))
-        self.world.after(self.world.chance.uniform(0.05, 0.5), self._pull)
+            queue = world.chance.choice(reachable)
+            broker, epoch = world.brokers[queue.broker_name], self.reads[queue]
+            world.after(world.delay(), broker.post, self._pulled, broker, queue, epoch)
+        world.after(world.chance.uniform(0.05, 0.5), self._pull)
 
     def _pulled(self, broker: SimulatedBroker, queue: MessageQueue, epoch: int) -> None:
         if not broker.alive:
@@ -320,12 +324,15 @@ class SimulatedMember(Process):
         try:
             broker.pulled(self.name, queue, epoch)
         except Fenced:
-            self.world.after(self.world.delay(), lambda: self._refused(queue, epoch))
+            self.world.after(self.world.delay(), self._refused, queue, epoch)
 
     def _refused(self, queue: MessageQueue, epoch: int) -> None:
         if self.reads.get(queue) == epoch:
             self._stands_still.add(queue)
-            self.post(lambda: self._do(self._state.lease_over(queue, epoch, self.world.now)))
+            self.post(self._hear_of_end, queue, epoch)
+
+    def _hear_of_end(self, queue: MessageQueue, epoch: int) -> None:
+        self._do(self._state.lease_over(queue, epoch, self.world.now))
 
 
 def _nothing() -> None:

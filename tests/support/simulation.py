@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from minimq_broker.core.leases import LeaseKey
@@ -51,7 +52,7 @@ class Process:
         self.world = world
         self.alive = True
         self._hangs_until = 0.0
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
     @property
     def hangs(self) -> bool:
@@ -61,15 +62,20 @@ class Process:
         self._hangs_until = self.world.now + seconds
         self.world.at(self._hangs_until, self._resume)
 
-    def post(self, action: Callable[[], None]) -> None:
+    def post(self, action: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - those of the action
         """Have something done by the process, now or when it goes on."""
-        self._inbox.append(action)
-        if not self.hangs:
+        if not self._inbox and self.alive and self.world.now >= self._hangs_until:
+            self._perform(action, arguments)
+        else:
+            self._inbox.append((action, arguments))
             self._resume()
 
     def _resume(self) -> None:
         while self._inbox and self.alive and not self.hangs:
-            self._inbox.popleft()()
+            self._perform(*self._inbox.popleft())
+
+    def _perform(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        action(*arguments)
 
 
 class Session:
@@ -80,27 +86,36 @@ class Session:
         self.broker = broker
         self.open = True
         self._world = world
-        self._latest = {"up": 0.0, "down": 0.0}
+        #: When the latest words arrive, up and down: later ones do not overtake them.
+        self._up_at = self._down_at = 0.0
 
     def up(self, *words: Any) -> None:  # noqa: ANN401 - what a member says
-        self._carry("up", lambda: self.broker.receive(self, words))
+        if self.open:
+            self._up_at = max(self._up_at, self._world.now + self._world.delay())
+            self._world.at(self._up_at, self._arrive_up, words)
 
     def down(self, *words: Any) -> None:  # noqa: ANN401 - what a broker says
-        self._carry("down", lambda: self.member.post(lambda: self.member.hear(self, words)))
+        if self.open:
+            self._down_at = max(self._down_at, self._world.now + self._world.delay())
+            self._world.at(self._down_at, self._arrive_down, words)
 
     def break_(self) -> None:
         """Lose what is under way. Each side learns of it in its own time."""
         if self.open:
             self.open = False
-            self._world.after(self._world.delay(), lambda: self.broker.disconnected(self))
-            self._world.after(self._world.delay(), lambda: self.member.post(lambda: self.member.ended(self)))
+            self._world.after(self._world.delay(), self.broker.disconnected, self)
+            self._world.after(self._world.delay(), self.member.post, self.member.ended, self)
 
-    def _carry(self, way: str, deliver: Callable[[], None]) -> None:
+    def _arrive_up(self, words: Sequence[Any]) -> None:
         if self.open:
-            when = self._latest[way] = max(self._latest[way], self._world.now + self._world.delay())
-            self._world.at(when, lambda: deliver() if self.open else None)
+            self.broker.receive(self, words)
+
+    def _arrive_down(self, words: Sequence[Any]) -> None:
+        if self.open:
+            self.member.post(self.member.hear, self, words)
 
 
+@cache
 def key_of(queue: MessageQueue) -> LeaseKey:
     return LeaseKey(GROUP, QueueKey(TOPICS[queue.topic][0], queue.queue_id))
 

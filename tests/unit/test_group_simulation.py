@@ -15,6 +15,8 @@ from support.simulation import Times, Violation
 
 #: How many schedules of each kind; MINIMQ_TEST_SCHEDULES=100000 for a long run.
 SCHEDULES = int(os.environ.get("MINIMQ_TEST_SCHEDULES", "40"))
+#: The number of the first one, so that several runs add up to a longer one.
+FIRST = int(os.environ.get("MINIMQ_TEST_FIRST_SCHEDULE", "0"))
 #: How many of them make one test, so that processes can share a long run.
 CHUNK = 250
 LASTS_S, SETTLES_S = 25.0, 40.0
@@ -31,7 +33,7 @@ DIFFERENT_TOPICS = (("t",), ("u",), ("t", "u"))
 
 
 @pytest.mark.rounds
-@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SCHEDULES, CHUNK))
 @pytest.mark.parametrize("strategy", ["averagely", "sticky"])
 @pytest.mark.parametrize(
     ("times", "kinds", "topics"),
@@ -46,7 +48,7 @@ DIFFERENT_TOPICS = (("t",), ("u",), ("t", "u"))
 def test_a_queue_never_has_two_owners(
     times: Times, kinds: Sequence[str], topics: Sequence[Sequence[str]], strategy: str, first: int
 ) -> None:
-    play_many(str(SEED), range(first, min(first + CHUNK, SCHEDULES)), times, kinds, strategy, topics)
+    play_many(str(SEED), range(first, min(first + CHUNK, FIRST + SCHEDULES)), times, kinds, strategy, topics)
 
 
 #: A session outlives its broker, which loses heartbeats of it: members are to trust the answers to the others again.

@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from support.chance import IS_SEED_GIVEN
+from support.command import Minimq
 from support.scheduling import group_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -105,6 +106,15 @@ def test_a_run_that_is_asked_for_other_choices_prints_the_seed_that_repeats_them
 
 def test_properties_are_tried_with_the_same_examples_in_each_run() -> None:
     assert hypothesis.settings().derandomize != IS_SEED_GIVEN
+
+
+def test_all_that_a_command_has_written_is_returned_after_its_first_line_was_read() -> None:
+    whole = Minimq("")("--help").encode()
+    with Minimq("").running("--help") as helping:
+        assert helping.stdout is not None
+        first = helping.stdout.readline()
+        rest, _ = helping.communicate(timeout=60)
+    assert first + rest == whole
 
 
 def test_what_shares_something_expensive_shares_a_worker() -> None:

@@ -293,18 +293,20 @@ class MemberState:
     def tick(self, now: float) -> list[Step]:
         """Time has passed."""
         steps: list[Step] = []
-        silent = {
-            queue.broker_name
+        silent = {broker for broker, heard_at in self._heard_at.items() if now >= heard_at + self._trust_s}
+        over = [
+            queue
             for queue, claim in self._claims.items()
-            if claim.phase is not Phase.ASKED and now >= self.trusted_until(queue.broker_name)
-        }
-        self._distrusted |= silent
-        for queue, claim in sorted(self._claims.items(), key=lambda item: item[0]):
-            if claim.phase is Phase.ASKED:
-                continue
-            if queue.broker_name in silent or self._doubted_too_long(claim, now):
+            if claim.phase is not Phase.ASKED and (queue.broker_name in silent or self._is_over(claim, now))
+        ]
+        for queue in sorted(over):
+            claim = self._claims[queue]
+            if queue.broker_name in silent:
+                self._distrusted.add(queue.broker_name)
                 steps += self._lose(queue, claim)
-            elif claim.phase is Phase.LEAVING and now >= claim.leaving_since + self._drain_s:
+            elif self._doubted_too_long(claim, now):
+                steps += self._lose(queue, claim)
+            else:
                 steps += [Lose(queue), *self._give_back(queue, claim)]
         return _together(steps)
 
@@ -348,6 +350,10 @@ class MemberState:
         self.changes += 1
         return [Lose(queue)]
 
+    def _is_over(self, claim: _Claim, now: float) -> bool:
+        drained = claim.phase is Phase.LEAVING and now >= claim.leaving_since + self._drain_s
+        return drained or self._doubted_too_long(claim, now)
+
     def _doubted_too_long(self, claim: _Claim, now: float) -> bool:
         return claim.doubted_at is not None and now >= claim.doubted_at + self._trust_s
 
@@ -357,4 +363,4 @@ _ORDER = (Lose, GiveBack, Saved, Ask)
 
 def _together(steps: list[Step]) -> list[Step]:
     """Put steps of a kind next to each other, so that they make one word to a broker; each queue's keep their order."""
-    return sorted(steps, key=lambda step: _ORDER.index(type(step)))
+    return sorted(steps, key=lambda step: _ORDER.index(type(step))) if len(steps) > 1 else steps
