@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
 
 from minimq_broker.options import BrokerOptions
-from minimq_broker.replication.backup import take_snapshot
+from minimq_broker.replication.backup import Moved, take_snapshot
+from minimq_broker.replication.rebuild import rebuild as rebuild_directory
 from minimq_broker.server import Broker
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
@@ -81,9 +82,26 @@ def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
 
     Example: minimq-broker snapshot --from 127.0.0.1:10911 /backup/broker-a
     """
-    with _failing():
-        start, end = asyncio.run(take_snapshot(check_address(address), directory, options.segment_bytes))
+    with _failing(), _copy_bar() as began:
+        start, end = asyncio.run(take_snapshot(check_address(address), directory, options.segment_bytes, began))
     click.echo(f"copied positions {start} to {end} of the log: {end - start} bytes")
+
+
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--from", "address", required=True, metavar="HOST:PORT", help="The master; it runs.")
+@click.pass_obj
+def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
+    """Replace log and state in the data DIRECTORY of a slave by a copy of what its master has.
+
+    For a slave whose data are damaged; it is stopped. What is there is deleted once the copy is whole and synced, so
+    the disk needs room for both. Whatever interrupts it, run it again.
+
+    Example: minimq-broker rebuild --from 10.0.0.1:10911 /var/lib/minimq/broker-a
+    """
+    with _failing(), _copy_bar() as began:
+        start, end = asyncio.run(rebuild_directory(directory, check_address(address), options.segment_bytes, began))
+    click.echo(f"rebuilt {directory}: positions {start} to {end} of the log, {end - start} bytes; start its broker")
 
 
 @main.command()
@@ -109,6 +127,23 @@ def _with_a_bar(segments: Sequence[Segment]) -> Iterable[Segment]:
     from rich.progress import track  # noqa: PLC0415
 
     return track(segments, "verifying", console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def _copy_bar() -> Iterator[Callable[[int, int], Moved]]:
+    """Return what begins a progress bar on stderr, which is shown on a terminal alone."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = TextColumn("copying"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with ExitStack() as opened:
+
+        def began(start: int, end: int) -> Moved:
+            bar = opened.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+            task = bar.add_task("copying", total=end - start)
+            return lambda position: bar.update(task, completed=position - start)
+
+        yield began if sys.stderr.isatty() else lambda start, end: lambda position: None
 
 
 @contextmanager

@@ -115,6 +115,11 @@ class BrokerOptions:
         minimum=0,
     )
     retention_check_s: float = option(10.0, "Time between two looks for what is to be deleted.", minimum=0.01)
+    verify_interval_s: float = option(
+        86400.0,
+        "Time from the end of a round, in which all old segments are verified in the background, to the next; 0: none.",
+        minimum=0,
+    )
     disk_warn: float = option(
         0.75,
         "Used part of the disk from which on the log warns; 1: never, as for the next two.",

@@ -25,15 +25,17 @@ from minimq_broker.services.group_deletion import IdleGroups
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.retention import Retention
 from minimq_broker.services.route_lookup import RouteLookup
+from minimq_broker.services.scrub import Scrub
 from minimq_broker.services.service import BrokerService, ServiceOptions
 from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
 from minimq_broker.services.transactions import TransactionService
 from minimq_broker.store.data_dir import Owner
-from minimq_broker.store.lmdb_file import unreadable
+from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.call_boundary import CallBoundary
+from minimq_common.errors import CorruptEntry
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
 from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2, replication_pb2_grpc
@@ -49,6 +51,12 @@ _STOP_S = 8.0
 
 #: Time between two looks at whether the store has failed, in seconds.
 _LOOK_S = 0.5
+
+#: What one of several replicas is told whose store cannot be opened.
+_REMEDY = (
+    "if another replica is the master now (minimq cluster status), this one is made anew of what that has by: "
+    "minimq-broker rebuild --from MASTER_HOST:PORT {}"
+)
 
 #: What tools for gRPC find here.
 _SERVICES = ("minimq.v1.Broker", "minimq.v1.Replication")
@@ -68,6 +76,7 @@ class Broker:
         self._metrics: MetricsServer | None = None
         self._metrics_address = ""
         self._retention: Retention | None = None
+        self._scrub: Scrub | None = None
         self._transactions: TransactionService | None = None
         self._service: BrokerService | None = None
         self._idle_groups: IdleGroups | None = None
@@ -105,6 +114,8 @@ class Broker:
         needed = (snapshots.lowest_needed, *((roles.lowest_needed,) if roles else ()))
         self._retention = Retention(engine, options.retention_check_s, lambda: min(look() for look in needed))
         self._retention.start()
+        self._scrub = Scrub(engine, options.verify_interval_s)
+        self._scrub.start()
         standing = Standing(engine, self._roles)
         self._transactions = TransactionService(engine, options.name, options.transaction_expiry_s)
         self._transactions.start()
@@ -154,14 +165,19 @@ class Broker:
             busy_after_s=options.busy_after_s,
             slave_read_lag=options.slave_read_lag,
         )
-        return Engine(
-            options.data_dir,
-            store,
-            limits,
-            self._topics_changed,
-            recovery_s=options.session_grace_s,
-            alone=not options.controller,
-        )
+        try:
+            return Engine(
+                options.data_dir,
+                store,
+                limits,
+                self._topics_changed,
+                recovery_s=options.session_grace_s,
+                alone=not options.controller,
+            )
+        except (CorruptEntry, DamagedFile) as error:
+            if options.controller:
+                raise type(error)(f"{error.message}; {_REMEDY.format(options.data_dir)}") from error
+            raise
 
     async def stop(self) -> None:
         """Unregister, let calls under way end, write what was handed in, close the store. Idempotent."""
@@ -177,6 +193,9 @@ class Broker:
         transactions, self._transactions = self._transactions, None
         if transactions is not None:
             await transactions.stop()
+        scrub, self._scrub = self._scrub, None
+        if scrub is not None:
+            await scrub.stop()
         retention, self._retention = self._retention, None
         if retention is not None:
             await retention.stop()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 
@@ -40,10 +41,14 @@ class Replica:
 
 @asynccontextmanager
 async def replica(
-    path: Path, controller: str, replica_id: int, advertise: Callable[[str], str] = lambda address: address
+    path: Path,
+    controller: str,
+    replica_id: int,
+    advertise: Callable[[str], str] = lambda address: address,
+    **options: Any,  # noqa: ANN401 - the fields of StoreOptions
 ) -> AsyncIterator[Replica]:
     """Run a replica of `NAME`, which others reach where it says; only replica 0 founds a replica set."""
-    async with replica_engine(path) as engine:
+    async with replica_engine(path, **options) as engine:
         server = grpc.aio.server(interceptors=[CallBoundary()], options=rpc.SERVER_OPTIONS)
         address = await rpc.bind(server, "127.0.0.1:0")
         shown = advertise(address)

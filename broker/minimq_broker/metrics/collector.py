@@ -106,6 +106,14 @@ class BrokerMetrics:
         yield gauge(f"{PREFIX}_segments", "Files that the CommitLog consists of.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk that the CommitLog uses.", store.log.disk_bytes)
         yield counter(f"{PREFIX}_segments_deleted_total", "Files that retention deleted.", done.segments_deleted)
+        yield counter(f"{PREFIX}_segments_verified_total", "Files that were verified.", done.segments_verified)
+        yield counter(
+            f"{PREFIX}_segments_mended_total",
+            "Damaged files that were made anew of the master's.",
+            done.segments_mended,
+        )
+        damaged = {*self._engine.slot.damage.known, *store.log.damage.reasons}
+        yield gauge(f"{PREFIX}_damaged_segments", "Files of the CommitLog that are known to be damaged.", len(damaged))
         yield counter(
             f"{PREFIX}_dead_letters_deleted_total",
             "Dead letters that were deleted: they were too many or too old, damaged, or the disk was full.",

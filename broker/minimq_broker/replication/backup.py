@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +22,8 @@ from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:
     from minimq_proto.v1.replication_pb2_grpc import ReplicationAsyncStub
+
+Moved = Callable[[int], None]
 
 #: A copy that does not move on for so long, in seconds, keeps nothing from being deleted any more.
 _STUCK_S = 10.0
@@ -95,13 +98,16 @@ class Snapshots:
             return store.entries(position, min(FRAME_BYTES, end - position))
 
 
-async def take_snapshot(address: str, directory: Path, segment_bytes: int) -> tuple[int, int]:
+async def take_snapshot(
+    address: str, directory: Path, segment_bytes: int, began: Callable[[int, int], Moved] = lambda start, end: _nothing
+) -> tuple[int, int]:
     """Make a data directory of what a broker has now. Returns from where to where its log goes.
 
     Args:
         address: HOST:PORT of the broker.
         directory: does not exist, is empty, or holds a copy that was interrupted.
         segment_bytes: size of its segments.
+        began: is told from where to where the log goes, and returns what is told how far the copy is.
 
     Raises:
         StoreError: the directory holds something else, or cannot be written.
@@ -116,10 +122,19 @@ async def take_snapshot(address: str, directory: Path, segment_bytes: int) -> tu
             await stream.write(replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()))
             first = await next_frame(stream, FIRST_WORD_S, peer)
             end = await fill(
-                directory, segment_bytes, first, lambda: next_frame(stream, SILENCE_S, peer), until=first.end
+                directory,
+                segment_bytes,
+                first,
+                lambda: next_frame(stream, SILENCE_S, peer),
+                until=first.end,
+                moved=began(first.copy.start, first.end),
             )
             return first.copy.start, end
         except grpc.RpcError as error:
             raise rpc.from_rpc_error(error, peer) from None
         finally:
             stream.cancel()
+
+
+def _nothing(position: int) -> None:
+    """Nobody wants to know how far it is."""

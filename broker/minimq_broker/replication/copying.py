@@ -82,6 +82,7 @@ async def fill(
     *,
     until: int,
     replace: bool = False,
+    moved: Callable[[int], None] = lambda position: None,
 ) -> int:
     """Make a data directory of a copy. Returns the log position up to which it goes.
 
@@ -92,6 +93,7 @@ async def fill(
         next_frame: as for `take_copy`.
         until: log position up to which entries are taken at least.
         replace: delete what is there.
+        moved: is told how far the copy is.
     """
     rows: list[tuple[bytes, bytes]] = []
     frame = first
@@ -118,6 +120,7 @@ async def fill(
                 raise StoreError(f"the master sent entries at {frame.position}, {copy.position} was expected")
             if frame.entries:
                 await to_the_end(asyncio.to_thread(copy.put, frame.entries))
+                moved(copy.position)
         await to_the_end(asyncio.to_thread(copy.finish))
         log.info("replication: copied from=%d to=%d rows=%d", start, copy.position, len(rows))
         return copy.position

@@ -207,20 +207,12 @@ class Feed:
             self._position = await self._send_copy(writer)
         else:
             log_id = self._store.state.log_id
-            await self._write(writer, replication_pb2.ReplicaFrame(go_on=self._go_on(self._position), log_id=log_id))
+            await self._write(
+                writer, replication_pb2.ReplicaFrame(go_on=go_on(self._store, self._position), log_id=log_id)
+            )
         while True:
             await self._news()
             await self._write(writer, await self._next_frame(self._position))
-
-    def _go_on(self, position: int) -> replication_pb2.GoOn:
-        """Return where the slave goes on, and by what it knows that its log is of the same replica set."""
-        store = self._store
-        start = next((start for start in reversed(store.state.terms) if start.position < position), None)
-        if start is None or start.position < store.log.start:
-            return replication_pb2.GoOn(position=position)
-        [entry] = store.entries(start.position, 1)
-        term = replication_pb2.TermStart(term=start.term, position=start.position)
-        return replication_pb2.GoOn(position=position, term=term, term_entry=entry)
 
     async def _send_copy(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> int:
         """Send all rows of the state that was saved last. Returns from where the log follows."""
@@ -275,3 +267,13 @@ class Feed:
             return frame
 
         await writer.write(latest)
+
+
+def go_on(store: MessageStore, position: int) -> replication_pb2.GoOn:
+    """Return where a slave goes on, and by what it knows that its log is of the same replica set."""
+    start = next((start for start in reversed(store.state.terms) if start.position < position), None)
+    if start is None or start.position < store.log.start:
+        return replication_pb2.GoOn(position=position)
+    [entry] = store.entries(start.position, 1)
+    term = replication_pb2.TermStart(term=start.term, position=start.position)
+    return replication_pb2.GoOn(position=position, term=term, term_entry=entry)

@@ -14,6 +14,7 @@ import grpc.aio
 
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
+from minimq_broker.replication.mending import Mender
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.services.engine import Engine
@@ -53,6 +54,10 @@ class Whom:
     address: str
 
 
+class _DamageFound(Exception):
+    """Something in the log of this slave is damaged: it does not follow until that is mended."""
+
+
 class Follower:
     """Follows one master until it is stopped. Not thread-safe: it belongs to the loop of the engine.
 
@@ -70,6 +75,7 @@ class Follower:
         self.is_ended = False
         self._outage = outage or OutageLog(log)
         self._task: asyncio.Task[None] | None = None
+        self._intake: _Intake | None = None
         #: The end of the master's log as it was told last; None while it is not known.
         self.master_end: int | None = None
         self.connected = False
@@ -95,6 +101,11 @@ class Follower:
         if self._task is not None:
             self._task.cancel()
 
+    def mend(self) -> None:
+        """Follow no more until what is damaged here is mended."""
+        if self._intake is not None:
+            self._intake.fail(_DamageFound())
+
     async def stop(self) -> None:
         """End the stream, and return when nothing of it is on its way to the log any more. Idempotent."""
         self.end()
@@ -109,7 +120,10 @@ class Follower:
                 await self._engine.slot.ensure_open()
                 async with rpc.open_aio_channel(self.whom.address) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
+                    await self._mend(stub)
                     await self._follow(stub.Replicate())
+            except _DamageFound:
+                self.connected, self._lost_at = False, self._loop.time()
             except Exception as error:  # noqa: BLE001 - whatever it is, the slave tries again
                 followed_s = self._loop.time() - self._found_at if self.connected else 0.0
                 pause_s = pauses.after(self._lost(error), followed_s)
@@ -134,6 +148,31 @@ class Follower:
             return Break.UNREACHED
         return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
 
+    async def _mend(self, stub: ReplicationAsyncStub) -> None:
+        """Have all damaged segments made anew. Not while following: what is damaged must not count."""
+        while reasons := self._engine.store.log.damage.reasons:
+            mender = Mender(self._engine, min(reasons), self.peer)
+            end = await mender.seal()
+            if end == min(reasons):  # there is nothing in it
+                self._engine.store.log.forgive(end)
+                continue
+            fetch = replication_pb2.FetchEntries(log=self._introduction(), start=min(reasons), end=end)
+            stream = stub.Replicate()
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await stream.write(replication_pb2.ReplicaRequest(fetch=fetch))
+                frame = await next_frame(stream, FIRST_WORD_S, self.peer)
+                self._check_kin(frame)
+                if frame.WhichOneof("first") == "copy":
+                    self._anew = True
+                    return  # all is copied, by following
+                if frame.go_on.position < end:
+                    await self._cut(frame.go_on.position)
+                else:
+                    await mender.take(stream, end)
+            finally:
+                stream.cancel()
+
     async def _follow(self, stream: ReplicaStream) -> None:
         """Follow over one stream until it breaks, which raises."""
         try:
@@ -150,8 +189,12 @@ class Follower:
                     await self._cut(frame.go_on.position)
             await self._engine.offsets.retain_topics()  # as long as there are none that come with the next entries
             self._found(frame)
-            await _Intake(self, self._engine, stream).run(frame)
+            self._intake = _Intake(self, self._engine, stream)
+            if self._engine.store.log.damage.reasons:
+                raise _DamageFound
+            await self._intake.run(frame)
         finally:
+            self._intake = None
             stream.cancel()
 
     def _introduction(self) -> replication_pb2.Follow:
@@ -233,7 +276,13 @@ class _Intake:
         self._news = asyncio.Event()  # there is something to acknowledge
         #: The latest numbers of kept offsets that the master was told, and that it has recorded.
         self._handed_over = self._recorded = 0
-        self._failure: MiniMQError | None = None
+        self._failure: Exception | None = None
+
+    def fail(self, failure: Exception) -> None:
+        """Have `run` raise something."""
+        self._failure = self._failure or failure
+        self._stream.cancel()  # whoever waits for the next frame hears of it
+        self._settled.set()
 
     async def run(self, frame: replication_pb2.ReplicaFrame) -> None:
         """Take frames in until the stream breaks, which raises; nothing is on its way to the disk then."""
@@ -274,8 +323,7 @@ class _Intake:
     def _written(self, job: ReplicaJob) -> None:
         self._pending_bytes -= job.size
         if job.error is not None:
-            self._failure = self._failure or job.error
-            self._stream.cancel()  # whoever waits for the next frame hears of it
+            self.fail(job.error)
         else:
             self._synced = job.position + job.size
         self._settled.set()

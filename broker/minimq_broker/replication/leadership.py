@@ -11,8 +11,11 @@ from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.term_history import TermStart, common_point
 from minimq_broker.replication.controller import Controller
-from minimq_broker.replication.feed import Context, Feed, Introduced
+from minimq_broker.replication.copying import FRAME_BYTES
+from minimq_broker.replication.feed import Context, Feed, Introduced, go_on
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.store_slot import to_the_end
+from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaSet
@@ -184,8 +187,7 @@ class Leadership:
             await former.ended()
             if self._feeds.get(replica_id) is former:
                 del self._feeds[replica_id]
-        if follow.term != self.term or self._ended:
-            raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
+        self._check_term(follow)
         record = self._engine.offsets.take_over
         self._introduce(slave)
         feed = Feed(self._store, self.in_sync, slave, self._meeting_point(follow), self._moved, record)
@@ -195,6 +197,38 @@ class Leadership:
         finally:
             if self._feeds.get(replica_id) is feed:
                 del self._feeds[replica_id]
+
+    async def send_entries(self, fetch: replication_pb2.FetchEntries, context: Context) -> None:
+        """Send entries anew to a slave whose own are damaged, as far as they are stored, and the logs are the same.
+
+        Raises:
+            StaleTerm: it follows another term.
+            CopyNeeded: retention was faster; it has to ask again.
+        """
+        self._check_term(fetch.log)
+        point = self._meeting_point(fetch.log)
+        state = self._store.state
+        if point is None:
+            await rpc.write(context, replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(), log_id=state.log_id))
+            return
+        await rpc.write(context, replication_pb2.ReplicaFrame(go_on=go_on(self._store, point), log_id=state.log_id))
+        position, end = max(fetch.start, self._store.log.start), min(fetch.end, point)
+        while True:
+            entries = await to_the_end(asyncio.to_thread(self._entries, position, end))
+            await rpc.write(context, replication_pb2.ReplicaFrame(position=position, entries=entries))
+            position += sum(map(len, entries))
+            if position >= end:
+                return
+
+    def _entries(self, position: int, end: int) -> list[bytes]:
+        if position >= end:
+            return []
+        with self._engine.slot.reading() as store:
+            return store.entries(position, min(FRAME_BYTES, end - position))
+
+    def _check_term(self, follow: replication_pb2.Follow) -> None:
+        if follow.term != self.term or self._ended:
+            raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
 
     def _conflict(self, slave: Introduced, other: str) -> BrokerConflict:
         """Two logs must never count as one replica, so whoever is there stays, and whoever comes is refused."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.frames import SILENCE_S
+from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, NotMaster, StaleTerm
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
@@ -55,6 +56,9 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
             case "follow":
                 assert first is not None
                 await self._feed(first.follow, requests, context)
+            case "fetch":
+                assert first is not None
+                await self._leadership(first.fetch.log).send_entries(first.fetch, context)
             case _:
                 raise InvalidArgument("the first request says who follows, or asks for a copy")
 
@@ -64,10 +68,14 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         requests: AsyncIterator[replication_pb2.ReplicaRequest],
         context: Any,
     ) -> None:
+        await self._leadership(follow).serve(follow, requests, context)
+
+    def _leadership(self, follow: replication_pb2.Follow) -> Leadership:
+        """Return what serves a replica. Raises a `MiniMQError` when that is not for this broker to do."""
         own = f"{self._broker_name} of cluster {self._cluster}"
         if (follow.cluster, follow.broker_name) != (self._cluster, self._broker_name):
             raise InvalidArgument(f"{follow.broker_name} of cluster {follow.cluster} does not follow {own}")
         leadership = self._roles.leadership if self._roles is not None else None
         if leadership is None:
             raise NotMaster(f"this broker does not lead {own}")
-        await leadership.serve(follow, requests, context)
+        return leadership

@@ -24,6 +24,8 @@ class Counters:
     bytes_in: int = 0
     bytes_out: int = 0
     segments_deleted: int = 0
+    segments_verified: int = 0
+    segments_mended: int = 0
     bytes_deleted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     append_s: Distribution = field(default_factory=lambda: Distribution(distribution.SECONDS))

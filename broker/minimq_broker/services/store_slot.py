@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from minimq_broker.core.state import State
+from minimq_broker.services.damage import Damage
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import Notify
 from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
@@ -59,6 +60,7 @@ class StoreSlot:
     Attributes:
         closing: called when from now on nobody may look.
         replaced: called with the former state when there is another one.
+        damage: what is known to be damaged.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class StoreSlot:
         self.replaced: Callable[[State], None] = lambda before: None
         self._path, self._options, self._alone = path, options, alone
         self._notify, self._grown, self._clock_ms = notify, grown, clock_ms
+        self.damage = Damage()
         self._store = self._open()
         self._is_open = True
         #: Why nobody may look; None when everybody may.
@@ -97,10 +100,15 @@ class StoreSlot:
 
     @property
     def extent(self) -> Extent:
-        """What is told about the log without a look into it; nothing while nobody may look."""
+        """What is told about the log without a look into it; nothing while nobody may look, or a part is damaged.
+
+        So no controller lets it lead meanwhile.
+        """
         if self._closed is not None:
             return Extent()
         store = self._store
+        if self.is_slave and store.log.damage.reasons:
+            return Extent(has_failed=store.has_failed)
         return Extent(store.state.term, store.end, store.confirmed, store.has_failed, store.state.log_id)
 
     @property
@@ -153,6 +161,7 @@ class StoreSlot:
             store = MessageStore(self._path, self._notify, self._options, self._clock_ms, alone=False)
         if not self._alone:
             store.on_growth(self._grown)
+        store.log.damage_found = self.damage.found
         return store
 
     async def change(self, work: Callable[[MessageStore], object], why: str) -> None:

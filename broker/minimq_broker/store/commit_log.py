@@ -18,14 +18,18 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.archive_file import ArchiveFile
+from minimq_broker.store.damage_marks import DamageMarks
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.dead_letter_archive import DeadLetterArchive
-from minimq_broker.store.lmdb_file import remove_lmdb
+from minimq_broker.store.lmdb_file import DAMAGE, lock_file, remove_lmdb
 from minimq_broker.store.rows import Part, Row, Wish
 from minimq_broker.store.segment import Segment, is_begun, total_bytes
-from minimq_common.errors import CorruptEntry, StoreError
+from minimq_common.errors import CorruptEntry, StoreError, SystemBusy
 
 T = TypeVar("T")
+
+#: When somebody who wants to read a segment that is being made anew may come back, in seconds.
+_COME_BACK_S = 1.0
 
 
 class CommitLog:
@@ -43,6 +47,8 @@ class CommitLog:
 
     Attributes:
         archive_file: the archive of those dead letters.
+        damage: marks of damaged segments, which are made anew.
+        damage_found: called with the start of a segment and a reason when something in it cannot be read. Any thread.
     """
 
     def __init__(
@@ -61,12 +67,18 @@ class CommitLog:
         #: Only ever replaced as a whole, under the lock.
         self.segments: list[Segment] = []
         self._changing = threading.RLock()
+        self.damage_found: Callable[[int, str], None] = lambda start, reason: None
         try:
             for file in _segment_files(path, readonly=readonly):
                 self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
             if not self.segments and not readonly:
                 self._add(start)
             self.archive_file = ArchiveFile(archive, archive_bytes, readonly=readonly)
+            if not readonly:
+                for made in path.glob("*.new*"):  # its making was interrupted
+                    made.unlink()
+            starts = frozenset(segment.start for segment in self.segments)
+            self.damage = DamageMarks(path, starts, readonly=readonly)
         except BaseException:
             self.close()
             raise
@@ -167,6 +179,39 @@ class CommitLog:
             first.remove_file()
             sync_directory(self.path)  # ahead of the next one: a power cut must not leave a gap
             self.segments = rest
+            self.damage.discard(first.start)
+        return True
+
+    def mark_damaged(self, start: int, reason: str) -> bool:
+        """Let a segment be made anew, and tell whether it was not to be before. Any thread may call this."""
+        with self._changing:
+            return any(segment.start == start for segment in self.segments) and self.damage.add(start, reason)
+
+    def forgive(self, start: int) -> None:
+        """Take the mark of a damaged segment away: it stays as it is. Any thread may call this."""
+        with self._changing:
+            self.damage.discard(start)
+
+    def put_in(self, made: Path, start: int) -> bool:
+        """Put a segment that was made anew in the place of the one that starts where it does, or ahead of all others.
+
+        Any thread may call this. Returns whether it was done: the segment may have been removed meanwhile.
+        """
+        with self._changing:
+            file = self.path / f"{start:020d}.mdb"
+            former = next((segment for segment in self.segments if segment.start == start), None)
+            if former is self.active or (former is None and start >= self.start):
+                return False
+            if former is not None:
+                former.let_go()
+            lock_file(file).unlink(missing_ok=True)
+            made.replace(file)
+            sync_directory(self.path)
+            segment = Segment(file, start, self._segment_bytes)
+            segment.sealed = True
+            others = [each for each in self.segments if each is not former]
+            self.segments = sorted([segment, *others], key=lambda each: each.start)
+            self.damage.discard(start)
         return True
 
     def truncate(self, position: int) -> None:
@@ -182,6 +227,7 @@ class CommitLog:
                 self.segments = rest
                 last.remove_file()
                 sync_directory(self.path)
+                self.damage.discard(last.start)
             self.active.truncate(position)
 
     # ---- reading ------------------------------------------------------------------------------------
@@ -208,7 +254,11 @@ class CommitLog:
         starts = [segment.start for segment in self.segments]
         first = max(bisect_right(starts, position) - 1, 0)
         for segment in self.segments[first:]:
-            yield from segment.entries(position)
+            try:
+                yield from segment.entries(position)
+            except DAMAGE as error:
+                self.damage_found(segment.start, str(error))
+                raise
 
     def read(self, queue: QueueKey, offset: int, wish: Wish) -> Part:
         """Read batches of a queue from an offset on, as `Segment.read` does, over all segments."""
@@ -267,7 +317,18 @@ class CommitLog:
 
     def _ask(self, segment: Segment, question: Callable[[Segment], T], without: T) -> T:
         """Return the answer of a segment; of an archive that turns out to be damaged, return `without`."""
-        return self.archive_file.ask(question, without) if isinstance(segment, DeadLetterArchive) else question(segment)
+        if isinstance(segment, DeadLetterArchive):
+            return self.archive_file.ask(question, without)
+        if self.damage.refuses(segment.start):
+            raise SystemBusy(
+                f"the segment {segment.path.name} of this slave is damaged and is made anew of what its master has",
+                retry_after_s=_COME_BACK_S,
+            )
+        try:
+            return question(segment)
+        except DAMAGE as error:
+            self.damage_found(segment.start, str(error))
+            raise
 
 
 def _read(queue: QueueKey, offset: int, wish: Wish, segment: Segment) -> Part:

@@ -59,7 +59,7 @@ class StoreCopy:
             raise StoreError(
                 f"the log begins at {start}, behind the state, which is of position {self._state_position}"
             )
-        with ExitStack() as opening, _writing(path):
+        with ExitStack() as opening, writing(path):
             if not replace:  # before anything is made in it
                 check_free(path)
             self._directory = DataDirectory(path, create=True)
@@ -93,19 +93,11 @@ class StoreCopy:
             StoreFull: there is no space for them.
             StoreError: they cannot be written.
         """
-        places: list[tuple[int, bytes]] = []
-        rows: list[tuple[QueueKey, Row]] = []
-        at = self.position
-        for data in entries:
-            header, about, _ = opened(data, at)
-            if about is not None:
-                rows.append((header.queue, row_of(header, about, at, len(data))))
-            places.append((at, data))
-            at += len(data)
-        with _writing(self._directory.path):
+        places, rows = verified(entries, self.position)
+        with writing(self._directory.path):
             self._log.roll_if_full(self.position)
             self._log.append(self.position, places, rows)
-        self.position = at
+        self.position += sum(map(len, entries))
 
     def put_archived(self, entries: Sequence[tuple[int, bytes]]) -> None:
         """Add archived dead letters, with their log positions, verified and synced. Raises as `put` does."""
@@ -115,7 +107,7 @@ class StoreCopy:
             if about is None or not 0 <= at < self._start:
                 raise StoreError(f"the dead letter of position {at} is no batch of a removed segment: copy anew")
             batches.append(Batch(header.queue, row_of(header, about, at, len(data)), data))
-        with _writing(self._directory.path):
+        with writing(self._directory.path):
             self._log.archive_file.begin().add(batches)
 
     def finish(self) -> None:
@@ -128,7 +120,7 @@ class StoreCopy:
         if self.position < self._state_position:
             raise StoreError(f"the copy ends at {self.position}, ahead of the state, of {self._state_position}")
         self._log.close()
-        with _writing(self._directory.path):
+        with writing(self._directory.path):
             sync_directory(self._directory.path)  # all names are there before the mark is not
             self._directory.copying_path.unlink()
             sync_directory(self._directory.path)
@@ -146,8 +138,8 @@ class StoreCopy:
         sync_directory(directory.path)
         for file in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path, directory.archive_path):
             remove_lmdb(file)
-        for lock in directory.log_path.glob("*.mdb-lock"):
-            lock.unlink()
+        for file in directory.log_path.glob("*"):  # lock files, marks of damage
+            file.unlink()
         if not replace:  # they are of the broker for which the interrupted copy was made
             remove_lmdb(directory.path / KEPT_OFFSETS)
             directory.owner_path.unlink(missing_ok=True)
@@ -155,9 +147,23 @@ class StoreCopy:
         sync_directory(directory.path)
 
 
+def verified(entries: Sequence[bytes], position: int) -> tuple[list[tuple[int, bytes]], list[tuple[QueueKey, Row]]]:
+    """Return entries that begin at a log position with their places, and their rows. Raises `CorruptEntry`."""
+    places: list[tuple[int, bytes]] = []
+    rows: list[tuple[QueueKey, Row]] = []
+    at = position
+    for data in entries:
+        header, about, _ = opened(data, at)
+        if about is not None:
+            rows.append((header.queue, row_of(header, about, at, len(data))))
+        places.append((at, data))
+        at += len(data)
+    return places, rows
+
+
 def check_free(path: Path) -> None:
     """Raise `StoreError` when a directory holds anything but what an interrupted copy has left, or is a file."""
-    with _writing(path):
+    with writing(path):
         names = {file.name for file in path.iterdir()} if path.exists() else set[str]()
         log_path = path / "commitlog"
         if log_path.is_dir() and not any(log_path.iterdir()):
@@ -167,7 +173,7 @@ def check_free(path: Path) -> None:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Name the cause when something in a directory cannot be written."""
     try:
         yield

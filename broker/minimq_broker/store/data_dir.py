@@ -11,6 +11,8 @@ Its files::
     DIR/dead-letters.mdb.damaged-N  one that was set aside, see `archive_file.py`
     DIR/kept-offsets.mdb  beside the log: what groups committed at a slave without a master, see `kept_offsets.py`
     DIR/copying         there while everything is copied from another replica, see `copy.py`
+    DIR/rebuilding/     a copy of another replica in the making, beside what is there, see `replication/rebuild.py`
+    DIR/rebuilt/        such a copy, whole and synced: it takes the place of log and state when the directory is opened
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -50,6 +53,7 @@ class DataDirectory:
         path: the directory; made when it is not there and `create` is set.
         create: make and mark an empty directory as a data directory.
         owner: the broker that begins to use it, which is remembered; None for one who only looks, or copies.
+        rebuilds: all but whose it is will be replaced, so that nothing else is looked at.
 
     Raises:
         DataDirectoryInUse: another process holds it.
@@ -58,13 +62,15 @@ class DataDirectory:
         StoreError: it is not a data directory, or that of another broker, or cannot be used.
     """
 
-    def __init__(self, path: Path, *, create: bool, owner: Owner | None = None) -> None:
+    def __init__(self, path: Path, *, create: bool, owner: Owner | None = None, rebuilds: bool = False) -> None:
         self.path = path
         self.log_path = path / "commitlog"
         self.state_path = path / "state.mdb"
         self.archive_path = path / "dead-letters.mdb"
         self.copying_path = path / "copying"
         self.owner_path = path / "owner"
+        self.rebuilding_path = path / "rebuilding"
+        self._rebuilt_path = path / "rebuilt"
         try:
             if create:
                 self.log_path.mkdir(parents=True, exist_ok=True)
@@ -75,9 +81,12 @@ class DataDirectory:
             raise _unusable(path, error) from error
         try:
             self._take_lock()
-            self._check_format()
+            self._put_rebuilt_in_place()
+            if not rebuilds:
+                self._check_format()
             if owner is not None:
                 self._check_owner(owner)
+                shutil.rmtree(self.rebuilding_path, ignore_errors=True)  # nobody goes on with it
         except BaseException as error:
             os.close(self._lock)
             if isinstance(error, OSError):
@@ -94,6 +103,52 @@ class DataDirectory:
             raise CopyInterrupted(
                 f"{self.path} holds a part of a copy that was interrupted: copy anew, or use another directory"
             )
+
+    def owner(self) -> Owner:
+        """Return the broker whose data it is. Raises `StoreError` when that cannot be read."""
+        marker = self.owner_path
+        try:
+            return Owner(**json.loads(marker.read_text()))
+        except FileNotFoundError:
+            raise StoreError(f"{self.path} has no file {marker.name}, which says whose data it holds") from None
+        except (OSError, ValueError, TypeError) as error:
+            raise StoreError(f"{marker}, which says whose data {self.path} holds, cannot be read: {error!r}") from None
+
+    def replace_by_rebuilt(self) -> None:
+        """Put the copy at `rebuilding_path`, whole and synced, in the place of log and state.
+
+        From the first step on it counts as what the directory holds, whatever comes in between.
+        """
+        self.rebuilding_path.rename(self._rebuilt_path)
+        sync_directory(self.path)
+        self._put_rebuilt_in_place()
+
+    def _put_rebuilt_in_place(self) -> None:
+        """Do so, or go on with it, if there is such a copy.
+
+        Its file `format` is there as long as nothing of it is in its place: only until then anything is deleted.
+        """
+        rebuilt = self._rebuilt_path
+        if not rebuilt.is_dir():
+            return
+        mark = rebuilt / "format"
+        if mark.exists():
+            former = [self.state_path, self.archive_path, self.copying_path]
+            former += [path.with_name(f"{path.name}-lock") for path in former]
+            for file in (*self.log_path.glob("*"), *former):
+                file.unlink(missing_ok=True)
+            _write_whole(self.path / mark.name, mark.read_text())
+            sync_directory(self.log_path)
+            sync_directory(self.path)
+            mark.unlink()
+            sync_directory(rebuilt)
+        for path in (self.log_path, self.state_path, self.archive_path):
+            made = rebuilt / path.name
+            if made.exists():
+                made.replace(path)
+        sync_directory(self.path)
+        shutil.rmtree(rebuilt)
+        sync_directory(self.path)
 
     def _take_lock(self) -> None:
         try:
@@ -125,9 +180,9 @@ class DataDirectory:
             _write_whole(marker, json.dumps(asdict(owner)) + "\n")
             return
         try:
-            found = Owner(**json.loads(marker.read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise StoreError(f"{marker} cannot be read ({error!r}): delete it if {self.path} is of {owner}") from None
+            found = self.owner()
+        except StoreError as error:
+            raise StoreError(f"{error.message}: delete {marker.name} if it holds those of {owner}") from None
         if found != owner:
             raise StoreError(
                 f"{self.path} is the data directory of {found}, and this is {owner}: give each broker its own, or an "

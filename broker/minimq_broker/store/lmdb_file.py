@@ -84,7 +84,7 @@ def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) ->
 
 def lmdb_files(path: Path) -> list[Path]:
     """Return those of an LMDB file and its lock file that are there."""
-    return [file for file in (path, _lock_file(path)) if file.exists()]
+    return [file for file in (path, lock_file(path)) if file.exists()]
 
 
 def remove_lmdb(path: Path) -> None:
@@ -97,7 +97,7 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: int) -> lmdb.Envir
     is_new = not readonly and not path.exists()
     try:
         if not readonly:
-            _reserve(_lock_file(path))
+            _reserve(lock_file(path))
         return lmdb.open(
             str(path),
             subdir=False,
@@ -128,7 +128,8 @@ def unreadable(error: Exception) -> StoreError | None:
     return CorruptEntry(f"the store of this broker cannot be read ({error}): stop it and run minimq-broker check")
 
 
-def _lock_file(path: Path) -> Path:
+def lock_file(path: Path) -> Path:
+    """Return where the lock file of an LMDB file is."""
     return path.with_name(f"{path.name}-lock")
 
 

@@ -23,11 +23,12 @@ from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.dead_letters import DeadLetters
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
+from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.recovery import recover
 from minimq_broker.store.rows import Wish
 from minimq_broker.store.term_begin import term_begun
 from minimq_broker.store.writer import Writer
-from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas, StoreError
+from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,9 @@ class MessageStore:
                 self._confirmation = Confirmation(notify, holds=not alone)
                 state = recover(self._checkpoint, self.log, None if alone else self._confirmation)
             except lmdb.Error as error:
-                raise StoreError(f"cannot open the store in {path}: {error}: run minimq-broker check {path}") from error
+                raise DamagedFile(
+                    f"cannot open the store in {path}: {error}: run minimq-broker check {path}"
+                ) from error
             opened.pop_all()  # all is well: `close` closes them
         self._writer = Writer(
             self.log,
@@ -140,7 +143,7 @@ class MessageStore:
         self.dead_letters = DeadLetters(self.log, options.dead_letters, lambda: self.state, self.disk)
         self._clock_ms = clock_ms
         self._writer.refusal = self.disk.refusal
-        self._writer.leads = alone
+        self._writer.leads = self.log.damage.is_served = alone
         #: Of a broker that stands alone, also when its begin could not be written: readers are served nevertheless.
         self._own_term = self.state.term + 1 if alone else 0
         self._writer.start()
@@ -210,10 +213,12 @@ class MessageStore:
             StoreFull, InternalError: its begin could not be written, and the broker does not lead.
         """
         self._writer.call(lambda: self._writer.lead(term, holds=waits_for_replicas))
+        self.log.damage.is_served = True
 
     def follow(self) -> None:
         """Write nothing but `ReplicaJob`s from now on; all who wait are refused. Not for the event loop: it waits."""
         self._writer.call(self._writer.follow)
+        self.log.damage.is_served = False
 
     def truncate(self, position: int) -> None:
         """Delete all entries from a log position on. Not for the event loop: it waits.

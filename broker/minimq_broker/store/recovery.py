@@ -10,7 +10,8 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.entry import effect, stored_ms_of
-from minimq_common.errors import CopyNeeded, CorruptEntry, StoreError
+from minimq_broker.store.lmdb_file import DamagedFile
+from minimq_common.errors import CopyNeeded, CorruptEntry
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +29,14 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
 
     Raises:
         CorruptEntry: one of those entries does not match its checksum.
-        StoreError: the checkpoint is of another log.
+        DamagedFile: the checkpoint is of another log.
+        StoreError: the checkpoint is damaged.
     """
     started = time.monotonic()
     state = checkpoint.load()
     behind = state.position
     if not commit_log.start <= behind <= commit_log.end:
-        raise StoreError(
+        raise DamagedFile(
             f"the checkpoint is at log position {behind}, but the log holds {commit_log.start} to {commit_log.end}: "
             "files of two directories were mixed, or some are missing; restore them together"
         )

@@ -80,19 +80,26 @@ class Segment:
 
     def remove_file(self) -> None:
         """Take the file its name; what it holds can be read until this object is gone."""
-        self._close_with_last_reader()
+        self.let_go()
         remove_lmdb(self.path)
 
     def rename_file(self, path: Path) -> None:
         """Give the file another name; what it holds can be read until this object is gone."""
-        self._close_with_last_reader()
+        self.let_go()
         self.path.rename(path)
         remove_lmdb(self.path)  # its lock file
 
-    def _close_with_last_reader(self) -> None:
+    def let_go(self) -> None:
+        """Close the file once nobody has this object any more; its name is free for another file."""
         # Another file that gets one of their inodes is refused as open, until LMDB has forgotten this one.
         inodes = [os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in lmdb_files(self.path)]
         weakref.finalize(self, _let_go, self._env, inodes).atexit = False
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many entries and rows it has."""
+        with self._env.begin() as txn:
+            return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"]
 
     @property
     def used_bytes(self) -> int:

@@ -97,6 +97,33 @@ class TakeSnapshot(google.protobuf.message.Message):
 global___TakeSnapshot = TakeSnapshot
 
 @typing.final
+class FetchEntries(google.protobuf.message.Message):
+    """First of a stream: entries anew, which are damaged at a replica. The answer says up to where its log is that of the
+    master, as to one that follows, then entries follow up to `end`, and the stream ends by itself.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOG_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    start: builtins.int
+    end: builtins.int
+    @property
+    def log(self) -> global___Follow: ...
+    def __init__(
+        self,
+        *,
+        log: global___Follow | None = ...,
+        start: builtins.int = ...,
+        end: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["log", b"log"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "log", b"log", "start", b"start"]) -> None: ...
+
+global___FetchEntries = FetchEntries
+
+@typing.final
 class KeptOffset(google.protobuf.message.Message):
     """An offset that a group committed at a slave while there was no master."""
 
@@ -141,6 +168,7 @@ class ReplicaRequest(google.protobuf.message.Message):
 
     FOLLOW_FIELD_NUMBER: builtins.int
     SNAPSHOT_FIELD_NUMBER: builtins.int
+    FETCH_FIELD_NUMBER: builtins.int
     SYNCED_FIELD_NUMBER: builtins.int
     OFFSETS_FIELD_NUMBER: builtins.int
     OFFSETS_NUMBER_FIELD_NUMBER: builtins.int
@@ -152,6 +180,8 @@ class ReplicaRequest(google.protobuf.message.Message):
     @property
     def snapshot(self) -> global___TakeSnapshot: ...
     @property
+    def fetch(self) -> global___FetchEntries: ...
+    @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KeptOffset]:
         """Numbered by the replica: the master says when they are recorded."""
 
@@ -160,13 +190,14 @@ class ReplicaRequest(google.protobuf.message.Message):
         *,
         follow: global___Follow | None = ...,
         snapshot: global___TakeSnapshot | None = ...,
+        fetch: global___FetchEntries | None = ...,
         synced: builtins.int = ...,
         offsets: collections.abc.Iterable[global___KeptOffset] | None = ...,
         offsets_number: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["first", b"first", "follow", b"follow", "snapshot", b"snapshot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["first", b"first", "follow", b"follow", "offsets", b"offsets", "offsets_number", b"offsets_number", "snapshot", b"snapshot", "synced", b"synced"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["follow", "snapshot"] | None: ...
+    def HasField(self, field_name: typing.Literal["fetch", b"fetch", "first", b"first", "follow", b"follow", "snapshot", b"snapshot"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["fetch", b"fetch", "first", b"first", "follow", b"follow", "offsets", b"offsets", "offsets_number", b"offsets_number", "snapshot", b"snapshot", "synced", b"synced"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["follow", "snapshot", "fetch"] | None: ...
 
 global___ReplicaRequest = ReplicaRequest
 

@@ -1,0 +1,123 @@
+"""Damaged segments of a slave are made anew of what its master has, before it follows again.
+
+As long as there is one, the slave does not follow, so it leaves the replicas in sync, and says nothing of its log to
+the controller, so it is not elected. Only a slave takes anything: a master has nobody who is ahead of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.store_slot import to_the_end
+from minimq_broker.store.segment_copy import SegmentCopy
+from minimq_common.errors import CorruptEntry, StoreError
+from minimq_proto.v1 import replication_pb2
+
+if TYPE_CHECKING:
+    from minimq_broker.replication.frames import ReplicaStream
+
+log = logging.getLogger(__name__)
+
+
+class Mender:
+    """Mends one segment. Lives on the loop of the engine.
+
+    Args:
+        engine: whose store has the segment.
+        start: where the segment starts.
+        peer: who the master is, for logs and errors.
+    """
+
+    def __init__(self, engine: Engine, start: int, peer: str) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._start = start
+        self._peer = peer
+        self._reason = self._store.log.damage.reasons.get(start, "")
+
+    async def seal(self) -> int:
+        """Have nothing more written to the segment, and return where it ends."""
+        store = self._store
+
+        def roll() -> None:
+            if store.log.active.start == self._start and store.end != self._start:
+                store.log.roll(store.end)
+
+        await to_the_end(asyncio.to_thread(store.call, roll))
+        starts = [segment.start for segment in store.log.segments]
+        return min((start for start in starts if start > self._start), default=self._start)
+
+    async def take(self, stream: ReplicaStream, end: int) -> None:
+        """Put what a master sends of the segment in its place. The first frame, which says where, was read before."""
+        frame = await next_frame(stream, FIRST_WORD_S, self._peer)
+        at = max(frame.position, self._start)
+        made: SegmentCopy | None = None
+        try:
+            if at < end:
+                room = self._store.options.segment_bytes
+                made = await to_the_end(asyncio.to_thread(SegmentCopy, self._store.log.path, at, room))
+                await self._fill(made, frame, stream, end)
+            await to_the_end(asyncio.to_thread(self._put_in, made))
+        except CorruptEntry as error:
+            log.error(
+                "replication: a segment is damaged here and at the master segment=%d here=%s master=%s",
+                self._start,
+                self._reason,
+                error,
+            )
+            self._engine.slot.damage.tell(self._start, self._reason)
+            self._store.log.forgive(self._start)
+        finally:
+            if made is not None:
+                made.give_up()
+
+    async def _fill(
+        self, made: SegmentCopy, frame: replication_pb2.ReplicaFrame, stream: ReplicaStream, end: int
+    ) -> None:
+        while True:
+            if frame.position != made.position:
+                raise StoreError(f"the master sent entries at {frame.position}, {made.position} was expected")
+            await to_the_end(asyncio.to_thread(made.put, frame.entries))
+            if made.position >= end:
+                break
+            frame = await next_frame(stream, SILENCE_S, self._peer)
+        if made.position != end:
+            raise StoreError(f"the master sent entries up to {made.position}, {end} was expected")
+
+    def _put_in(self, made: SegmentCopy | None) -> None:
+        """Let the segment be what was made; without its begin if the master has that no more."""
+        if made is None or made.start != self._start:
+            self._remove_up_to_it()
+        if made is not None:
+            made.close()
+            with self._engine.slot.reading() as store:
+                if not store.log.put_in(made.path, made.start):
+                    return  # retention has removed it meanwhile
+            self._engine.counters.segments_mended += 1
+            log.warning(
+                "replication: a damaged segment was made anew segment=%d bytes=%d reason=%s of=%s",
+                made.start,
+                made.position - made.start,
+                self._reason,
+                self._peer,
+            )
+
+    def _remove_up_to_it(self) -> None:
+        with self._engine.slot.reading() as store:
+            while store.log.start <= self._start:
+                if not store.remove_first(NOTHING_NEEDED):
+                    raise StoreError(
+                        f"the segment {self._start} is damaged, its master does not have it any more, and recovery "
+                        "needs it: empty the data directory, or see minimq-broker rebuild"
+                    )
+        log.error(
+            "replication: a damaged segment was deleted, since its master does not have all of it any more "
+            "segment=%d reason=%s",
+            self._start,
+            self._reason,
+        )

@@ -1,0 +1,128 @@
+"""A replica made anew of what its master has: for a data directory that is damaged, whose broker is stopped.
+
+The copy is made beside what is there, and takes its place when it is whole and synced: see `DataDirectory`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import grpc
+
+from minimq_broker.replication.backup import Moved, take_snapshot
+from minimq_broker.store.data_dir import DataDirectory, Owner
+from minimq_common import rpc
+from minimq_common.errors import BrokerConflict, InvalidArgument, NotMaster, StoreFull
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
+
+if TYPE_CHECKING:
+    from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+
+#: How long the answer of a broker may take, in seconds.
+_ANSWER_S = 10.0
+#: How long a master may take to find out that a replica is gone, and to have that recorded, in seconds.
+_LEAVES_WITHIN_S = 30.0
+_LOOK_S = 0.2
+
+Began = Callable[[int, int], Moved]
+
+
+async def rebuild(directory: Path, address: str, segment_bytes: int, began: Began) -> tuple[int, int]:
+    """Put a copy of what a master has in the place of log and state of a slave that is stopped.
+
+    Whose the directory is stays, and so do offsets that groups committed at the slave alone. Whatever comes in between,
+    the directory holds what it did, or the copy. Returns from where to where the log of the copy goes.
+
+    Args:
+        directory: of the slave.
+        address: HOST:PORT of the master.
+        segment_bytes: size of the segments.
+        began: is told from where to where the log goes, and returns what is told how far the copy is.
+
+    Raises:
+        DataDirectoryInUse: a broker runs there.
+        StoreError: it cannot be told whose the directory is, or the copy cannot be written.
+        NotMaster: the broker does not lead, or the directory is that of the master itself.
+        InvalidArgument: the broker is of another name.
+        BrokerConflict: the master counts this replica among those in sync all the time.
+        MiniMQError: the broker is not reached, or failed.
+    """
+    held = DataDirectory(directory, create=False, rebuilds=True)
+    with closing(held):
+        await _wait_until_left(address, held.owner(), directory)
+
+        def begin(start: int, end: int) -> Moved:
+            _check_space(directory, end - start)
+            return began(start, end)
+
+        made = held.rebuilding_path
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        extent = await take_snapshot(address, made, segment_bytes, begin)
+        _give_to_owner_of(held.owner_path, made)
+        held.replace_by_rebuilt()
+        return extent
+
+
+async def _wait_until_left(address: str, owner: Owner, directory: Path) -> None:
+    """Return once the master does not count a replica as in sync: it may be elected with all that it acknowledged."""
+    async with rpc.open_aio_channel(address) as channel:
+        stub = cast("BrokerAsyncStub", broker_pb2_grpc.BrokerStub(channel))
+        until = asyncio.get_running_loop().time() + _LEAVES_WITHIN_S
+        while True:
+            try:
+                status = await stub.GetStatus(broker_pb2.GetStatusRequest(), timeout=_ANSWER_S)
+            except grpc.RpcError as error:
+                raise rpc.from_rpc_error(error, f"broker {address}") from None
+            _check_master(status, address, owner, directory)
+            if owner.id not in status.replication.in_sync:
+                return
+            if asyncio.get_running_loop().time() > until:
+                raise BrokerConflict(
+                    f"the master at {address} still counts replica {owner.id} among those in sync, though its data "
+                    f"directory {directory} is used by nobody: does another process run as this replica? End it first"
+                )
+            await asyncio.sleep(_LOOK_S)
+
+
+def _check_master(status: broker_pb2.GetStatusResponse, address: str, owner: Owner, directory: Path) -> None:
+    """Raise a `MiniMQError` unless a broker that has said what it is leads the replicas of an owner."""
+    about = status.replication
+    if (status.cluster, status.broker_name) != (owner.cluster, owner.name):
+        raise InvalidArgument(
+            f"{directory} is the data directory of {owner}, and the broker at {address} is {status.broker_name} of "
+            f"cluster {status.cluster}: --from takes the master of {owner.name}"
+        )
+    if about.role == broker_pb2.BROKER_ROLE_ALONE:
+        raise NotMaster(f"the broker at {address} has no replicas, as it runs without --controller")
+    if about.master_id == owner.id and about.role != broker_pb2.BROKER_ROLE_UNDECIDED:
+        raise NotMaster(
+            f"{directory} is that of replica {owner.id}, which is the master of {owner.name} and may have what no "
+            "other replica has: rebuild it once another one leads, see minimq cluster status and minimq cluster promote"
+        )
+    if about.role != broker_pb2.BROKER_ROLE_MASTER:
+        where = f"which is at {about.master_address}" if about.master_address else "which minimq cluster status names"
+        raise NotMaster(f"the broker at {address} is not the master of {owner.name}, {where}: rebuild from there")
+
+
+def _check_space(directory: Path, needed: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise StoreFull(
+            f"the copy takes about {needed} bytes beside what is there, and the disk of {directory} has {free} left: "
+            "free some; or delete all but the file owner in the directory and start the broker, which copies everything"
+        )
+
+
+def _give_to_owner_of(model: Path, made: Path) -> None:
+    """Let files that root has made be those of the user as whom the broker runs."""
+    about = model.stat()
+    if os.geteuid() == 0 and about.st_uid != 0:
+        for path in (made, *made.rglob("*")):
+            os.chown(path, about.st_uid, about.st_gid)

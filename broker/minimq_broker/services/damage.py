@@ -1,0 +1,41 @@
+"""Segments of a broker that were found damaged: what is done about it, and that it is said once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+class Damage:
+    """What is known to be damaged. Any thread may call any method.
+
+    Attributes:
+        known: the reason for each segment that stays damaged, by its start.
+        mend: called with the start of a segment and a reason by the thread that found it; None: nobody can mend it.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, str] = {}
+        self.mend: Callable[[int, str], None] | None = None
+
+    def found(self, start: int, reason: str) -> None:
+        """Take note that something in a segment cannot be read."""
+        mend = self.mend
+        if mend is None:
+            self.tell(start, reason)
+        else:
+            mend(start, reason)
+
+    def tell(self, start: int, reason: str) -> None:
+        """Say that a segment stays damaged, unless that was said before."""
+        if start in self.known:
+            return
+        self.known[start] = reason
+        log.error(
+            "store: a segment is damaged segment=%d reason=%s: if there are other replicas, let one of them lead "
+            "(minimq cluster promote), and this one mends itself; minimq-broker check lists all that is damaged",
+            start,
+            reason,
+        )

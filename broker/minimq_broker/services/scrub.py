@@ -1,0 +1,96 @@
+"""The scrub: reads old segments again and again, slowly, so that damage is found before somebody needs what it hit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from minimq_broker.services.engine import Engine
+from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.store.verify import Verification
+from minimq_common.errors import SystemBusy
+from minimq_common.outage_log import OutageLog
+
+log = logging.getLogger(__name__)
+
+#: What one step looks at, at most, and the time between two steps in seconds: 4 MiB and 1,000 entries in a second.
+_STEP_BYTES = 1 << 20
+_STEP_ENTRIES = 250
+_STEP_S = 0.25
+#: Time before the first round, in seconds: a start has better things to do.
+_FIRST_S = 60.0
+
+
+class Scrub:
+    """Verifies all segments but the one that is written to, from `start` to `stop`. It reads on another thread.
+
+    Args:
+        engine: whose store is looked at.
+        interval_s: seconds from the end of a round to the next one; 0: there is none.
+    """
+
+    def __init__(self, engine: Engine, interval_s: float) -> None:
+        self._engine = engine
+        self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+        self._outage = OutageLog(log)
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self._interval_s:
+            self._task = asyncio.create_task(self._run(), name="scrub")
+
+    async def stop(self) -> None:
+        """End after the step that is under way. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        await asyncio.sleep(min(self._interval_s, _FIRST_S))
+        while True:
+            try:
+                await self._round()
+                self._outage.worked("scrub: goes on")
+            except SystemBusy as error:
+                log.info("scrub: not now reason=%s", error)
+            except Exception as error:  # noqa: BLE001 - it has to go on
+                self._outage.crashed("scrub: failed, will try again error=%s", repr(error), cause=error)
+            await asyncio.sleep(self._interval_s)
+
+    async def _round(self) -> None:
+        position = -1
+        while (start := self._next(position)) is not None:
+            await self._verify(start)
+            position = start
+
+    def _next(self, position: int) -> int | None:
+        """Return the start of the first sealed segment behind a position."""
+        sealed = self._engine.store.log.segments[:-1]
+        return next((segment.start for segment in sealed if segment.start > position), None)
+
+    async def _verify(self, start: int) -> None:
+        verification: Verification | None = None
+        while verification is None or not verification.is_over:
+            verification = await asyncio.to_thread(self._step, start, verification)
+            if verification is None:
+                return
+            await asyncio.sleep(0 if verification.is_over else _STEP_S)
+        self._engine.counters.segments_verified += 1
+
+    def _step(self, start: int, verification: Verification | None) -> Verification | None:
+        """Take the next step; None when the segment is damaged, or is no more."""
+        with self._engine.slot.reading() as store:
+            found = [(one, two.start) for one, two in zip(store.log.segments, store.log.segments[1:], strict=False)]
+            segment, end = next(((one, end) for one, end in found if one.start == start), (None, 0))
+            if segment is None or store.log.damage.refuses(start):
+                return None
+            if verification is None or verification.segment is not segment:
+                verification = Verification(segment, end)
+            try:
+                verification.step(_STEP_BYTES, _STEP_ENTRIES)
+            except DAMAGE as error:
+                store.log.damage_found(start, str(error))
+                return None
+            return verification

@@ -1,0 +1,59 @@
+"""Marks of segments that were found damaged at a slave, and wait to be made anew of what its master has.
+
+A mark is an empty file beside the segment, so that a slave which is started anew knows of the damage, too: as long as
+there is one, it says nothing of its log to the controller, and is not elected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from minimq_broker.store.data_dir import sync_directory
+
+
+class DamageMarks:
+    """The marks of one log. Any thread may look; those who change something hold the lock of the `CommitLog`.
+
+    Args:
+        path: the directory of the segments.
+        starts: where its segments start; marks of others are deleted, unless `readonly`.
+        readonly: look only.
+
+    Attributes:
+        reasons: what was found at each segment, by its start.
+        is_served: whether such a segment is read nevertheless, as by a master, from whom nobody is ahead.
+    """
+
+    def __init__(self, path: Path, starts: Collection[int], *, readonly: bool) -> None:
+        self._path = path
+        self.reasons: dict[int, str] = {}
+        self.is_served = False
+        for mark in sorted(path.glob("*.damaged")):
+            if int(mark.stem) in starts:
+                self.reasons[int(mark.stem)] = "it was found damaged before the last start"
+            elif not readonly:
+                mark.unlink()
+
+    def add(self, start: int, reason: str) -> bool:
+        """Mark a segment, synced, and tell whether it was not marked before."""
+        if start in self.reasons:
+            return False
+        self._mark(start).touch()
+        sync_directory(self._path)
+        self.reasons = {**self.reasons, start: reason}
+        return True
+
+    def discard(self, start: int) -> None:
+        """Take the mark of a segment away, if it has one."""
+        if start in self.reasons:
+            self._mark(start).unlink(missing_ok=True)
+            sync_directory(self._path)
+            self.reasons = {each: reason for each, reason in self.reasons.items() if each != start}
+
+    def refuses(self, start: int) -> bool:
+        """Say whether a segment may not be read by others now."""
+        return start in self.reasons and not self.is_served
+
+    def _mark(self, start: int) -> Path:
+        return self._path / f"{start:020d}.damaged"

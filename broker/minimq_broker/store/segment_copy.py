@@ -1,0 +1,60 @@
+"""A segment that is made anew of entries from elsewhere, beside the damaged one, until it can take its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import lmdb
+
+from minimq_broker.store.copy import verified, writing
+from minimq_broker.store.lmdb_file import remove_lmdb
+from minimq_broker.store.segment import Segment
+
+
+class SegmentCopy:
+    """A segment in the making; used by one thread at a time.
+
+    Args:
+        folder: the directory of the segments.
+        start: log position of the first entry.
+        room_bytes: size that its file may have.
+
+    Attributes:
+        position: log position of the next entry.
+
+    Raises:
+        StoreFull: there is no space for it.
+        StoreError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path, start: int, room_bytes: int) -> None:
+        self.position = self.start = start
+        self.path = folder / f"{start:020d}.new"
+        with writing(folder):
+            remove_lmdb(self.path)  # of one that was interrupted
+            self._segment = Segment(self.path, start, room_bytes)
+
+    def put(self, entries: Sequence[bytes]) -> None:
+        """Add entries that begin at `position`, verified and synced.
+
+        Raises:
+            CorruptEntry: one does not match its checksum.
+            StoreFull: there is no space for them.
+            StoreError: they cannot be written.
+        """
+        places, rows = verified(entries, self.position)
+        with writing(self.path.parent), self._segment.begin() as txn:
+            self._segment.put(txn, places, rows)
+        self.position += sum(map(len, entries))
+
+    def close(self) -> None:
+        """Close the file, which stays. Idempotent."""
+        with suppress(lmdb.Error):
+            self._segment.close()
+
+    def give_up(self) -> None:
+        """Close and delete the file, unless it has its place by now."""
+        self.close()
+        remove_lmdb(self.path)

@@ -1,0 +1,61 @@
+"""Verification of a sealed segment in small steps, while the broker runs."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from minimq_broker.store.entry import opened
+from minimq_broker.store.rows import row_of
+from minimq_broker.store.segment import Segment
+from minimq_common.errors import CorruptEntry
+
+
+class Verification:
+    """A walk through all entries and index rows of one segment, which nobody writes to.
+
+    Args:
+        segment: the segment.
+        end: log position at which it ends.
+
+    Attributes:
+        segment: as it was given.
+        is_over: whether all was looked at.
+    """
+
+    def __init__(self, segment: Segment, end: int) -> None:
+        self.is_over = False
+        self.segment = segment
+        self._end = end
+        self._position = segment.start
+        self._entries = self._rows = 0
+
+    def step(self, max_bytes: int, max_entries: int) -> None:
+        """Look at some entries. Raises one of `DAMAGE` when something is not as it was written."""
+        left_bytes, left_entries = max_bytes, max_entries
+        with closing(self.segment.entries(self._position)) as entries:
+            for position, data in entries:
+                self._verify(position, bytes(data))
+                left_bytes -= len(data)
+                left_entries -= 1
+                if left_bytes <= 0 or left_entries <= 0:
+                    return
+        if self._position != self._end:
+            raise CorruptEntry(f"it ends at position {self._position}, and the next one starts at {self._end}")
+        if self.segment.counts != (self._entries, self._rows):
+            raise CorruptEntry(
+                f"it has {self._entries} entries and {self._rows} batches in queues, but says that it has "
+                "{} entries and {} index rows".format(*self.segment.counts)
+            )
+        self.is_over = True
+
+    def _verify(self, position: int, data: bytes) -> None:
+        if position != self._position:
+            raise CorruptEntry(f"an entry begins at position {position}, where {self._position} was expected")
+        header, about, _ = opened(data, position)
+        self._position += len(data)
+        self._entries += 1
+        if about is not None:
+            self._rows += 1
+            row = row_of(header, about, position, len(data))
+            if self.segment.row_at(header.queue, row.last_offset) != row:
+                raise CorruptEntry(f"the index row of queue {header.queue} offset {row.last_offset} is wrong")

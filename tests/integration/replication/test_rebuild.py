@@ -1,0 +1,97 @@
+"""A damaged slave is made anew of what its master has, by one command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minimq import LocalCluster, Message, Producer
+from minimq.local.broker_process import BrokerProcess
+from minimq_broker.__main__ import main
+from minimq_common.errors import MiniMQError
+from support.command import environment
+from support.reading import read_all
+from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_in_sync
+from support.waiting import wait_until
+
+
+def rebuild(broker: BrokerProcess, address: str, status: int = 0) -> str:
+    result = CliRunner().invoke(main, ["rebuild", "--from", address, str(broker.data_dir)])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def damage(broker: BrokerProcess) -> None:
+    """Make it impossible to open the log and the state of a broker."""
+    for file in (*(broker.data_dir / "commitlog").glob("*.mdb"), broker.data_dir / "state.mdb"):
+        file.write_bytes(b"\xff" * 100_000)
+
+
+def test_a_slave_that_cannot_be_opened_names_the_command_that_mends_it(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster, Producer(cluster.nameserver) as producer:
+        master, slave = cluster.brokers
+        producer.send(Message("t", b"before"))
+        wait_caught_up(cluster)
+        slave.stop()
+        damage(slave)
+        with pytest.raises(MiniMQError, match=r"minimq-broker rebuild --from MASTER_HOST:PORT .*"):
+            slave.start()
+        producer.send(Message("t", b"after"))
+        owner = (slave.data_dir / "owner").read_text()
+        assert rebuild(slave, master.address).startswith(f"rebuilt {slave.data_dir}: positions 0 to ")
+        assert (slave.data_dir / "owner").read_text() == owner
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        producer.send(Message("t", b"later"))
+        wait_caught_up(cluster)
+        assert {message.body for message in read_all(cluster.nameserver, "t")} == {b"before", b"after", b"later"}
+
+
+def test_what_must_not_be_rebuilt_is_refused(tmp_path: Path) -> None:
+    with (
+        replicas(tmp_path / "cluster", slaves=2) as cluster,
+        LocalCluster(brokers=1, data_dir=tmp_path / "b") as others,
+    ):
+        master, slave, other = cluster.brokers
+        wait_in_sync(cluster, master, slave, other)
+        assert f"is in use by process {slave.pid}" in rebuild(slave, master.address, status=1)
+        slave.stop()
+        assert "the master of broker-a, which is at " + master.address in rebuild(slave, other.address, status=1)
+        assert "is not reached" in rebuild(slave, slave.address, status=1)
+        owner = slave.data_dir / "owner"
+        sound = owner.read_text()
+        owner.write_text(sound.replace("broker-a", "broker-b"))
+        text = f"{slave.data_dir} is the data directory of broker-b (cluster default, id {slave.broker_id}), and the "
+        assert text in rebuild(slave, master.address, status=1)
+        owner.write_text((master.data_dir / "owner").read_text())
+        assert "which is the master of broker-a and may have what no" in rebuild(slave, master.address, status=1)
+        owner.write_text(sound)
+        assert "has no replicas" in rebuild(slave, others.brokers[0].address, status=1)
+        slave.start()
+        wait_in_sync(cluster, master, slave, other)
+
+
+def test_a_rebuild_that_is_killed_leaves_what_was_there_and_is_done_again(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster, Producer(cluster.nameserver) as producer:
+        master, slave = cluster.brokers
+        for number in range(200):
+            producer.send(Message("t", b"%d" % number + bytes(20_000)))
+        wait_caught_up(cluster)
+        slave.stop()
+        before = {path: path.read_bytes() for path in slave.data_dir.rglob("*.mdb")}
+        command = [sys.executable, "-m", "minimq_broker", "rebuild", "--from", master.address, str(slave.data_dir)]
+        with subprocess.Popen(command, env=environment()) as process:
+            wait_until((slave.data_dir / "rebuilding" / "copying").exists, PATIENCE_S)
+            os.kill(process.pid, signal.SIGKILL)
+        assert {path: path.read_bytes() for path in before} == before
+        rebuild(slave, master.address)
+        assert not (slave.data_dir / "rebuilding").exists()
+        slave.start()
+        wait_in_sync(cluster, master, slave)
+        wait_caught_up(cluster)
