@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from minimq_common.batch import MAX_TIME_MS
 from minimq_common.errors import InvalidArgument
@@ -10,6 +10,8 @@ from minimq_common.quantities import seconds_of
 
 #: A datetime with a time zone, ISO 8601 text with one, text such as "-24h" (before now), or milliseconds since 1970.
 Time = datetime | str | int
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: From here on a number is likely to be milliseconds since 1970.
 LEAST_MS = 10_000_000_000
@@ -29,7 +31,8 @@ def timestamp_ms(given: object, now: float, name: str, also: str = "") -> int:
 
     A datetime and ISO 8601 text need a time zone. Without one they mean different moments on machines whose time zones
     differ, so that messages would be skipped or repeated in silence. Text is also "-24h", a duration before now, or
-    milliseconds since 1970: "1769846400000" or "1769846400000ms". What lies before 1970 is 1970.
+    milliseconds since 1970: "1769846400000" or "1769846400000ms". What lies before 1970 is 1970, and
+    what lies behind the year 9999 is its end.
 
     Args:
         given: what the user gave; see `Time`.
@@ -52,6 +55,14 @@ def timestamp_ms(given: object, now: float, name: str, also: str = "") -> int:
             if found is not None:
                 return found
     raise InvalidArgument(f"{name} is {_shown(given)}: it must be {also}{_FORMS}")
+
+
+def moment(ms: int) -> datetime:
+    """Return the moment so many milliseconds after 1970 began, in UTC; the nearest that the calendar has.
+
+    Another process may have said the number: clocks and peers can be wrong without limit.
+    """
+    return _EPOCH + timedelta(milliseconds=min(max(ms, 0), MAX_TIME_MS))
 
 
 def start_ms(given: object, now: float, name: str, also: str = "") -> int:
@@ -90,7 +101,7 @@ def _of_text(text: str, now: float, name: str) -> int | None:
 def _of_datetime(when: datetime, shown: str, remedy: str, name: str) -> int:
     if when.utcoffset() is None:
         raise InvalidArgument(f"{name} is {shown}, which has no time zone: {remedy}")
-    return max(round(when.timestamp() * 1000), 0)
+    return min(max(round(when.timestamp() * 1000), 0), MAX_TIME_MS)
 
 
 def _spelled(when: datetime) -> str:
@@ -107,9 +118,8 @@ def _checked_ms(ms: int, name: str) -> int:
     if not 0 <= ms <= MAX_TIME_MS:
         raise InvalidArgument(f"{name} is {ms}: milliseconds since 1970 are 0 to {MAX_TIME_MS}")
     if ms in _MISTAKEN_MS:
-        moment = datetime.fromtimestamp(ms / 1000, UTC)
         raise InvalidArgument(
-            f"{name} is {ms}, which is {moment:%Y-%m-%dT%H:%M}Z in milliseconds since 1970: write {ms}000 if it is "
+            f"{name} is {ms}, which is {moment(ms):%Y-%m-%dT%H:%M}Z in milliseconds since 1970: write {ms}000 if it is "
             "seconds, or a time such as 2026-01-31T08:00Z"
         )
     return ms

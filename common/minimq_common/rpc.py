@@ -22,6 +22,9 @@ NOTHING_LISTENS = "nothing listens there"
 
 _CODE_KEY = "minimq-code"
 _RETRY_KEY = "minimq-retry-after-ms"
+#: No server makes a client wait for longer, whatever it says.
+_LONGEST_RETRY_MS = 60_000
+_MOST_DIGITS = 18
 
 # What gRPC raises when a call has failed, plain and on an event loop, for `isinstance`. (The stubs do not know that the
 # first one is an `RpcError` too, hence no type.)
@@ -200,7 +203,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
     metadata = dict(error.trailing_metadata() or ())
     details = error.details() or ""
     if _CODE_KEY in metadata:
-        return _make(str(metadata[_CODE_KEY]), details, int(metadata.get(_RETRY_KEY) or 0))
+        return _make(str(metadata[_CODE_KEY]), details, _whole(str(metadata.get(_RETRY_KEY))))
     cls = _ERROR_BY_STATUS.get(error.code(), errors.InternalError)
     if cls is errors.Unavailable:
         return cls(f"{peer} is not reached: {why_unreached(details)}")
@@ -220,4 +223,9 @@ def _make(code: str, message: str, retry_after_ms: int) -> MiniMQError:
     cls = errors.BY_CODE.get(code, errors.InternalError)
     if issubclass(cls, errors.SendFailed):  # its text is made of tries, which do not travel
         cls = errors.InternalError
-    return cls(message, retry_after_s=retry_after_ms / 1000)
+    return cls(message, retry_after_s=min(max(retry_after_ms, 0), _LONGEST_RETRY_MS) / 1000)
+
+
+def _whole(text: str) -> int:
+    """Return a whole number that another process has written; 0 when it is none, or a long one."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0

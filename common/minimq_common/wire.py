@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, AwayBroker, BrokerData, Permission, QueueData, TopicRoute
+from minimq_common.moments import moment
 from minimq_proto.v1 import nameserver_pb2
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def permission_from_wire(bits: int) -> Permission:
@@ -35,7 +32,7 @@ def away_from_wire(message: nameserver_pb2.AwayBroker) -> AwayBroker:
         cluster=broker.cluster,
         broker_name=broker.broker_name,
         addresses=broker.addresses,
-        since=_EPOCH + timedelta(milliseconds=message.since_ms),
+        since=moment(message.since_ms),
         stopped=message.stopped,
         queues=message.queues,
     )

@@ -44,21 +44,31 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the offset that `to_json` wrote. Raises `MinimqSparkError` when another version has written it."""
+        """Return the offset that `to_json` wrote.
+
+        Raises:
+            MinimqSparkError: another version has written it, or it is damaged.
+        """
         if value.get("v") != _VERSION:
             raise MinimqSparkError(
                 f"the checkpoint holds offsets of version {value.get('v')!r}, this is version {_VERSION}: go on with "
                 "the release of minimq that wrote it, or begin with another checkpointLocation"
             )
-        return cls(
-            end=_from_tree(value["end"]),
-            start=_from_tree(value["from"]) if "from" in value else None,
-            topic_ids={
-                Carrier(topic, broker): TopicId(*topic_id)
-                for topic, brokers in value["topic_ids"].items()
-                for broker, topic_id in brokers.items()
-            },
-        )
+        try:
+            return cls(
+                end=_from_tree(value["end"]),
+                start=_from_tree(value["from"]) if "from" in value else None,
+                topic_ids={
+                    Carrier(topic, broker): TopicId(*map(_whole, topic_id))
+                    for topic, brokers in value["topic_ids"].items()
+                    for broker, topic_id in brokers.items()
+                },
+            )
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise MinimqSparkError(
+                f"the checkpoint holds offsets that are damaged ({error!r}): put a copy of it back, or begin with "
+                "another checkpointLocation"
+            ) from None
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark can keep. Offsets have the form that the options for offsets have."""
@@ -266,11 +276,18 @@ def to_tree(offsets: _ByQueue) -> dict[str, dict[str, dict[str, int]]]:
 
 def _from_tree(tree: Mapping[str, Any]) -> dict[QueueName, int]:
     return {
-        QueueName(topic, broker, int(queue)): offset
+        QueueName(topic, broker, _whole(int(queue))): _whole(offset)
         for topic, brokers in tree.items()
         for broker, queues in brokers.items()
         for queue, offset in queues.items()
     }
+
+
+def _whole(value: object) -> int:
+    """Return a value of the checkpoint. Raises `ValueError` when it is no offset, id or number of a queue."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r:.100} is no whole number from 0 on")
+    return value
 
 
 def _ids(bounds: Mapping[QueueName, Bounds]) -> dict[Carrier, TopicId]:

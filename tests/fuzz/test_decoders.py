@@ -16,7 +16,7 @@ AMOUNT = 20_000
 
 @pytest.mark.timeout(300)
 def test_decoders_raise_only_what_they_document() -> None:
-    assert decoders.play(SEED, AMOUNT, "batch.") == []
+    assert decoders.play(SEED, AMOUNT) == []
 
 
 def test_an_error_that_is_not_documented_is_found() -> None:

@@ -171,7 +171,7 @@ def decode_fact(data: bytes | memoryview) -> Fact:
     """Return the fact that `encode_fact` wrote. Raises `StoreError` when it is of a kind that this release lacks."""
     try:
         return _decoder.decode(data)
-    except msgspec.ValidationError as error:  # the bytes are those that were written: the entry has a checksum
+    except (ValueError, RecursionError) as error:  # the bytes are those that were written: the entry has a checksum
         raise StoreError(
             f"the fact is not known ({error}): it was written by a newer release, which can open it"
         ) from None

@@ -35,7 +35,7 @@ from minimq_broker.core.facts import (
 )
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
-from minimq_broker.core.transactions import BatchStaged, TransactionTable
+from minimq_broker.core.transactions import BatchStaged, StageKey, TransactionTable
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
 
@@ -320,14 +320,21 @@ class State:
         kind, *key = row
         return _ROWS[kind].get(self, *key)
 
-    def load(self, row: list[Any], value: Any) -> None:
-        """Take a row of a checkpoint in, as `changes` gave it. Raises `StoreError` when its kind is not known."""
-        kind, *key = row
-        if kind not in _ROWS:
+    def load(self, row: Any, value: Any) -> None:
+        """Take a row of a checkpoint in, as `changes` gave it.
+
+        Raises:
+            StoreError: its kind is not known, or its key or its value is none of that kind.
+        """
+        kind, *key = row if isinstance(row, list | tuple) and row else [row]
+        if not isinstance(kind, str) or kind not in _ROWS:
             raise StoreError(
                 f"a row of kind {kind!r} is not known: it was written by a newer release, which can open it"
             )
-        _ROWS[kind].set(self, value, *key)
+        try:
+            _ROWS[kind].set(self, value, *key)
+        except (TypeError, ValueError, LookupError) as error:
+            raise StoreError(f"a row of kind {kind!r} is malformed: {error}") from None
 
 
 class _Row(NamedTuple):
@@ -337,18 +344,22 @@ class _Row(NamedTuple):
     set: Callable[..., None]
 
 
-def _row_of(table: Callable[[State], dict[Any, Any]], key: Callable[..., Any], kind: Any = None) -> _Row:
-    """Return the rows of one table, whose values are as they were decoded unless they have a type to convert to."""
+def _row_of(table: Callable[[State], dict[Any, Any]], key: Any, kind: Any) -> _Row:
+    """Return the rows of one table, with the types of its keys and of its values."""
 
     def put(state: State, value: Any, *parts: Any) -> None:
-        table(state)[key(*parts)] = msgspec.convert(value, kind) if kind else value
+        found = parts[0] if key is str and len(parts) == 1 else parts
+        table(state)[msgspec.convert(found, key)] = msgspec.convert(value, kind)
 
-    return _Row(lambda state, *parts: table(state).get(key(*parts)), put)
+    def get(state: State, *parts: Any) -> Any:
+        return table(state).get(parts[0] if key is str else parts)  # a tuple with names is as good as one without
+
+    return _Row(get, put)
 
 
-def _row_of_attribute(name: str, kind: Any = None) -> _Row:
+def _row_of_attribute(name: str, kind: Any) -> _Row:
     def put(state: State, value: Any) -> None:
-        setattr(state, name, msgspec.convert(value, kind) if kind else value)
+        setattr(state, name, msgspec.convert(value, kind))
 
     return _Row(lambda state: getattr(state, name), put)
 
@@ -356,35 +367,31 @@ def _row_of_attribute(name: str, kind: Any = None) -> _Row:
 #: Every kind of row. What `apply` marks as changed has to be here: saving and loading follow from it.
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
-    "offset": _row_of(lambda state: state.committed, lambda group, topic_id, queue_id: (group, topic_id, queue_id)),
-    "moved": _row_of(
-        lambda state: state.moved, lambda group, topic_id, queue_id: (group, topic_id, queue_id), LogPlace
-    ),
-    "forced": _row_of(
-        lambda state: state.forced, lambda group, topic_id, queue_id: (group, topic_id, queue_id), LogPlace
-    ),
-    "started": _row_of(lambda state: state.started, lambda group, topic_id: (group, topic_id)),
-    "used": _row_of(lambda state: state.used, lambda group: group),
-    "agreement": _row_of(lambda state: state.agreements, lambda group: group, Agreement),
-    "topic": _row_of(lambda state: state.topics, lambda name: name, Topic),
+    "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int),
+    "moved": _row_of(lambda state: state.moved, tuple[str, int, int], LogPlace),
+    "forced": _row_of(lambda state: state.forced, tuple[str, int, int], LogPlace),
+    "started": _row_of(lambda state: state.started, tuple[str, int], int | bool),  # True in the first logs
+    "used": _row_of(lambda state: state.used, str, int),
+    "agreement": _row_of(lambda state: state.agreements, str, Agreement),
+    "topic": _row_of(lambda state: state.topics, str, Topic),
     "producer": _Row(
         lambda state, producer_id: state.producers.row(producer_id),
-        lambda state, row, producer_id: state.producers.load(producer_id, row),
+        lambda state, row, producer_id: state.producers.load(msgspec.convert(producer_id, int), row),
     ),
     "staged": _Row(
         lambda state, *key: state.transactions.stage_row(*key),
-        lambda state, row, *key: state.transactions.load_stage(row, *key),
+        lambda state, row, *key: state.transactions.load_stage(row, *msgspec.convert(key, StageKey)),
     ),
     "ended": _Row(
         lambda state, name: state.transactions.ending(name),
-        lambda state, row, name: state.transactions.load_ending(row, name),
+        lambda state, row, name: state.transactions.load_ending(row, msgspec.convert(name, str)),
     ),
     "publishing": _Row(
         lambda state: state.transactions.publishing,
-        lambda state, name: setattr(state.transactions, "publishing", name),
+        lambda state, name: setattr(state.transactions, "publishing", msgspec.convert(name, str)),
     ),
-    "permission": _row_of_attribute("permission"),
-    "term": _row_of_attribute("term"),
+    "permission": _row_of_attribute("permission", int),
+    "term": _row_of_attribute("term", int),
     "terms": _row_of_attribute("terms", list[TermStart]),
-    "log-id": _row_of_attribute("log_id"),
+    "log-id": _row_of_attribute("log_id", str),
 }

@@ -18,12 +18,14 @@ from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey
 from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId
 from minimq_common import batch
-from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
+from minimq_common.errors import CorruptBatch, CorruptEntry, InvalidArgument, StoreError
 
 #: crc, kind, one spare byte, two spare bytes, queue id, topic id, base offset, store time in ms.
 _HEADER = struct.Struct("<IBxHIqqq")
 HEADER_BYTES = _HEADER.size
 _CRC_BYTES = 4
+#: With all of its records a batch ends below what a number of 64 bits holds.
+_MAX_OFFSET = (1 << 63) - batch.MAX_RECORDS
 #: Number of a transaction and bytes of its name, which follows.
 _TRANSACTION = struct.Struct("<qH")
 
@@ -161,20 +163,32 @@ def opened(data: bytes, position: int) -> OpenedEntry:
         return OpenedEntry(header, None, read_fact(payload, position))
     try:
         batch.verify(bytes(payload))
-        about = batch.read_header(payload)
-    except MiniMQError as error:
+    except CorruptBatch as error:
         raise CorruptEntry(f"the entry at position {position} cannot be taken over: {error.message}") from None
+    about = _about(payload, position)
+    if not 0 <= header.base_offset < _MAX_OFFSET:
+        raise CorruptEntry(f"the entry at position {position} has offset {header.base_offset}, which no queue has")
     done = _done_by(header, about, entry, position)
     return OpenedEntry(header, about if header.kind in IN_QUEUE else None, done)
 
 
 def effect(entry: memoryview, position: int) -> Effect:
-    """Return what the entry at a log position does to the state. Raises `CorruptEntry`, and as `read_fact`."""
+    """Return what the entry at a log position does to the state. Raises as `opened`, but for the batch."""
     header = read_header(entry, position)
     payload = payload_of(entry, header)
     if header.kind == Kind.FACT:
         return read_fact(payload, position)
-    return _done_by(header, batch.read_header(payload), entry, position)
+    return _done_by(header, _about(payload, position), entry, position)
+
+
+def _about(payload: memoryview, position: int) -> batch.Header:
+    """Return the header of the batch in the entry at a log position. Raises `CorruptEntry`, `StoreError`."""
+    try:
+        return batch.read_header(payload)
+    except CorruptBatch as error:
+        raise CorruptEntry(f"the entry at position {position} holds no batch: {error.message}") from None
+    except InvalidArgument as error:
+        raise StoreError(f"the entry at position {position} cannot be read: {error.message}") from None
 
 
 def stored_ms_of(entry: memoryview) -> int:

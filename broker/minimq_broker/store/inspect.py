@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from minimq_broker.store.recovery import recover
 from minimq_common import batch
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
+from minimq_common.moments import moment
 from minimq_common.words import count_of
 
 
@@ -127,7 +127,7 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
     archived = log.archive.entries() if log.archive else ()
     for position, entry in chain(takewhile(lambda item: item[0] < log.start, archived), log.entries()):
         header = read_header(entry, position)
-        stored_at = datetime.fromtimestamp(header.stored_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        stored_at = moment(header.stored_ms).isoformat(timespec="milliseconds")
         about: dict[str, Any] = {"position": position, "stored_at": stored_at}
         payload = payload_of(entry, header)
         if header.kind == Kind.FACT:

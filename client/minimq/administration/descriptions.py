@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from minimq_common.model import AwayBroker, MessageQueue, Permission
+from minimq_common.moments import moment
 from minimq_common.wire import permission_from_wire
 from minimq_proto.v1 import broker_pb2
 
@@ -226,11 +227,6 @@ _DISK_LEVELS = {
     broker_pb2.DISK_LEVEL_DELETE_EARLY: "delete-early",
     broker_pb2.DISK_LEVEL_REFUSE: "refuse",
 }
-
-
-def moment(ms: int) -> datetime:
-    """Return the moment that many ms after 1970 began, in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 _ROLE = {

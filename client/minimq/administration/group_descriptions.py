@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from minimq.administration.descriptions import moment
 from minimq.routes.away import by_broker
 from minimq_common.model import AwayBroker, MessageQueue
+from minimq_common.moments import moment
 from minimq_common.names import retry_topic
 from minimq_proto.v1 import broker_pb2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings, moment
+from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings
 from minimq.administration.fan_out import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.resize import Resize
@@ -19,6 +19,7 @@ from minimq_common.errors import (
     TopicUnavailable,
 )
 from minimq_common.model import AwayBroker, MessageQueue, Permission, TopicRoute, permission_name
+from minimq_common.moments import moment
 from minimq_common.names import check_group, check_topic
 from minimq_common.wire import permission_from_wire
 from minimq_common.words import count_of

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ import click
 from minimq.cli.table import Row, Table, show_table
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute
-from minimq_common.moments import Time, start_ms
+from minimq_common.moments import Time, moment, start_ms
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,7 +58,7 @@ def start_of(
     if text is None or text in {"earliest", "latest"}:
         return text
     ms = start_ms(text, time.time(), parameter.opts[0], also)
-    return datetime.fromtimestamp(ms / 1000, UTC)
+    return moment(ms)
 
 
 def offset_or_start_of(context: click.Context, parameter: click.Parameter, text: str) -> Time | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import repeat
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
+from minimq_common.moments import moment
 from minimq_proto.v1 import broker_pb2
 
 #: Bytes of a body that `repr` shows.
@@ -145,12 +146,12 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def born_at(self) -> datetime:
         """When the message was handed to its producer."""
-        return datetime.fromtimestamp(self.batch.records.born_ms(self.index) / 1000, UTC)
+        return moment(self.batch.records.born_ms(self.index))
 
     @property
     def stored_at(self) -> datetime:
         """When the broker stored the message."""
-        return datetime.fromtimestamp(self.batch.stored_ms / 1000, UTC)
+        return moment(self.batch.stored_ms)
 
     @property
     def reconsume_times(self) -> int:

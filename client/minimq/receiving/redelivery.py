@@ -7,10 +7,11 @@ property of the user that has one of these names gets a `%` in front of it in th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import Message
+from minimq_common.moments import moment
 
 #: The topic that the message was sent to.
 RETRY_TOPIC = "RETRY_TOPIC"
@@ -25,6 +26,8 @@ RECONSUME_TIMES = "RECONSUME_TIMES"
 
 _NAMES = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_BORN, RECONSUME_TIMES})
 _ESCAPE = "%"
+#: Of the numbers in a copy. Anybody may send to a retry topic, and longer ones no Python reads.
+_MOST_DIGITS = 18
 
 
 class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
@@ -62,7 +65,7 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
     @property
     def born_at(self) -> datetime:
         """When the message was handed to its producer."""
-        return datetime.fromtimestamp(self.born_ms / 1000, UTC)
+        return moment(self.born_ms)
 
     @property
     def born_ms(self) -> int:
@@ -143,4 +146,4 @@ def _unescaped(name: str) -> str:
 
 
 def _number(text: str, otherwise: int) -> int:
-    return int(text) if text.isdecimal() else otherwise
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else otherwise

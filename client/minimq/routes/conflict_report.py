@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
+from minimq_common.moments import moment
 from minimq_proto.v1 import nameserver_pb2
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def conflict_from_wire(nameserver: str, message: nameserver_pb2.BrokerConflictRe
         address=message.address,
         holder_address=message.holder_address,
         reason=message.reason,
-        first_at=_EPOCH + timedelta(milliseconds=message.first_ms),
-        last_at=_EPOCH + timedelta(milliseconds=message.last_ms),
+        first_at=moment(message.first_ms),
+        last_at=moment(message.last_ms),
         times=message.times,
     )

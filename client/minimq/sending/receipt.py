@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 
 import msgspec
 
 from minimq_common import batch
 from minimq_common.model import MessageQueue
+from minimq_common.moments import moment
 
 
 class SendStatus(Enum):
@@ -73,7 +74,7 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
     @property
     def stored_at(self) -> datetime:
         """When the broker stored the message."""
-        return datetime.fromtimestamp(self.batch.stored_ms / 1000, UTC)
+        return moment(self.batch.stored_ms)
 
     def __repr__(self) -> str:
         return f"SendReceipt({self.message_id}, {self.queue}, offset {self.queue_offset})"

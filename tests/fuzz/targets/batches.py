@@ -59,7 +59,20 @@ def valid_batches() -> tuple[bytes, ...]:
                         batch_builder.encode(sent, born, 0xFEED, 7, 1 << 20, compression)
                         for compression in (None, ALWAYS)
                     ]
-    return tuple(made)
+    copies = [Message("orders", b"x", None, (), {**_COPIED, name: text}) for name in _COPIED for text in _COPIED_TEXTS]
+    return (*made, *(batch_builder.encode([copy], NOW_MS, 0xFEED, 7, 1 << 20) for copy in copies))
+
+
+#: The properties of a message that waits in a retry topic, and what they may say.
+_COPIED: Final = {
+    redelivery.RETRY_TOPIC: "orders",
+    redelivery.ORIGIN_MESSAGE_ID: "0" * 40,
+    redelivery.ORIGIN_QUEUE: "orders/broker-a/3",
+    redelivery.ORIGIN_OFFSET: "17",
+    redelivery.ORIGIN_BORN: str(NOW_MS),
+    redelivery.RECONSUME_TIMES: "3",
+}
+_COPIED_TEXTS: Final = ("", "-1", "9" * 18, "9" * 30, "9" * 5000, "\u0663", "\u00b2", "1e3")
 
 
 @lru_cache(maxsize=1)

@@ -108,7 +108,9 @@ class _Call(grpc.RpcError, grpc.Call):
 
     def __init__(self, rng: Random) -> None:
         self._code = rng.choice(list(grpc.StatusCode))
-        self._details = mutation.text(rng, ("DNS", "last error: x", "Connection refused", ""))
+        self._details = (
+            mutation.text(rng, ("DNS", "last error: x", "Connection refused", "")).encode(errors="replace").decode()
+        )
         self._metadata = [
             (name, mutation.text(rng, ("0", "500", "-1", "NOT_MASTER", "SEND_FAILED", "INTERNAL")))
             for name in ("minimq-code", "minimq-retry-after-ms")

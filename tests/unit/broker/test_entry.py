@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.core.facts import Topic, TopicSet
-from minimq_broker.core.state import BatchApplied, QueueKey
+from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.core.state import BatchApplied, QueueKey, State
 from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.store.entry import (
     HEADER_BYTES,
@@ -101,3 +101,40 @@ def test_a_kind_of_a_later_release_is_refused() -> None:
     with pytest.raises(StoreError, match=r"position 100 is of kind 5, .* newer release") as caught:
         read_header(memoryview(batch_entry(QUEUE, 9, AT_MS, BATCH, 5)), 100)  # type: ignore[arg-type]
     assert not isinstance(caught.value, CorruptEntry)
+
+
+def test_a_batch_in_an_entry_that_is_none_is_named_by_its_place() -> None:
+    whole = batch_entry(QUEUE, 9, AT_MS, b"no batch")
+
+    with pytest.raises(CorruptEntry, match=r"the entry at position 100 holds no batch: .* 8 bytes"):
+        effect(memoryview(whole), 100)
+
+
+def test_a_batch_behind_the_last_offset_there_can_be_is_not_taken_over() -> None:
+    with pytest.raises(CorruptEntry, match=f"position 100 has offset {(1 << 63) - 1}, which no queue has"):
+        opened(batch_entry(QUEUE, (1 << 63) - 1, AT_MS, BATCH), 100)
+
+
+@pytest.mark.parametrize("end", [1, 5, 20])
+def test_a_fact_that_cannot_be_decoded_is_an_error_of_the_store(end: int) -> None:
+    with pytest.raises(StoreError, match="the fact is not known"):
+        decode_fact(encode_fact(TopicSet(Topic("t", 5, 1, 1)))[:end])
+
+
+@pytest.mark.parametrize(
+    ("row", "value"),
+    [
+        (["offset", "g", 5, 0], "1"),
+        (["offset", "g", 5], 1),
+        (["offset", 7, 5, 0], 1),
+        (["term", "x"], 1),
+        (["permission"], None),
+        (["producer", {}], [0, 0, [], []]),
+        (["ended", "x"], [0, 1, b"", [], -9]),
+        ([["offset"]], 1),
+        (5, 1),
+    ],
+)
+def test_a_row_of_a_state_that_is_none_is_an_error_of_the_store(row: object, value: object) -> None:
+    with pytest.raises(StoreError, match="a row of kind"):
+        State().load(row, value)

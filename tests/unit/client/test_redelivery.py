@@ -69,3 +69,17 @@ def test_how_long_a_message_waits() -> None:
     assert [level_of(times, None, 3) for times in range(5)] == [0, 1, 2, 2, 2]
     assert [level_of(1, chosen, 3) for chosen in (0, 2, 9)] == [0, 2, 2]
     assert [delay_ms((0.5, 60), queue_id) for queue_id in range(3)] == [500, 60_000, 60_000]
+
+
+@pytest.mark.parametrize("text", ["9" * 30, "9" * 5000, "-1", "", "1e3"])
+def test_numbers_that_no_copy_has_count_as_none(text: str) -> None:
+    copy = copy_of(received(Message("orders", b"body")), "%RETRY%g")
+    forged = Message(
+        copy.topic, copy.body, properties={**copy.properties, "ORIGIN_BORN": text, "RECONSUME_TIMES": text}
+    )
+
+    message = from_copy(received(forged))
+
+    assert message.reconsume_times == 0
+    assert message.born_at.year < 9999
+    assert copy_of(tried_again(message), "%RETRY%g").properties["RECONSUME_TIMES"] == "2"

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from minimq_common.batch import MAX_TIME_MS
 from minimq_common.errors import InvalidArgument
-from minimq_common.moments import Time, start_ms, timestamp_ms
+from minimq_common.moments import Time, moment, start_ms, timestamp_ms
 from support.command import environment
 
 NOW = 1_769_846_400.25  # 2026-01-31T08:00:00.250Z
@@ -33,6 +34,8 @@ NOW_MS = 1_769_846_400_250
         ("-1d12h", NOW_MS - 36 * 3_600_000),
         ("-0s", NOW_MS),
         ("1960-01-01T00:00Z", 0),
+        ("9999-12-31T23:59:59.999999Z", MAX_TIME_MS),
+        ("9999-12-31T23:59-23:59", MAX_TIME_MS),
         ("-5000w", 0),
     ],
 )
@@ -80,6 +83,7 @@ def test_a_time_zone_that_is_missing_is_never_guessed_wherever_the_machine_is() 
     program = """
 import time
 from datetime import UTC, datetime
+from minimq_common.batch import MAX_TIME_MS
 from minimq_common.errors import InvalidArgument
 from minimq_common.moments import timestamp_ms
 
@@ -98,3 +102,15 @@ for naive in (when.replace(tzinfo=None), "2026-01-31T08:00"):
     first, second = done.stdout.decode().splitlines()
     assert "no time zone" in first
     assert "2026-01-31T08:00:00Z for UTC, or 2026-01-31T08:00:00+09:00 for the local time of this machine" in second
+
+
+@pytest.mark.parametrize(
+    ("ms", "when"),
+    [
+        (1_769_846_400_123, datetime(2026, 1, 31, 8, 0, 0, 123_000, UTC)),
+        (-(1 << 63), datetime(1970, 1, 1, tzinfo=UTC)),
+        ((1 << 63) - 1, datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)),
+    ],
+)
+def test_a_time_that_another_process_says_is_always_one_of_the_calendar(ms: int, when: datetime) -> None:
+    assert moment(ms) == when

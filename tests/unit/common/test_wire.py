@@ -7,6 +7,7 @@ import pytest
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, BrokerData, Permission, QueueData, TopicRoute
 from minimq_common.wire import route_from_wire, route_to_wire
+from minimq_proto.v1 import nameserver_pb2
 
 
 def route(read: int, write: int) -> TopicRoute:
@@ -22,3 +23,11 @@ def test_a_route_comes_back_from_the_wire() -> None:
 def test_more_queues_than_a_topic_can_have_are_refused(read: int, write: int) -> None:
     with pytest.raises(InvalidArgument, match=r"queues on broker 'broker-a', the limit is 1024"):
         route_from_wire(route_to_wire(route(read, write)))
+
+
+def test_no_time_of_a_broker_that_went_spoils_a_route() -> None:
+    message = nameserver_pb2.TopicRoute(topic="t", away=[nameserver_pb2.AwayBroker(since_ms=(1 << 63) - 1)])
+
+    [away] = route_from_wire(message).away
+
+    assert away.since.year == 9999

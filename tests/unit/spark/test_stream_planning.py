@@ -221,3 +221,23 @@ def test_it_waits_for_enough_but_not_for_ever() -> None:
     assert not is_too_little(9, limits, 60.0)
     assert not is_too_little(10, limits, 0.0)
     assert not is_too_little(0, Limits(), 0.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"end": None},
+        {"end": {"t": []}},
+        {"end": {"t": {"b": {"x": 1}}}},
+        {"end": {"t": {"b": {"0": -1}}}},
+        {"end": {"t": {"b": {"0": "1"}}}},
+        {"from": {"t": {"b": {"0": 1.5}}}},
+        {"topic_ids": {"t": {"b": [1, 2, 3]}}},
+        {"topic_ids": []},
+    ],
+)
+def test_offsets_of_a_damaged_checkpoint_are_refused(changes: Mapping[str, object]) -> None:
+    whole = StreamOffset({QueueName("t", "b", 0): 5}, topic_ids={Carrier("t", "b"): TopicId(1, 2)}).to_json()
+
+    with pytest.raises(MinimqSparkError, match="the checkpoint holds offsets that are damaged"):
+        StreamOffset.from_json({**whole, **changes})
