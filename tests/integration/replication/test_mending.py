@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ from support.waiting import wait_until
 
 #: A segment has ten of these at most.
 BODY = bytes(8000)
-OPTIONS = {"segment_bytes": 1 << 16, "checkpoint_interval_s": 0.1}
+OPTIONS: dict[str, Any] = {"segment_bytes": 1 << 16, "checkpoint_interval_s": 0.1}
 
 
 def send(cluster: LocalCluster, count: int) -> None:
