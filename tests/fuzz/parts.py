@@ -33,4 +33,5 @@ class Part(NamedTuple):
 
 PARTS = {
     "decoders": Part("fuzz.decoders", 10_000_000, "inputs"),
+    "files": Part("fuzz.files", 10_000, "cases"),
 }

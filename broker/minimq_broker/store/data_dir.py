@@ -167,7 +167,7 @@ class DataDirectory:
         if not marker.exists():
             _write_whole(marker, f"{FORMAT}\n")
             return
-        text = marker.read_text().strip()
+        text = marker.read_text(errors="replace").strip()
         if text != str(FORMAT):
             raise DataDirectoryVersion(
                 f"{self.path} has data format {text[:20]!r}, this release reads format {FORMAT}: "

@@ -1,0 +1,353 @@
+"""Every file of a data directory against a disk that does not keep what it was given.
+
+A case damages one file of a copy of a directory, then opens what reads it, in a process of its own, and reads
+everything back. It is found and named, or harmless: all that was acknowledged is as it was. A finding is anything else:
+other data, something that is missing without a word, an error that nobody expects, the end of the process. `--only 123`
+plays case 123 again, `--only state` those that damage a file with that in its name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import lmdb
+
+from fuzz.specimens import DEAD, OWNER, Truth, key_of, make, records
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
+from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
+from minimq_common.batch import RecordBatch
+from minimq_common.errors import MiniMQError
+from minimq_nameserver.controller.decisions import DecisionFile
+
+PROCESSES: Final = 2
+#: A case that takes so long hangs, however loaded the machine is.
+HANGS_S: Final = 120
+PAGE: Final = 4096
+#: What the services of a broker make an error of that says what cannot be read.
+NAMED: Final = (MiniMQError, lmdb.Error, struct.error)
+_RAM: Final = Path("/dev/shm")
+_OPTIONS: Final = StoreOptions(segment_bytes=1 << 20, checkpoint_interval_s=3600.0, owner=OWNER)
+
+
+def play(seed: int, amount: int, only: str = "") -> list[str]:
+    """Play so many cases, and return what was found."""
+    numbers = [int(only)] if only.isdecimal() else range(amount)
+    with _workplace() as folder:
+        truths = make(folder / "sound")
+        context = multiprocessing.get_context("spawn")
+        workers, pipes = [], []
+        for worker in range(min(PROCESSES, len(numbers))):
+            ours, theirs = context.Pipe(duplex=False)
+            share = numbers[worker::PROCESSES]
+            place = folder / f"worker-{worker}"
+            part = "" if only.isdecimal() else only
+            workers.append(
+                context.Process(target=_work, args=(folder / "sound", place, truths, seed, share, part, theirs))
+            )
+            pipes.append(ours)
+            workers[-1].start()
+            theirs.close()
+        findings = [finding for pipe in pipes for finding in _all_of(pipe)]
+        for process in workers:
+            process.join()
+            if process.exitcode:
+                findings.append(f"a process that plays cases ended with {process.exitcode}")
+    return sorted(findings)
+
+
+@contextmanager
+def _workplace() -> Iterator[Path]:
+    in_ram = _RAM.is_dir() and shutil.disk_usage(_RAM).free > 64 << 20
+    with tempfile.TemporaryDirectory(prefix="minimq-fuzz-", dir=_RAM if in_ram else None) as folder:
+        yield Path(folder)
+
+
+def _all_of(pipe: Any) -> list[str]:  # noqa: ANN401 - untyped
+    found: list[str] = []
+    try:
+        while True:
+            found.append(pipe.recv())
+    except EOFError:
+        return found
+
+
+def _work(
+    sound: Path,
+    place: Path,
+    truths: dict[str, Truth],
+    seed: int,
+    numbers: Sequence[int],
+    only: str,
+    findings: Any,  # noqa: ANN401
+) -> None:
+    files = sorted(file.relative_to(sound) for file in sound.rglob("*") if _is_data(file))
+    for number in numbers:
+        chance = Random(f"{seed} {number}")
+        file = chance.choice(files)
+        if only not in str(file):
+            continue
+        if place.exists():
+            shutil.rmtree(place)
+        shutil.copytree(sound / file.parts[0], place / file.parts[0])
+        what = damage(place / file, chance)
+        if what is None:
+            continue
+        kind = file.parts[0]
+        for problem in in_child(lambda kind=kind: examine(place / kind, kind, truths)):  # type: ignore[misc]
+            findings.send(f"case {number}: {file}, {what}: {problem}")
+    findings.close()
+
+
+def _is_data(file: Path) -> bool:
+    return file.is_file() and file.name != "lock" and not file.name.endswith("-lock")
+
+
+# ---- what a disk may do -------------------------------------------------------------------------
+
+
+def damage(file: Path, chance: Random) -> str | None:
+    """Damage a file, and return in words how; None when it stayed as it was."""
+    before = file.read_bytes()
+    data = bytearray(before)
+    what = chance.choice(_DAMAGES)(data, chance) if data else "it was empty"
+    if data == before:
+        return None
+    file.write_bytes(data)
+    return what
+
+
+def _flip(data: bytearray, chance: Random) -> str:
+    at, bit = chance.randrange(len(data)), chance.randrange(8)
+    data[at] ^= 1 << bit
+    return f"bit {bit} of byte {at} flipped"
+
+
+def _flip_in_header(data: bytearray, chance: Random) -> str:
+    """Where pages say what is in them: a flip at random hits that seldom."""
+    page = chance.randrange((len(data) + PAGE - 1) // PAGE)
+    at, bit = min(page * PAGE + chance.randrange(64), len(data) - 1), chance.randrange(8)
+    data[at] ^= 1 << bit
+    return f"bit {bit} of byte {at} flipped"
+
+
+def _overwrite(data: bytearray, chance: Random) -> str:
+    size = chance.choice((1, 2, 4, 8, 16, 64, 512, 3000))
+    at = chance.randrange(len(data))
+    run = chance.choice((b"\0" * size, b"\xff" * size, chance.randbytes(size)))[: len(data) - at]
+    data[at : at + len(run)] = run
+    return f"{len(run)} bytes from {at} on overwritten"
+
+
+def _cut(data: bytearray, chance: Random) -> str:
+    at = chance.choice((chance.randrange(len(data)), chance.randrange(len(data) // PAGE + 1) * PAGE))
+    del data[at:]
+    return f"cut off at {at}"
+
+
+def _zero_page(data: bytearray, chance: Random) -> str:
+    page, count = chance.randrange(len(data) // PAGE + 1), chance.choice((1, 1, 1, 2, 8))
+    begin, end = page * PAGE, min((page + count) * PAGE, len(data))
+    data[begin:end] = bytes(max(end - begin, 0))
+    return f"{count} pages from page {page} on are zeros"
+
+
+def _swap_pages(data: bytearray, chance: Random) -> str:
+    one, two = (chance.randrange(len(data) // PAGE + 1) * PAGE for _ in range(2))
+    if max(one, two) + PAGE <= len(data):
+        data[one : one + PAGE], data[two : two + PAGE] = data[two : two + PAGE], data[one : one + PAGE]
+    return f"pages {one // PAGE} and {two // PAGE} swapped"
+
+
+def _copy_page(data: bytearray, chance: Random) -> str:
+    one, two = (chance.randrange(len(data) // PAGE + 1) * PAGE for _ in range(2))
+    if max(one, two) + PAGE <= len(data):
+        data[one : one + PAGE] = data[two : two + PAGE]
+    return f"page {two // PAGE} written over page {one // PAGE}"
+
+
+_DAMAGES: Final[tuple[Callable[[bytearray, Random], str], ...]] = (
+    *(_flip, _flip, _flip_in_header, _flip_in_header),
+    *(_overwrite, _cut, _zero_page, _swap_pages, _swap_pages, _copy_page),
+)
+
+
+# ---- what becomes of it -------------------------------------------------------------------------
+
+
+def in_child(work: Callable[[], list[str]]) -> list[str]:
+    """Return what something returns in a process of its own, or how that ended."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+        signal.alarm(HANGS_S)
+        try:
+            found = work()
+        except BaseException as error:  # noqa: BLE001 - it is what is looked for
+            found = [_described(error)]
+        with os.fdopen(theirs, "w") as pipe:
+            json.dump(found, pipe)
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as pipe:
+        text = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        return [f"the process ended by {signal.Signals(-status).name if status < 0 else status}"]
+    return list(json.loads(text))
+
+
+def _described(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = next((frame for frame in reversed(frames) if "minimq" in frame.filename), frames[-1])
+    return f"{type(error).__name__} at {Path(own.filename).name}:{own.lineno}: {str(error)[:200]}"
+
+
+def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
+    """Open a directory, read everything back, and return what is wrong about that."""
+    if kind == "controller":
+        return _examine_controller(path)
+    named = _Named()
+    try:
+        named.texts += check_directory(path).findings
+    except MiniMQError as error:
+        named.texts.append(error.message)
+    is_checked = bool(named.texts)
+    problems: list[str] = []
+    truth = truths[kind]
+    try:
+        store = MessageStore(
+            path, lambda jobs, grown: None, _OPTIONS, lambda: 1_800_000_000_000, alone=kind == "master"
+        )
+        with closing(store):
+            store.confirm(store.end)
+            problems += _compare(store, truth, named)
+        if kind == "slave":
+            with closing(KeptOffsets(path / FILE_NAME)) as kept:
+                if kept.rows() != truth.kept:
+                    problems.append("kept offsets are others")
+    except MiniMQError as error:
+        named.texts.append(error.message)
+    if problems and not is_checked:
+        problems = [f"{problem} (and check says clean)" for problem in problems]
+    return problems
+
+
+def _examine_controller(path: Path) -> list[str]:
+    try:
+        with closing(DecisionFile(path)) as decisions:
+            found = {record.key: record for record in decisions.load()}
+            return [] if found == {record.key: record for record in records()} else ["decisions are others"]
+    except MiniMQError:
+        return []
+
+
+class _Named(logging.Handler):
+    """What was named: findings, errors, and what the log says."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+        logger = logging.getLogger()
+        logger.handlers = [self]
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - until the process ends
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def _compare(store: MessageStore, truth: Truth, named: _Named) -> list[str]:
+    """Return what is not as it was written."""
+    problems: list[str] = []
+    for name, queue_id, batches in truth.queues:
+        try:
+            key_of(store, name, queue_id)
+        except MiniMQError:
+            return [f"the topic {name} is not there"]
+        # The archive of dead letters is set aside when it is damaged, which the log says.
+        queue = _Queue(store, name, queue_id, batches, may_lack=name == DEAD and bool(named.texts))
+        problems += queue.walk() or queue.look_up()
+    for group, queue_id, offset in truth.offsets:
+        found = store.state.offset(group, key_of(store, "t", queue_id))
+        if (-1 if found is None else found) != offset:
+            problems.append(f"{group} goes on at {found} of queue {queue_id}, and had committed {offset}")
+            break
+    return problems
+
+
+class _Queue:
+    """A queue that is read back."""
+
+    def __init__(
+        self, store: MessageStore, name: str, queue_id: int, batches: Sequence[Any], *, may_lack: bool
+    ) -> None:
+        self._store = store
+        self._key = key_of(store, name, queue_id)
+        self._where = f"{name}/{queue_id}"
+        self._batches = batches
+        self._expected = {batch.base_offset: batch for batch in batches}
+        self._may_lack = may_lack
+
+    def walk(self) -> list[str]:
+        """Read it from its begin to its end, or to the first error."""
+        start, stop = self._batches[0].base_offset, self._batches[-1].base_offset + len(self._batches[-1].bodies)
+        try:
+            first, end = self._store.bounds(self._key)
+            if end != stop or (first != start and not self._may_lack):
+                return [f"{self._where} has {first} to {end}, and not {start} to {stop}"]
+            offset = first
+            while offset < stop:
+                found = self._store.read(self._key, offset, 3, 1 << 20)
+                if not found:
+                    return [f"{self._where} has nothing from {offset} on"]
+                for stored in found:
+                    if problems := self._compare(stored, offset):
+                        return problems
+                    offset = stored.base_offset + stored.count
+        except NAMED:
+            pass
+        return []
+
+    def look_up(self) -> list[str]:
+        """Read each of its batches, found by offset, and its time."""
+        for batch in self._batches:
+            try:
+                for stored in self._store.read(self._key, batch.base_offset, 1, 1)[:1]:
+                    if problems := self._compare(stored, batch.base_offset):
+                        return problems
+                at = self._store.offset_at(self._key, batch.stored_ms)
+            except NAMED:
+                continue
+            earliest = min(each.base_offset for each in self._batches if each.stored_ms >= batch.stored_ms)
+            if at != earliest and not self._may_lack:
+                return [f"{self._where} is at {at} at time {batch.stored_ms}, and not at {earliest}"]
+        return []
+
+    def _compare(self, stored: StoredBatch, offset: int) -> list[str]:
+        if stored.base_offset != offset and not self._may_lack:
+            return [f"{self._where} goes on at {stored.base_offset}, and not at {offset}"]
+        try:
+            bodies = list(map(bytes, RecordBatch(stored.data).bodies()))
+        except MiniMQError:  # a reader verifies what it gets
+            return []
+        batch = self._expected.get(stored.base_offset)
+        if batch is None or bodies != batch.bodies:
+            return [f"{self._where} at {stored.base_offset} has other messages"]
+        if (stored.count, stored.stored_ms) != (len(bodies), batch.stored_ms):
+            return [f"{self._where} at {stored.base_offset} says {stored.count} messages of {stored.stored_ms}"]
+        return []

@@ -1,0 +1,156 @@
+"""Data directories to be damaged, each with what was written to it."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.data_dir import Owner
+from minimq_broker.store.kept_offsets import FILE_NAME, Kept, KeptOffsets
+from minimq_broker.store.message_store import MessageStore
+from minimq_common.batch import RecordBatch
+from minimq_common.replica_set import ReplicaSet
+from minimq_nameserver.controller.decisions import DecisionFile
+from support.stores import OpenStore, Stores, numbered_batch
+
+OWNER = Owner("default", "broker-a", 0)
+DEAD = "%DLQ%g"
+GROUPS = tuple(f"group-{number}" for number in range(20))
+_ROUNDS = 4
+
+
+class Batch(NamedTuple):
+    """A batch of a queue."""
+
+    base_offset: int
+    stored_ms: int
+    bodies: list[bytes]
+
+
+class Truth(msgspec.Struct):
+    """What was written to the data directory of a broker.
+
+    Attributes:
+        queues: all batches, by topic and queue.
+        offsets: committed offsets, by group and queue of the topic "t".
+        kept: offsets that are kept beside the log.
+    """
+
+    queues: list[tuple[str, int, list[Batch]]] = []
+    offsets: list[tuple[str, int, int]] = []
+    kept: list[Kept] = []
+
+
+def make(folder: Path) -> dict[str, Truth]:
+    """Make the directories "master", "slave" and "controller", and return what is in the first two."""
+    stores, before = Stores(folder), folder.with_name("state-before")
+    master = _open(stores, "master", alone=True)
+    for name in ("t", DEAD):
+        master.create_topic(name, queues=2)
+    for number in range(_ROUNDS):
+        _fill(master, number)
+        _roll(master)
+    master.close()  # which saves the state
+    shutil.copyfile(folder / "master" / "state.mdb", before)
+    master = _open(stores, "master", alone=True)
+    _fill(master, _ROUNDS)
+    slave = _open(stores, "slave", alone=False)
+    slave.take_from(master, 30_000)
+    slave.store.call(lambda: slave.store.log.roll(slave.store.end))
+    slave.take_from(master, 30_000)
+    slave.store.confirm(slave.store.end)
+    slave.close()
+    slave = _open(stores, "slave", alone=False)
+    slave.take_from(master)
+    slave.store.confirm(slave.store.end)
+    assert master.store.remove_first(1 << 60)  # its dead letters are archived
+    truths = {"master": _truth(master.store), "slave": _truth(slave.store)}
+    queue = slave.key("t", 0)
+    master.close()
+    slave.close()
+    # As after a crash: what came since has to be found in the log.
+    shutil.copyfile(before, folder / "master" / "state.mdb")
+    with closing(KeptOffsets(folder / "slave" / FILE_NAME)) as kept:
+        kept.begin()
+        for number, group in enumerate(GROUPS):
+            kept.put(group, [CommittedOffset(*queue, number + 1)])
+        truths["slave"].kept = kept.rows()
+    with closing(DecisionFile(folder / "controller")) as decisions:
+        for record in records():
+            decisions.save(record)
+    return truths
+
+
+def records() -> list[ReplicaSet]:
+    """Return what the controller has decided."""
+    return [
+        ReplicaSet(
+            cluster="default",
+            broker_name=f"broker-{number}",
+            term=number + 1,
+            master_id=0,
+            master_run=7 + number,
+            in_sync=frozenset({0, number}),
+            version=5,
+            sync=True,
+            min_in_sync=2,
+            lease_s=3.0,
+            addresses={each: f"127.0.0.1:{10_911 + each}" for each in range(number + 1)},
+            log_id=f"{number:032x}",
+        )
+        for number in range(40)
+    ]
+
+
+def _open(stores: Stores, name: str, *, alone: bool) -> OpenStore:
+    return stores.open(name, alone=alone, segment_bytes=1 << 20, owner=OWNER)
+
+
+def _roll(store: OpenStore) -> None:
+    store.store.call(lambda: store.store.log.roll(store.store.end))
+
+
+def _fill(store: OpenStore, number: int) -> None:
+    for each in range(8):
+        queue_id = each % 2
+        bodies = [b"%d/%d/%d " % (number, each, index) + bytes([65 + each]) * 40 for index in range(5)]
+        store.append("t", queue_id, *bodies)
+        store.append("t", queue_id, b"large %d/%d " % (number, each) + b"%d" % each * (1500 * each))
+    for queue_id in range(2):
+        store.append(DEAD, queue_id, b"dead %d/%d" % (number, queue_id))
+    for index, group in enumerate(GROUPS):
+        store.record(OffsetsCommitted(group, (CommittedOffset(*store.key("t", index % 2), 3 * number + index + 1),)))
+    for sequence in range(2):
+        store.stage("job", number + 1, "t", sequence, numbered_batch(9, 10 * number + sequence, b"staged %d" % number))
+    store.decide("job", number + 1, {9: [10 * number, 10 * number + 1]})
+    store.publish("job")
+    store.clock.now_ms += 1000
+
+
+def _truth(store: MessageStore) -> Truth:
+    truth = Truth()
+    for name in ("t", DEAD):
+        for queue_id in range(2):
+            key = store.state.queue(name, queue_id)
+            found = store.read(key, store.bounds(key)[0], 1 << 40, 1 << 40)
+            batches = [
+                Batch(each.base_offset, each.stored_ms, list(map(bytes, RecordBatch(each.data).bodies())))
+                for each in found
+            ]
+            assert sum(len(each.bodies) for each in batches) >= _ROUNDS
+            truth.queues.append((name, queue_id, batches))
+    for group in GROUPS:
+        for queue_id in range(2):
+            truth.offsets.append((group, queue_id, store.state.offset(group, store.state.queue("t", queue_id)) or -1))
+    return truth
+
+
+def key_of(store: MessageStore, topic: str, queue_id: int) -> QueueKey:
+    """Return the key of a queue."""
+    return store.state.queue(topic, queue_id)
