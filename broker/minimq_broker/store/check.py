@@ -25,7 +25,7 @@ from minimq_broker.store.entry import (
     read_header,
     transaction_of,
 )
-from minimq_broker.store.rows import Row, row_of
+from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
@@ -153,9 +153,12 @@ class _Walk:
         self._verify_rows(segment, dict(self._entries(segment)))
 
     def _verify_rows(self, segment: Segment, expected: dict[tuple[QueueKey, int], Row]) -> None:
-        for queue, row in segment.rows():
-            if expected.pop((queue, row.last_offset), None) != row:
-                self._find(segment, row.position, f"the index row of queue {queue} offset {row.last_offset} is wrong")
+        for queue, key, value in segment.stored_rows():
+            last = last_offset_in(key)
+            row = expected.pop((queue, last), None)
+            if row is None or not row.is_stored_as(queue, key, value):
+                position = -1 if row is None else row.position
+                self._find(segment, position, f"the index row of queue {queue} offset {last} is wrong")
         for (queue, last), row in expected.items():
             self._find(segment, row.position, f"queue {queue} offset {last} has no index row")
 

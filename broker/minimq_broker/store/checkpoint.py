@@ -6,22 +6,20 @@ power cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import google_crc32c
-import lmdb
 import msgspec
 
 from minimq_broker.core.state import State
-from minimq_broker.store.lmdb_file import open_lmdb
+from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
 from minimq_common.errors import StoreError
+from minimq_common.sealed_rows import SUM_KEY, RowDamage, change, is_summed, seal, sum_up, unseal, unsealed
 
 _POSITION_KEY = b"\0position"
 #: Address space for the map; a row takes about 60 bytes.
 _MAP_BYTES = 16 << 30
-_CRC_BYTES = 4
 
 
 class ChangedRows(NamedTuple):
@@ -39,7 +37,7 @@ def take_changes(state: State) -> ChangedRows:
     rows = []
     for row, value in state.changes():
         key = msgspec.msgpack.encode(row)
-        rows.append((key, None if value is None else _seal(key, msgspec.msgpack.encode(value))))
+        rows.append((key, None if value is None else seal(key, msgspec.msgpack.encode(value))))
     state.saved()
     return ChangedRows(state.position, rows)
 
@@ -49,6 +47,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
+        self._readonly = readonly
         self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
         #: Log position up to which the state is saved, once it was loaded.
         self.position = 0
@@ -61,50 +60,73 @@ class Checkpoint:
         """Return the saved state, an empty one when nothing was saved yet.
 
         Raises:
-            StoreError: it is damaged, or a newer release wrote it.
+            DamagedFile: it is damaged.
+            StoreError: a newer release wrote it.
         """
         state = State()
         try:
             with self._env.begin() as txn, txn.cursor() as cursor:
-                for key, stored in cursor:
-                    value = _unseal(key, stored)
+                for key, value in unsealed(cursor):
                     if key == _POSITION_KEY:
                         state.position = msgspec.msgpack.decode(value)
                     else:
                         state.load(msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
+            if not self._readonly:
+                self._sum_up()
         except StoreError as error:
             raise StoreError(f"{self._path}: {error.message}") from None
-        except (lmdb.Error, ValueError) as error:
-            raise StoreError(
+        except (*DAMAGE, ValueError) as error:
+            raise DamagedFile(
                 f"{self._path} is damaged: {error}: restore the data directory from a copy of it; "
                 "as long as the log begins at position 0 it is enough to move this file away"
             ) from None
         self.position = state.position
         return state
 
-    def save(self, changes: ChangedRows) -> None:
-        """Save what has changed since the last save, and sync. On failure it can be saved again."""
+    def _sum_up(self) -> None:
+        """Give the file of an older release, whose rows were verified, its sum."""
+        with self._env.begin() as txn:
+            if is_summed(txn):
+                return
         with self._env.begin(write=True) as txn:
-            for key, stored in changes.rows:
-                if stored is None:
-                    txn.delete(key)
-                else:
-                    txn.put(key, stored)
-            txn.put(_POSITION_KEY, _seal(_POSITION_KEY, msgspec.msgpack.encode(changes.position)))
+            sum_up(txn, list(txn.cursor()))
+
+    def save(self, changes: ChangedRows) -> None:
+        """Save what has changed since the last save, and sync. On failure it can be saved again.
+
+        Raises:
+            RowDamage: the sum of the rows is damaged, and nothing was saved.
+        """
+        position = (_POSITION_KEY, seal(_POSITION_KEY, msgspec.msgpack.encode(changes.position)))
+        with self._env.begin(write=True) as txn:
+            change(txn, [*changes.rows, position])
         self.position = changes.position
 
     def clear(self) -> None:
         """Forget what was saved, and sync: the state follows from the log alone."""
         with self._env.begin(write=True) as txn:
             txn.drop(self._env.open_db(txn=txn), delete=False)
+            sum_up(txn, [])
         self.position = 0
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """Return all rows as stored, each with its checksum, for `restore`. Any thread may call this."""
-        with self._env.begin() as txn, txn.cursor() as cursor:
-            return [(bytes(key), bytes(value)) for key, value in cursor]
+        """Return all rows as stored, each with its checksum, for `restore`. Any thread may call this.
 
-    def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        Raises:
+            DamagedFile: they are damaged.
+        """
+        try:
+            with self._env.begin() as txn, txn.cursor() as cursor:
+                rows = [(bytes(key), bytes(value)) for key, value in cursor]
+            for _ in unsealed(rows):
+                pass
+        except (*DAMAGE, RowDamage) as error:
+            raise DamagedFile(
+                f"{self._path} is damaged: {error}: stop the broker and run minimq-broker check"
+            ) from None
+        return [(key, stored) for key, stored in rows if key != SUM_KEY]
+
+    def restore(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Put rows of another checkpoint in the place of all that was saved, and sync.
 
         Raises:
@@ -112,9 +134,10 @@ class Checkpoint:
         """
         with self._env.begin(write=True) as txn:
             txn.drop(self._env.open_db(txn=txn), delete=False)
+            sum_up(txn, [])
             for key, stored in rows:
                 _received(key, stored)
-                txn.put(key, stored)
+            change(txn, ((key, stored) for key, stored in rows if key != SUM_KEY))
 
 
 def position_of(rows: Iterable[tuple[bytes, bytes]]) -> int:
@@ -125,18 +148,6 @@ def position_of(rows: Iterable[tuple[bytes, bytes]]) -> int:
 
 def _received(key: bytes, stored: bytes) -> bytes:
     try:
-        return _unseal(key, stored)
-    except ValueError as error:
+        return unseal(key, stored)
+    except RowDamage as error:
         raise StoreError(f"a state that was received is damaged: {error}: copy it anew") from None
-
-
-def _seal(key: bytes, value: bytes) -> bytes:
-    """Return a value as stored: behind the CRC-32C of its row."""
-    return int(google_crc32c.value(key + value)).to_bytes(_CRC_BYTES, "little") + value
-
-
-def _unseal(key: bytes, stored: bytes) -> bytes:
-    value = stored[_CRC_BYTES:]
-    if _seal(key, value) != stored:
-        raise ValueError("a row does not match its CRC-32C")
-    return value

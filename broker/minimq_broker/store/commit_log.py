@@ -69,8 +69,12 @@ class CommitLog:
         self._changing = threading.RLock()
         self.damage_found: Callable[[int, str], None] = lambda start, reason: None
         try:
-            for file in _segment_files(path, readonly=readonly):
-                self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
+            files = _segment_files(path, readonly=readonly)
+            for file in files:
+                is_sealed = file is not files[-1]
+                self.segments.append(
+                    Segment(file, int(file.stem), segment_bytes, readonly=readonly, verified=is_sealed)
+                )
             if not self.segments and not readonly:
                 self._add(start)
             self.archive_file = ArchiveFile(archive, archive_bytes, readonly=readonly)
@@ -273,6 +277,8 @@ class CommitLog:
             rows += part.rows
             left = left.less(offset, part)
             offset = part.next_offset
+            if part.is_cut:
+                break
         return Part(found, offset, rows)
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:

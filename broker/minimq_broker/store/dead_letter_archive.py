@@ -41,6 +41,8 @@ class DeadLetterArchive(Segment):
         cuts: counts how often something was deleted, so that first offsets can be remembered in between.
     """
 
+    has_gaps = True
+
     def __init__(self, path: Path, max_bytes: int, *, readonly: bool = False) -> None:
         # Free pages of the file are used again, but not always at once, nor for any size.
         room = 0 if readonly else 2 * max_bytes or _UNLIMITED_BYTES

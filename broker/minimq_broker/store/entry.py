@@ -111,6 +111,12 @@ def _batch_at(entry: memoryview, kind: int) -> int:
     return HEADER_BYTES + _TRANSACTION.size + int(_TRANSACTION.unpack_from(entry, HEADER_BYTES)[1])
 
 
+def stands_at(entry: memoryview | bytes, queue: QueueKey, base_offset: int, stored_ms: int) -> bool:
+    """Tell whether an entry says that it is the batch at this place of a queue. Its checksum is not looked at."""
+    found = _HEADER.unpack_from(entry)
+    return found[1] in IN_QUEUE and found[3:] == (queue.queue_id, queue.topic_id, base_offset, stored_ms)
+
+
 def payload_of(entry: memoryview, header: EntryHeader) -> memoryview:
     """Return the batch, or the fact, in an entry with that header."""
     return entry[_batch_at(entry, header.kind) :]

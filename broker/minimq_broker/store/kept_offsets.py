@@ -6,9 +6,8 @@ can be told from those that were committed since.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +17,9 @@ import msgspec
 from minimq_broker.core.facts import CommittedOffset
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.term_history import LogPlace
-from minimq_broker.store.lmdb_file import open_lmdb
+from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
 from minimq_common.errors import StoreError, StoreFull
+from minimq_common.sealed_rows import RowDamage, change, is_summed, seal, sum_up, unsealed
 
 FILE_NAME = "kept-offsets.mdb"
 #: Address space for the map; a row takes about 60 bytes.
@@ -48,30 +48,52 @@ class KeptOffsets:
 
     Args:
         path: the file; made when it is not there.
+        readonly: open an existing file only to look at it.
 
     Raises:
+        DamagedFile: it is damaged.
         StoreError: it cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
-        self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=False)
+        self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
         #: Taken by those who write, also while they sync.
         self._writing = threading.Lock()
         #: Protects the table of what is kept, which stands in the order of the numbers.
         self._lock = threading.Lock()
-        rows: list[Kept] = []
-        self._served = 0
-        with self._env.begin() as txn, txn.cursor() as cursor:
-            for key, value in cursor:
-                if key == _SERVED_KEY:
-                    self._served = msgspec.msgpack.decode(value)
-                    continue
-                group, topic_id, queue_id = msgspec.msgpack.decode(key)
-                offset, number, forced, *place = msgspec.msgpack.decode(value)
-                rows.append(Kept(group, QueueKey(topic_id, queue_id), offset, number, forced, LogPlace(*place)))
+        try:
+            rows, self._served = self._load(readonly=readonly)
+        except (*DAMAGE, ValueError, TypeError) as error:
+            self._env.close()
+            raise DamagedFile(
+                f"{path} is damaged: {error}: restore it from a copy, or move it away: then groups go on where the "
+                "master has recorded them, and some messages are given again"
+            ) from None
+        except BaseException:
+            self._env.close()
+            raise
         self._rows = {(kept.group, kept.queue): kept for kept in sorted(rows, key=lambda kept: kept.number)}
         self._number = max((kept.number for kept in rows), default=0)
+
+    def _load(self, *, readonly: bool) -> tuple[list[Kept], int]:
+        """Return all that is kept, and how often groups were served. The file of an older release gets checksums."""
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            is_sealed = is_summed(txn)
+            stored = dict(unsealed(cursor) if is_sealed else cursor)
+        if not is_sealed and not readonly:
+            with self._env.begin(write=True) as txn:
+                sealed = {key: seal(key, value) for key, value in stored.items()}
+                for key, value in sealed.items():
+                    txn.put(key, value)
+                sum_up(txn, sealed.items())
+        served = int(msgspec.msgpack.decode(stored.pop(_SERVED_KEY, b"\0")))
+        rows: list[Kept] = []
+        for key, value in stored.items():
+            group, topic_id, queue_id = msgspec.msgpack.decode(key, type=tuple[str, int, int])
+            offset, number, forced, *place = msgspec.msgpack.decode(value)
+            rows.append(Kept(group, QueueKey(topic_id, queue_id), offset, number, forced, LogPlace(*place)))
+        return rows, served
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -82,8 +104,7 @@ class KeptOffsets:
         """Return how often groups were served from here, this time included. Raises as `put` does."""
         with self._writing:
             served = self._served + 1
-            with self._transaction() as txn:
-                txn.put(_SERVED_KEY, msgspec.msgpack.encode(served))
+            self._write([(_SERVED_KEY, msgspec.msgpack.encode(served))])
             self._served = served
             return served
 
@@ -107,9 +128,7 @@ class KeptOffsets:
                 number += 1
                 # What follows on one that was forced goes back with it.
                 rows[key] = Kept(*key, item.offset, number, forced or (before is not None and before.forced), place)
-            with self._transaction() as txn:
-                for row in rows.values():
-                    txn.put(_key(row), msgspec.msgpack.encode((row.offset, row.number, row.forced, *row.place)))
+            self._write([(_key(row), _value(row)) for row in rows.values()])
             with self._lock:
                 self._number = number
                 for key, row in rows.items():
@@ -142,23 +161,24 @@ class KeptOffsets:
             gone = [kept for kept in self._rows.values() if is_gone(kept)]
             if not gone:
                 return
-            with self._transaction() as txn:
-                for kept in gone:
-                    txn.delete(_key(kept))
+            self._write([(_key(kept), None) for kept in gone])
             with self._lock:
                 for kept in gone:
                     del self._rows[kept.group, kept.queue]
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[lmdb.Transaction]:
+    def _write(self, rows: list[tuple[bytes, bytes | None]]) -> None:
         try:
             with self._env.begin(write=True) as txn:
-                yield txn
+                change(txn, [(key, None if value is None else seal(key, value)) for key, value in rows])
         except (lmdb.DiskError, lmdb.MapFullError) as error:
             raise StoreFull(f"{self._path} cannot be written: {error}: free space on its disk") from error
-        except lmdb.Error as error:
+        except (lmdb.Error, RowDamage) as error:
             raise StoreError(f"{self._path} cannot be written: {error}") from error
 
 
 def _key(kept: Kept) -> bytes:
     return msgspec.msgpack.encode((kept.group, kept.queue.topic_id, kept.queue.queue_id))
+
+
+def _value(kept: Kept) -> bytes:
+    return msgspec.msgpack.encode((kept.offset, kept.number, kept.forced, *kept.place))

@@ -8,12 +8,16 @@ import os
 import shutil
 import struct
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import lmdb
 
 from minimq_broker.store.disk import is_full
 from minimq_common.errors import CorruptEntry, StoreError, StoreFull
+from minimq_common.lmdb_files import check_file, make_file
+from minimq_common.lmdb_pages import PageDamage
+from minimq_common.sealed_rows import RowDamage
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,8 @@ DAMAGE = (
     struct.error,
     CorruptEntry,
     DamagedFile,
+    PageDamage,
+    RowDamage,
     lmdb.BadValsizeError,
     lmdb.CorruptedError,
     lmdb.CursorFullError,
@@ -45,20 +51,25 @@ DAMAGE = (
 )
 
 
-def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) -> lmdb.Environment:
-    """Open an LMDB file, or make it unless `readonly`.
+def open_lmdb(
+    path: Path, *, map_bytes: int, readonly: bool, tables: Sequence[bytes] = (), verified: bool = False
+) -> lmdb.Environment:
+    """Open an LMDB file whose pages are in order, or make it unless `readonly`.
 
     Args:
         path: the file.
         map_bytes: address space for it; the most that it can hold.
         readonly: only look at it, or at a copy of it: nothing is changed.
-        tables: number of named tables.
+        tables: names of its tables.
+        verified: its pages were looked at, or will be.
 
     Raises:
         StoreFull: there is no space for it.
         DamagedFile: what is in it is damaged.
         StoreError: LMDB cannot open it.
     """
+    if path.exists() and not verified:
+        check_pages_of(path)
     env = _open(path, map_bytes, readonly, tables)
     pages = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     size = path.stat().st_size
@@ -82,6 +93,16 @@ def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: int = 0) ->
         raise kind(f"{path} has {size} bytes of {pages}, which cannot be filled up: {error}") from error
 
 
+def check_pages_of(path: Path) -> None:
+    """Verify the pages of an LMDB file that nobody has open. Raises `DamagedFile`, `StoreError`."""
+    try:
+        check_file(path)
+    except PageDamage as error:
+        raise DamagedFile(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened: {error}") from None
+
+
 def lmdb_files(path: Path) -> list[Path]:
     """Return those of an LMDB file and its lock file that are there."""
     return [file for file in (path, lock_file(path)) if file.exists()]
@@ -93,15 +114,17 @@ def remove_lmdb(path: Path) -> None:
         file.unlink()
 
 
-def _open(path: Path, map_bytes: int, readonly: bool, tables: int) -> lmdb.Environment:
+def _open(path: Path, map_bytes: int, readonly: bool, tables: Sequence[bytes]) -> lmdb.Environment:
     is_new = not readonly and not path.exists()
     try:
+        if is_new:
+            make_file(path, tables)
         if not readonly:
             _reserve(lock_file(path))
         return lmdb.open(
             str(path),
             subdir=False,
-            max_dbs=tables,
+            max_dbs=len(tables),
             map_size=map_bytes,
             max_readers=_READERS,
             readonly=readonly,

@@ -48,6 +48,7 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
         if position != state.position:
             raise CorruptEntry(f"the log has a gap: entry at {position} where {state.position} was expected")
         change = effect(entry, position)
+        _check_follows(change, state)
         held.note(change, state)
         state.apply(change, position + len(entry), stored_ms_of(entry))
         held.add(state.position)
@@ -61,6 +62,15 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
         time.monotonic() - started,
     )
     return state
+
+
+def _check_follows(change: Effect, state: State) -> None:
+    """Raise `CorruptEntry` unless a batch goes on where its queue ends: it may be the entry of another position."""
+    if isinstance(change, BatchApplied) and change.place.base_offset != state.end(change.queue).offset:
+        raise CorruptEntry(
+            f"the entry at position {state.position} goes on at offset {change.place.base_offset} of queue "
+            f"{change.queue}, which ends at {state.end(change.queue).offset}"
+        )
 
 
 class _Held:

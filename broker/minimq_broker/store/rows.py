@@ -6,15 +6,25 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import google_crc32c
+
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.entry import EntryHeader
 from minimq_common.batch import Header
+from minimq_common.errors import CorruptEntry
 
 #: position, size of the entry, count, store time, first and last born time, number of tag hashes.
 _ROW = struct.Struct("<QIIqqqH")
+#: Topic id, queue id, last offset.
+ROW_KEY = struct.Struct(">QIQ")
+_COUNT = struct.Struct("<I")
+_COUNT_AT = 12
 _NUMBER = struct.Struct("<H")
 _NUMBER_AT = _ROW.size - _NUMBER.size
 _TOO_MANY_TAGS = 0xFFFF
+#: Behind the hashes: the CRC-32C of the row and its key, and a byte by which its size tells that it is there.
+_SEAL = struct.Struct("<IB")
+_SEALED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +46,22 @@ class Row:
         """Offset of the first record."""
         return self.last_offset - self.count + 1
 
-    def pack(self) -> bytes:
-        """Return the row as stored, without its key."""
+    def _packed(self) -> bytes:
         hashes = self.tag_hashes
         number = _TOO_MANY_TAGS if hashes is None else len(hashes)
         fixed = _ROW.pack(
             self.position, self.size, self.count, self.stored_ms, self.born_first_ms, self.born_last_ms, number
         )
         return fixed + struct.pack(f"<{len(hashes)}I", *hashes) if hashes else fixed
+
+    def is_stored_as(self, queue: QueueKey, key: bytes, value: bytes) -> bool:
+        """Tell whether a key and a row as stored are these, with a checksum or as an older release stored them."""
+        return (key, value) == self.pack(queue) or value == self._packed()
+
+    def pack(self, queue: QueueKey) -> tuple[bytes, bytes]:
+        """Return the key of the row, and the row as stored with its checksum."""
+        key, value = ROW_KEY.pack(*queue, self.last_offset), self._packed()
+        return key, value + _SEAL.pack(google_crc32c.value(key + value), _SEALED)
 
 
 def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
@@ -99,11 +117,31 @@ class Part(NamedTuple):
         found: rows and batches.
         next_offset: where to go on: after all that was looked at.
         rows: how many batches were looked at.
+        is_cut: what comes next is damaged: who reads on from `next_offset` is told.
     """
 
     found: list[tuple[Row, bytes]]
     next_offset: int
     rows: int
+    is_cut: bool = False
+
+
+def check_row(key: bytes | memoryview, value: bytes | memoryview) -> None:
+    """Raise `CorruptEntry` when a row as stored does not match its checksum. Those of older releases have none."""
+    stored = bytes(value)
+    plain = len(stored) - _SEAL.size
+    if plain < _ROW.size or (plain - _ROW.size) % 4:
+        if len(stored) >= _ROW.size and len(stored) == _plain_size(stored):
+            return
+        raise CorruptEntry(f"an index row of {len(stored)} bytes cannot be one")
+    crc, mark = _SEAL.unpack_from(stored, plain)
+    if crc != google_crc32c.value(bytes(key) + stored[:plain]) or mark != _SEALED or plain != _plain_size(stored):
+        raise CorruptEntry("an index row does not match its CRC-32C")
+
+
+def _plain_size(value: bytes) -> int:
+    [number] = _NUMBER.unpack_from(value, _NUMBER_AT)
+    return _ROW.size + (0 if number == _TOO_MANY_TAGS else 4 * int(number))
 
 
 def unpack_row(last_offset: int, value: bytes | memoryview) -> Row:
@@ -117,6 +155,16 @@ def may_hold(value: bytes | memoryview, wanted: frozenset[int]) -> bool:
     """Tell whether a batch may hold one of the tags, by its row as stored."""
     [number] = _NUMBER.unpack_from(value, _NUMBER_AT)
     return number == _TOO_MANY_TAGS or not wanted.isdisjoint(struct.unpack_from(f"<{number}I", value, _ROW.size))
+
+
+def last_offset_in(key: bytes) -> int:
+    """Return the last offset of the batch of a row by its key."""
+    return int(ROW_KEY.unpack(key)[2])
+
+
+def count_in(value: bytes | memoryview) -> int:
+    """Return the number of messages in a row as stored."""
+    return int(_COUNT.unpack_from(value, _COUNT_AT)[0])
 
 
 def position_in(value: bytes | memoryview) -> int:

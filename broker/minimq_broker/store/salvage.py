@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.rows import Batch, Row, unpack_row
+from minimq_broker.store.rows import Batch, Row, check_row, unpack_row
 from minimq_broker.store.segment import Segment
 
 
@@ -43,8 +43,9 @@ class Salvage:
         del self.lost[queue]
         end: int | None = None
         try:
-            for last, value in self._segment.values_of(queue):
+            for last, key, value in self._segment.values_of(queue):
                 try:
+                    check_row(key, value)
                     row = unpack_row(last, value)
                 except DAMAGE as error:
                     self._lose(queue, end, last + 1, error)

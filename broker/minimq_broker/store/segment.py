@@ -23,13 +23,24 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header
+from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header, stands_at
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, lmdb_files, open_lmdb, remove_lmdb
-from minimq_broker.store.rows import Batch, Part, Row, Wish, may_hold, position_in, unpack_row
+from minimq_broker.store.rows import (
+    ROW_KEY,
+    Batch,
+    Part,
+    Row,
+    Wish,
+    check_row,
+    count_in,
+    may_hold,
+    position_in,
+    unpack_row,
+)
 from minimq_common.errors import CorruptEntry, StoreError, StoreFull
 
 _POSITION = struct.Struct(">Q")
-_ROW_KEY = struct.Struct(">QIQ")
+_TABLES = (b"log", b"consumequeue")
 _MAX_OFFSET = (1 << 64) - 1
 
 #: Room in the memory map beyond the size at which a segment is sealed; address space, not memory or disk.
@@ -44,14 +55,20 @@ class Segment:
         start: log position of the first entry.
         segment_bytes: size at which the writer seals it.
         readonly: open an existing segment only to look at it.
+        verified: its pages are in order, or somebody else looks at them.
     """
 
-    def __init__(self, path: Path, start: int, segment_bytes: int, *, readonly: bool = False) -> None:
+    #: Whether offsets of a queue may be missing between two batches.
+    has_gaps = False
+
+    def __init__(
+        self, path: Path, start: int, segment_bytes: int, *, readonly: bool = False, verified: bool = False
+    ) -> None:
         self.path = path
         self.start = start
         size = path.stat().st_size if path.exists() else 0
         map_bytes = max(segment_bytes, size) + _MAP_SLACK
-        self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=2)
+        self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=_TABLES, verified=verified)
         try:
             if not readonly:  # both at once, so that no crash leaves one without the other
                 with self._env.begin(write=True) as txn:
@@ -141,17 +158,17 @@ class Segment:
             cursor.putmulti([(_POSITION.pack(position), entry) for position, entry in entries], append=True)
         if rows:
             with txn.cursor(self._rows) as cursor:
-                cursor.putmulti([(_ROW_KEY.pack(*queue, row.last_offset), row.pack()) for queue, row in rows])
+                cursor.putmulti([row.pack(queue) for queue, row in rows])
 
     def put_batches(self, txn: lmdb.Transaction, batches: Iterable[Batch]) -> None:
         """Add the entries of batches, in any order, with their rows. Those that are there are replaced."""
         for queue, row, entry in batches:
             txn.put(_POSITION.pack(row.position), entry, db=self._log)
-            txn.put(_ROW_KEY.pack(*queue, row.last_offset), row.pack(), db=self._rows)
+            txn.put(*row.pack(queue), db=self._rows)
 
     def delete_row(self, txn: lmdb.Transaction, queue: QueueKey, last_offset: int) -> None:
         """Delete the row of a batch."""
-        txn.delete(_ROW_KEY.pack(*queue, last_offset), db=self._rows)
+        txn.delete(ROW_KEY.pack(*queue, last_offset), db=self._rows)
 
     def delete_entry(self, txn: lmdb.Transaction, position: int) -> None:
         """Delete the entry at a log position."""
@@ -195,12 +212,20 @@ class Segment:
         with self._env.begin(buffers=True) as txn:
             yield from self.rows_in(txn)
 
+    def stored_rows(self) -> Iterator[tuple[QueueKey, bytes, bytes]]:
+        """Yield the queue of each row, its key, and the row as stored, not verified. Raises as `rows` does."""
+        with self._env.begin() as txn, txn.cursor(self._rows) as cursor:
+            for key, value in cursor:
+                topic_id, queue_id, _ = ROW_KEY.unpack(key)
+                yield QueueKey(topic_id, queue_id), key, value
+
     def rows_in(self, txn: lmdb.Transaction, topic_id: int = 0) -> Iterator[tuple[QueueKey, Row]]:
         """Yield the rows of a transaction, from a topic on."""
         with txn.cursor(self._rows) as cursor:
-            if cursor.set_range(_ROW_KEY.pack(topic_id, 0, 0)):
+            if cursor.set_range(ROW_KEY.pack(topic_id, 0, 0)):
                 for key, value in cursor:
-                    found, queue_id, last = _ROW_KEY.unpack(key)
+                    found, queue_id, last = ROW_KEY.unpack(key)
+                    check_row(key, value)
                     yield QueueKey(found, queue_id), unpack_row(last, value)
 
     def rows_of(self, topic_id: int) -> Iterator[tuple[QueueKey, Row]]:
@@ -208,8 +233,11 @@ class Segment:
         with self._env.begin(buffers=True) as txn:
             yield from takewhile(lambda item: item[0].topic_id == topic_id, self.rows_in(txn, topic_id))
 
-    def values_of(self, queue: QueueKey) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Yield the last offset of each batch of a queue, and its row as stored, valid until the next is asked for."""
+    def values_of(self, queue: QueueKey) -> Iterator[tuple[int, bytes | memoryview, bytes | memoryview]]:
+        """Yield the last offset of each batch of a queue, its key and its row as stored, not verified.
+
+        They are valid until the next is asked for.
+        """
         with self._env.begin(buffers=True) as txn:
             yield from self._values_from(txn, queue, 0)
 
@@ -227,22 +255,22 @@ class Segment:
     def queues_of(self, topic_id: int) -> Iterator[QueueKey]:
         """Yield the queues of a topic that have a row here."""
         with self._env.begin(self._rows, buffers=True) as txn, txn.cursor() as cursor:
-            more = cursor.set_range(_ROW_KEY.pack(topic_id, 0, 0))
+            more = cursor.set_range(ROW_KEY.pack(topic_id, 0, 0))
             while more:
-                found, queue_id, _ = _ROW_KEY.unpack(cursor.key())
+                found, queue_id, _ = ROW_KEY.unpack(cursor.key())
                 if found != topic_id:
                     return
                 yield QueueKey(found, queue_id)
-                more = cursor.set_range(_ROW_KEY.pack(topic_id, queue_id + 1, 0))
+                more = cursor.set_range(ROW_KEY.pack(topic_id, queue_id + 1, 0))
 
     def topics(self) -> Iterator[int]:
         """Yield the ids of the topics that have a row here."""
         with self._env.begin(self._rows, buffers=True) as txn, txn.cursor() as cursor:
             more = cursor.first()
             while more:
-                topic_id = int(_ROW_KEY.unpack(cursor.key())[0])
+                topic_id = int(ROW_KEY.unpack(cursor.key())[0])
                 yield topic_id
-                more = cursor.set_range(_ROW_KEY.pack(topic_id + 1, 0, 0))
+                more = cursor.set_range(ROW_KEY.pack(topic_id + 1, 0, 0))
 
     @staticmethod
     def position_of(key: bytes | memoryview) -> int:
@@ -257,29 +285,47 @@ class Segment:
         found: list[tuple[Row, bytes]] = []
         next_offset, rows = offset, 0
         messages, size, wanted = wish.max_messages, wish.max_bytes, wish.tag_hashes
-        with self._env.begin(buffers=True) as txn:
-            for last, value in self._values_from(txn, queue, offset):
-                rows, next_offset = rows + 1, last + 1
-                if not wanted or may_hold(value, wanted):
-                    row = unpack_row(last, value)
-                    found.append((row, self._batch_of(txn, queue, row)))
-                    size -= row.size
-                    messages -= row.last_offset + 1 - max(offset, row.base_offset)
-                if size <= 0 or messages <= 0 or rows >= wish.max_rows:
-                    break
+        last = offset
+        try:
+            with self._env.begin(buffers=True) as txn:
+                for last, key, value in self._values_from(txn, queue, offset):
+                    check_row(key, value)
+                    self._check_follows(last - count_in(value) + 1, next_offset if rows else None)
+                    if not wanted or may_hold(value, wanted):
+                        row = unpack_row(last, value)
+                        found.append((row, self._batch_of(txn, queue, row)))
+                        size -= row.size
+                        messages -= row.last_offset + 1 - max(offset, row.base_offset)
+                    rows, next_offset = rows + 1, last + 1
+                    if size <= 0 or messages <= 0 or rows >= wish.max_rows:
+                        break
+        except DAMAGE as error:
+            if not rows or self.has_gaps:
+                raise CorruptEntry(
+                    f"{self.path.name}: queue {queue} cannot be read at offset {offset} ({error}): go on from offset "
+                    f"{last + 1}; stop the broker and run minimq-broker check"
+                ) from error
+            return Part(found, next_offset, rows, is_cut=True)
         return Part(found, next_offset, rows)
+
+    def _check_follows(self, base_offset: int, end: int | None) -> None:
+        """Raise `CorruptEntry` unless a batch goes on where the one before it ends."""
+        if end is not None and base_offset != end and not self.has_gaps:
+            raise CorruptEntry(f"what follows on offset {end - 1} begins at {base_offset}")
 
     def _batch_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes:
         return bytes(self._entry_of(txn, queue, row)[HEADER_BYTES:])
 
     def _entry_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes | memoryview:
+        """Return the entry of a row. Raises `CorruptEntry` when it is not there, or is another one."""
         entry = txn.get(_POSITION.pack(row.position), db=self._log)
         if entry is None:
-            raise CorruptEntry(
-                f"{self.path.name}: queue {queue} offset {row.last_offset} points at position {row.position}, "
-                "where no entry begins: stop the broker and run minimq-broker check"
-            )
-        return entry
+            cause = "where no entry begins"
+        elif len(entry) != row.size or not stands_at(entry, queue, row.base_offset, row.stored_ms):
+            cause = "where another entry is"
+        else:
+            return entry
+        raise CorruptEntry(f"its index row points at position {row.position}, {cause}")
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
         """Return the row of the batch that holds `offset` or comes after it, None when there is none here."""
@@ -323,29 +369,33 @@ class Segment:
             return next(self._rows_from(txn, queue, low)).base_offset
 
     def _rows_from(self, txn: lmdb.Transaction, queue: QueueKey, offset: int) -> Iterator[Row]:
-        for last, value in self._values_from(txn, queue, offset):
+        for last, key, value in self._values_from(txn, queue, offset):
+            check_row(key, value)
             yield unpack_row(last, value)
 
     def _values_from(
         self, txn: lmdb.Transaction, queue: QueueKey, offset: int
-    ) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Yield the last offset of each batch, and its row as stored."""
+    ) -> Iterator[tuple[int, bytes | memoryview, bytes | memoryview]]:
+        """Yield the last offset of each batch, its key and its row as stored."""
         with txn.cursor(self._rows) as cursor:
-            if not cursor.set_range(_ROW_KEY.pack(*queue, offset)):
+            if not cursor.set_range(ROW_KEY.pack(*queue, offset)):
                 return
             for key, value in cursor:
-                topic_id, queue_id, last = _ROW_KEY.unpack(key)
+                topic_id, queue_id, last = ROW_KEY.unpack(key)
                 if topic_id != queue.topic_id or queue_id != queue.queue_id:
                     return
-                yield last, value
+                yield last, key, value
 
     def _last_row(self, txn: lmdb.Transaction, queue: QueueKey) -> Row | None:
         with txn.cursor(self._rows) as cursor:
-            beyond = cursor.set_range(_ROW_KEY.pack(*queue, _MAX_OFFSET))
+            beyond = cursor.set_range(ROW_KEY.pack(*queue, _MAX_OFFSET))
             if not (cursor.prev() if beyond else cursor.last()):
                 return None
-            topic_id, queue_id, last = _ROW_KEY.unpack(cursor.key())
-            return unpack_row(last, cursor.value()) if (topic_id, queue_id) == queue else None
+            topic_id, queue_id, last = ROW_KEY.unpack(cursor.key())
+            if (topic_id, queue_id) != queue:
+                return None
+            check_row(cursor.key(), cursor.value())
+            return unpack_row(last, cursor.value())
 
 
 def _let_go(env: lmdb.Environment, inodes: list[int]) -> None:

@@ -10,8 +10,11 @@ import lmdb
 import msgspec
 
 from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError
+from minimq_common.lmdb_files import check_file, make_file
+from minimq_common.lmdb_pages import PageDamage
 from minimq_common.replica_bounds import check_record
 from minimq_common.replica_set import ReplicaSet
+from minimq_common.sealed_rows import RowDamage, change, is_summed, seal, sum_up, unsealed
 
 #: Address space for the file: a record takes less than a page, so this is enough for thousands of brokers.
 _MAP_BYTES = 64 << 20
@@ -25,7 +28,7 @@ class DecisionFile:
 
     Raises:
         DataDirectoryInUse: another process has it.
-        StoreError: the directory cannot be used.
+        StoreError: the directory cannot be used, or the file is damaged.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -37,15 +40,27 @@ class DecisionFile:
             raise StoreError(f"cannot use {directory} as the directory of a controller: {error}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._path.exists():
+                check_file(self._path)
+            else:
+                make_file(self._path)
             self._env = lmdb.open(str(self._path), subdir=False, map_size=_MAP_BYTES, lock=False)
         except BlockingIOError:
             os.close(self._lock)
             raise DataDirectoryInUse(
                 f"{directory} is in use by another controller: stop it first, or choose another directory"
             ) from None
-        except lmdb.Error as error:
+        except PageDamage as error:
+            os.close(self._lock)
+            raise self._damaged(error) from None
+        except (OSError, lmdb.Error) as error:
             os.close(self._lock)
             raise StoreError(f"{self._path} cannot be opened: {error}") from error
+        try:
+            self.load()
+        except BaseException:
+            self.close()
+            raise
 
     def load(self) -> list[ReplicaSet]:
         """Return the record of each replica set.
@@ -54,16 +69,30 @@ class DecisionFile:
             StoreError: the file is damaged.
         """
         try:
-            with self._env.begin() as transaction:
-                records = [msgspec.json.decode(value, type=ReplicaSet) for _, value in transaction.cursor()]
+            with self._env.begin() as transaction, transaction.cursor() as cursor:
+                is_sealed = is_summed(transaction)
+                rows = list(unsealed(cursor) if is_sealed else cursor)
+            records = [msgspec.json.decode(value, type=ReplicaSet) for _, value in rows]
             for record in records:
                 check_record(record)
+            if not is_sealed:  # an older release wrote it
+                self._seal(rows)
             return records
-        except (lmdb.Error, msgspec.MsgspecError, InvalidArgument) as error:
-            raise StoreError(
-                f"{self._path} cannot be read: {error}: move it away while the brokers run, which know what was "
-                "decided; do not restore it from an old copy"
-            ) from error
+        except (lmdb.Error, msgspec.MsgspecError, InvalidArgument, RowDamage) as error:
+            raise self._damaged(error) from error
+
+    def _seal(self, rows: list[tuple[bytes, bytes]]) -> None:
+        sealed = [(key, seal(key, value)) for key, value in rows]
+        with self._env.begin(write=True) as transaction:
+            for key, stored in sealed:
+                transaction.put(key, stored)
+            sum_up(transaction, sealed)
+
+    def _damaged(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"{self._path} cannot be read: {error}: move it away while the brokers run, which know what was "
+            "decided; do not restore it from an old copy"
+        )
 
     def save(self, record: ReplicaSet) -> None:
         """Return when a record is on disk in place of the former one.
@@ -73,13 +102,14 @@ class DecisionFile:
         """
         try:
             with self._env.begin(write=True) as transaction:
-                transaction.put("\n".join(record.key).encode(), msgspec.json.encode(record))
+                key = "\n".join(record.key).encode()
+                change(transaction, [(key, seal(key, msgspec.json.encode(record)))])
         except lmdb.MapFullError:
             raise StoreError(
                 f"{self._path} is full: it holds {_MAP_BYTES >> 20} MiB, thousands of brokers; move it away while the "
                 "brokers run, which teach the controller what was decided, and records of brokers that are no more go"
             ) from None
-        except lmdb.Error as error:
+        except (lmdb.Error, RowDamage) as error:
             raise StoreError(f"{self._path} cannot be written: {error}") from error
 
     def close(self) -> None:

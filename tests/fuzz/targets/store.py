@@ -22,7 +22,7 @@ from minimq_broker.core.transactions import TransactionId
 from minimq_broker.store import entry as entries
 from minimq_broker.store.checkpoint import take_changes
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.rows import may_hold, position_in, unpack_row
+from minimq_broker.store.rows import ROW_KEY, check_row, count_in, may_hold, position_in, unpack_row
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
 from minimq_common.replica_bounds import check_record
 from minimq_common.replica_set import ReplicaSet, Report
@@ -203,12 +203,17 @@ def _decide(data: bytes) -> None:
 def _make_queue_row(rng: Random) -> bytes:
     hashes = rng.choice((0, 1, 3, 64))
     made = struct.pack("<QIIqqqH", 4096, 100, 3, 5, 5, 5, hashes) + bytes(4 * hashes)
+    if rng.random() < 0.5:
+        made = unpack_row(10, made).pack(QueueKey(1, 2))[1]
     return mutation.blob(rng, made)
 
 
 def _read_queue_row(data: bytes) -> None:
+    queue = QueueKey(1, 2)
+    check_row(ROW_KEY.pack(*queue, 10), data)
     row = unpack_row(10, data)
-    assert row.pack() == data or len(row.pack()) <= len(data)
+    assert row.is_stored_as(queue, ROW_KEY.pack(*queue, 10), data)
+    count_in(data)
     may_hold(data, frozenset({1, 2}))
     position_in(data)
 

@@ -216,12 +216,13 @@ def test_a_crash_between_a_new_segment_and_its_first_entry(stores: Stores) -> No
     store.create_topic("t")
     store.append("t", 0, b"a")
     store.close()
-    # As the writer leaves it when it dies right after it has made the file.
+    # As the writer leaves it when it dies while it makes the file.
     end = store.store.state.position
-    (store.path / "commitlog" / f"{end:020d}.mdb").touch()
+    (store.path / "commitlog" / f"{end:020d}.mdb.new").touch()
     again = stores.open()
 
     assert again.bodies("t", 0) == [b"a"]
+    again.store.call(lambda: again.store.log.roll(again.store.end))
     assert again.append("t", 0, b"b") == 1
     assert len(again.store.log.segments) == 2
 

@@ -1,0 +1,295 @@
+"""Verification of the pages of an LMDB file before LMDB follows them.
+
+LMDB keeps no checksums: it follows a damaged page number out of the file, which ends the process, and a page in the
+place of another hides rows. But its pages say a lot twice. Each carries its own number; the root of a table counts its
+pages and rows; keys ascend, and stay between those that lead to them; a page belongs to one table, or is free. What is
+in the rows is not looked at: they bring checksums, see `sealed_rows.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+#: Number of the page, spare bytes, flags, and where free room begins and ends; of a long value how many pages it has.
+_PAGE = struct.Struct("<QHHHH")
+_OVERFLOW = struct.Struct("<QHHI")
+#: Size of the data, or the lower part of a page number; flags, or its upper part; size of the key, which follows.
+_NODE = struct.Struct("<IHH")
+#: Spare bytes, flags, depth; pages of branches, leaves, overflow; rows; root.
+_TABLE = struct.Struct("<IHHQQQQQ")
+_PAGE_NUMBER = struct.Struct("<Q")
+#: Magic, version, address and size of the map; then two tables, and last page and number of the transaction.
+_META = struct.Struct("<IIQQ")
+_META_END = struct.Struct("<QQ")
+
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_BRANCH, _LEAF, _OVERFLOWING, _META_PAGE = 0x01, 0x02, 0x04, 0x08
+_LONG, _TABLE_DATA = 0x01, 0x02
+#: How a table was made, and how its file.
+_INTEGER_KEYS, _NO_FOLDER = 0x08, 0x4000
+_NO_ROOT = (1 << 64) - 1
+_META_PAGES = 2
+#: LMDB itself follows no deeper trees.
+_MAX_DEPTH = 32
+#: A transaction may end the file with pages that it gave up again before they were written; so many at most.
+_UNWRITTEN_PAGES = 1 << 16
+#: Between two steps of a walk so many pages are looked at.
+_STEP_PAGES = 64
+_MAIN, _FREE = "the main table", "the table of free pages"
+
+
+class PageDamage(ValueError):
+    """The pages of an LMDB file contradict each other."""
+
+
+class Pages(Protocol):
+    """The bytes of a file, as `bytes` or an `mmap` has them."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, where: slice, /) -> bytes: ...
+
+
+class Table(NamedTuple):
+    """The root of a table as it is stored."""
+
+    spare: int
+    flags: int
+    depth: int
+    branch_pages: int
+    leaf_pages: int
+    overflow_pages: int
+    rows: int
+    root: int
+
+
+class _Meta(NamedTuple):
+    free: Table
+    main: Table
+    last_page: int
+    number: int
+
+
+def check_pages(data: Pages, *, deep: bool = False) -> None:
+    """Verify the pages of an LMDB file.
+
+    Args:
+        data: all bytes of the file; nobody writes to it meanwhile.
+        deep: look at the headers of the pages of long values as well, which are most of a large file.
+
+    Raises:
+        PageDamage: they contradict each other; the text says where.
+    """
+    for _ in walk_pages(data, deep=deep):
+        pass
+
+
+def walk_pages(data: Pages, *, deep: bool = False) -> Iterator[None]:
+    """Verify the pages as `check_pages` does, in small steps."""
+    try:
+        yield from _Walk(data, deep=deep).run()
+    except struct.error as error:  # what it leads to is not in the file
+        raise PageDamage(f"a page leads out of the file of {len(data)} bytes ({error})") from None
+
+
+class _Child(NamedTuple):
+    """A page of a tree: how deep it is, and between which keys its own are."""
+
+    number: int
+    depth: int
+    low: bytes
+    high: bytes | None
+
+
+class _Walk:
+    def __init__(self, data: Pages, *, deep: bool) -> None:
+        self._data = data
+        self._deep = deep
+        self._page_bytes = 0
+        self._last_page = 0
+        #: One byte for each page: whether it was seen.
+        self._seen = bytearray()
+        self._looked_at = 0
+        self._counts = [0, 0, 0, 0]
+
+    def run(self) -> Iterator[None]:
+        meta = self._meta()
+        pages = len(self._data) // self._page_bytes
+        if meta.last_page >= pages + _UNWRITTEN_PAGES:
+            raise PageDamage(f"it has {pages} pages of {meta.last_page + 1}")
+        self._last_page = meta.last_page
+        self._seen = bytearray(meta.last_page + 1)
+        self._seen[:_META_PAGES] = b"\1" * _META_PAGES
+        yield from self._tree(_MAIN, meta.main)
+        yield from self._tree(_FREE, meta.free)
+
+    def _meta(self) -> _Meta:
+        """Return the newer one of the two meta pages, verified."""
+        if len(self._data) < 512:
+            raise PageDamage(f"it is cut off after {len(self._data)} bytes")
+        first = _PAGE.size + _META.size
+        self._page_bytes = _TABLE.unpack(self._data[first : first + _TABLE.size])[0]
+        if self._page_bytes not in (1 << bits for bits in range(9, 16)):
+            raise PageDamage(f"page 0 says that pages have {self._page_bytes} bytes")
+        metas = [self._meta_at(number) for number in range(_META_PAGES)]
+        numbers = [meta.number for meta in metas]
+        # Transactions are numbered, and take turns with the two.
+        if numbers != [0, 0] and (abs(numbers[0] - numbers[1]) != 1 or numbers[0] % 2):
+            raise PageDamage(f"pages 0 and 1 are of transactions {numbers[0]} and {numbers[1]}")
+        return max(metas, key=lambda meta: meta.number)
+
+    def _meta_at(self, number: int) -> _Meta:
+        page = self._page(number)
+        at = _PAGE.size
+        found, _, flags, _, _ = _PAGE.unpack(page[:at])
+        magic, version, _, _ = _META.unpack(page[at : at + _META.size])
+        if (found, flags, magic, version) != (number, _META_PAGE, _MAGIC, _VERSION):
+            raise PageDamage(f"page {number} is not page {number} of an LMDB file")
+        at += _META.size
+        free = Table(*_TABLE.unpack(page[at : at + _TABLE.size]))
+        main = Table(*_TABLE.unpack(page[at + _TABLE.size : at + 2 * _TABLE.size]))
+        if (free.spare, free.flags & ~_NO_FOLDER, main.flags) != (self._page_bytes, _INTEGER_KEYS, 0):
+            raise PageDamage(f"page {number} has tables of another kind")
+        at += 2 * _TABLE.size
+        return _Meta(free, main, *_META_END.unpack(page[at : at + _META_END.size]))
+
+    def _page(self, number: int) -> bytes:
+        page = self._data[number * self._page_bytes : (number + 1) * self._page_bytes]
+        if len(page) != self._page_bytes:
+            raise PageDamage(f"page {number} is not in the file, which has {len(self._data)} bytes")
+        return page
+
+    # ---- trees --------------------------------------------------------------------------------------
+
+    def _tree(self, name: str, table: Table) -> Iterator[None]:
+        """Verify a table and all tables in it."""
+        self._counts = [0, 0, 0, 0]
+        inner: list[tuple[str, Table]] = []
+        pending = [] if table.root == _NO_ROOT else [_Child(table.root, 1, b"", None)]
+        while pending:
+            child = pending.pop()
+            if child.depth < table.depth:
+                pending += self._branch(name, child)
+            else:
+                inner += self._leaf(name, child)
+            self._looked_at += 1
+            if self._looked_at % _STEP_PAGES == 0:
+                yield
+        self._check_counts(name, table)
+        for inner_name, inner_table in inner:
+            yield from self._tree(inner_name, inner_table)
+
+    def _check_counts(self, name: str, table: Table) -> None:
+        expected = [table.branch_pages, table.leaf_pages, table.overflow_pages, table.rows]
+        if not self._deep:  # the pages of a long value are counted at its first one
+            self._counts[2] = max(self._counts[2], expected[2])
+        if self._counts != expected or table.depth > _MAX_DEPTH or (table.root == _NO_ROOT) != (table.depth == 0):
+            raise PageDamage(
+                f"{name} has {self._counts[3]} rows in {sum(self._counts[:3])} pages, and should have {table.rows} in "
+                f"{sum(expected[:3])}"
+            )
+
+    def _claim(self, name: str, number: int, count: int) -> None:
+        """Take note of pages that nobody else may have."""
+        if not _META_PAGES <= number <= number + count - 1 <= self._last_page:
+            raise PageDamage(f"{name} leads to page {number}, and the last one is {self._last_page}")
+        if self._seen.find(1, number, number + count) >= 0:
+            raise PageDamage(f"{name} leads to page {number}, which is used already")
+        self._seen[number : number + count] = b"\1" * count
+
+    def _open(self, name: str, number: int, kind: int) -> tuple[bytes, tuple[int, ...], int]:
+        """Return a page of a kind, where its nodes begin, and where the first of them may."""
+        self._claim(name, number, 1)
+        page = self._page(number)
+        found, _, flags, lower, upper = _PAGE.unpack_from(page)
+        if (found, flags) != (number, kind):
+            raise PageDamage(f"{name} leads to page {number}, where another page is")
+        if not _PAGE.size < lower <= upper <= self._page_bytes or lower % 2:
+            raise PageDamage(f"page {number} of {name} has no room for what it says that it has")
+        return page, struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size), upper
+
+    def _branch(self, name: str, parent: _Child) -> list[_Child]:
+        """Return the pages to which a branch leads, the first one last."""
+        page, begins, upper = self._open(name, parent.number, _BRANCH)
+        self._counts[0] += 1
+        keys, numbers, used = [], [], 0
+        for at in begins:
+            low, high, key_bytes = _NODE.unpack_from(page, at)
+            keys.append(_key_of(name, page, at, key_bytes))
+            numbers.append(low | high << 32)
+            used += _NODE.size + (key_bytes + 1) & ~1
+        keys[0] = parent.low  # the first one stands for whatever is lower than the second
+        self._check_nodes(name, parent, keys, begins, upper, used)
+        bounds = [*keys, parent.high]
+        return [
+            _Child(number, parent.depth + 1, low, high)
+            for number, low, high in zip(reversed(numbers), reversed(keys), reversed(bounds), strict=False)
+        ]
+
+    def _leaf(self, name: str, leaf: _Child) -> list[tuple[str, Table]]:
+        """Verify a leaf, and return the tables in it."""
+        page, begins, upper = self._open(name, leaf.number, _LEAF)
+        keys, tables, used = [], [], 0
+        is_free = name == _FREE
+        for at in begins:
+            size, flags, key_bytes = _NODE.unpack_from(page, at)
+            key = _key_of(name, page, at, key_bytes)
+            keys.append(key)
+            begin = at + _NODE.size + key_bytes
+            inside = size
+            if flags & _LONG:
+                inside = _PAGE_NUMBER.size
+                value = self._long_value(name, _PAGE_NUMBER.unpack_from(page, begin)[0], size, wanted=is_free)
+            else:
+                value = page[begin : begin + size] if is_free or flags else b""
+            used += (_NODE.size + key_bytes + inside + 1) & ~1
+            if is_free:
+                self._free(value)
+            elif flags & _TABLE_DATA:
+                tables.append((f"the table {key.decode(errors='replace')!r}", Table(*_TABLE.unpack(value))))
+        self._counts[1] += 1
+        self._counts[3] += len(keys)
+        self._check_nodes(name, leaf, keys, begins, upper, used)
+        if any(table.flags for _, table in tables):
+            raise PageDamage(f"page {leaf.number} of {name} has tables of another kind")
+        return tables
+
+    def _check_nodes(
+        self, name: str, child: _Child, keys: list[bytes], begins: tuple[int, ...], upper: int, used: int
+    ) -> None:
+        """Raise `PageDamage` unless the nodes of a page fill its end, and their keys ascend between those around."""
+        if min(begins) != upper or used != self._page_bytes - upper:
+            raise PageDamage(f"page {child.number} of {name} has rows that overlap")
+        is_sorted = keys == sorted(set(keys))
+        if not is_sorted or keys[0] < child.low or (child.high is not None and keys[-1] >= child.high):
+            raise PageDamage(f"page {child.number} of {name} has a key in the wrong place")
+
+    def _long_value(self, name: str, number: int, size: int, *, wanted: bool) -> bytes:
+        """Verify the pages of a value that has pages of its own, and return it if it is wanted."""
+        count = (_PAGE.size - 1 + size) // self._page_bytes + 1
+        begin = number * self._page_bytes
+        if self._deep or wanted:
+            found, _, flags, pages = _OVERFLOW.unpack(self._data[begin : begin + _OVERFLOW.size])
+            if (found, flags) != (number, _OVERFLOWING) or pages < count:
+                raise PageDamage(f"{name} leads to page {number}, where another page is")
+            count = pages  # more than are needed when the value took the place of a longer one
+        self._counts[2] += count
+        self._claim(name, number, count)
+        if begin + _OVERFLOW.size + size > len(self._data):
+            raise PageDamage(f"page {number} of {name} is not in the file, which has {len(self._data)} bytes")
+        return self._data[begin + _OVERFLOW.size : begin + _OVERFLOW.size + size] if wanted else b""
+
+    def _free(self, data: bytes) -> None:
+        """Take note of the free pages in a row of their table."""
+        [count] = _PAGE_NUMBER.unpack_from(data)
+        if len(data) < (count + 1) * _PAGE_NUMBER.size:
+            raise PageDamage(f"a list of {count} free pages has {len(data)} bytes")
+        for number in struct.unpack_from(f"<{count}Q", data, _PAGE_NUMBER.size):
+            self._claim(_FREE, number, 1)
+
+
+def _key_of(name: str, page: bytes, at: int, size: int) -> bytes:
+    """Return the key of a node, so that keys of its table ascend."""
+    key = page[at + _NODE.size : at + _NODE.size + size]
+    return key[::-1] if name == _FREE else key  # these are numbers, whose last byte counts most

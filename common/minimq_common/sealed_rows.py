@@ -1,0 +1,106 @@
+"""Rows of an LMDB table with checksums: each has its own, and one row sums up all the others.
+
+The sum finds what a checksum of a single row cannot: that rows are missing, or that they are older ones.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import google_crc32c
+
+if TYPE_CHECKING:
+    import lmdb
+
+#: Key of the row that sums up the others, ["sum"] in msgpack: a release that knows no such row refuses its kind.
+SUM_KEY = b"\x91\xa3sum"
+#: [number of rows, sum of their checksums modulo 2^63] in msgpack.
+_SUM = struct.Struct(">BBQBQ")
+_ARRAY_OF_TWO, _UINT64 = 0x92, 0xCF
+_MODULUS = 1 << 63
+_CRC_BYTES = 4
+
+
+class RowDamage(ValueError):
+    """A row, or a table, does not match its checksum."""
+
+
+def seal(key: bytes, value: bytes) -> bytes:
+    """Return a value as stored: behind the CRC-32C of its row."""
+    return int(google_crc32c.value(key + value)).to_bytes(_CRC_BYTES, "little") + value
+
+
+def unseal(key: bytes, stored: bytes) -> bytes:
+    """Return the value of a row. Raises `RowDamage`."""
+    value = stored[_CRC_BYTES:]
+    if seal(key, value) != stored:
+        raise RowDamage("a row does not match its CRC-32C")
+    return value
+
+
+def unsealed(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys and values of all rows of a table as stored, without their sum, and verify that.
+
+    A table of an older release has no sum.
+
+    Raises:
+        RowDamage: a row is damaged, or rows are missing.
+    """
+    count = total = 0
+    found: bytes | None = None
+    for key, stored in rows:
+        value = unseal(key, stored)
+        if key == SUM_KEY:
+            found = value
+            continue
+        count, total = count + 1, (total + _crc_of(stored)) % _MODULUS
+        yield key, value
+    if found is not None and found != _packed(count, total):
+        raise RowDamage(f"its {count} rows are not those that their sum is of: rows are missing, or are older ones")
+
+
+def is_summed(transaction: lmdb.Transaction) -> bool:
+    """Tell whether a table has a sum."""
+    return transaction.get(SUM_KEY) is not None
+
+
+def sum_up(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    """Give a table its sum, which has these rows as stored."""
+    crcs = [_crc_of(stored) for key, stored in rows if key != SUM_KEY]
+    _put_sum(transaction, len(crcs), sum(crcs))
+
+
+def change(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+    """Put rows as `seal` returned them in the place of the former ones, and keep the sum right; None deletes a row.
+
+    Raises:
+        RowDamage: the sum is not there, or damaged.
+    """
+    stored_sum = transaction.get(SUM_KEY)
+    if stored_sum is None:
+        raise RowDamage("the sum of all rows is missing")
+    try:
+        _, _, count, _, total = _SUM.unpack(unseal(SUM_KEY, bytes(stored_sum)))
+    except struct.error as error:
+        raise RowDamage(f"the sum of all rows is damaged: {error}") from None
+    for key, stored in rows:
+        before = transaction.pop(key) if stored is None else transaction.replace(key, stored)
+        if before is not None:
+            count, total = count - 1, total - _crc_of(bytes(before))
+        if stored is not None:
+            count, total = count + 1, total + _crc_of(stored)
+    _put_sum(transaction, count, total)
+
+
+def _put_sum(transaction: lmdb.Transaction, count: int, total: int) -> None:
+    transaction.put(SUM_KEY, seal(SUM_KEY, _packed(count, total)))
+
+
+def _packed(count: int, total: int) -> bytes:
+    return _SUM.pack(_ARRAY_OF_TWO, _UINT64, count, _UINT64, total % _MODULUS)
+
+
+def _crc_of(stored: bytes) -> int:
+    return int.from_bytes(stored[:_CRC_BYTES], "little")
