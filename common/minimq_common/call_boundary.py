@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from minimq_common import rpc
-from minimq_common.errors import InternalError, MiniMQError
+from minimq_common.errors import InternalError, InvalidArgument, MiniMQError
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ class CallBoundary(grpc.aio.ServerInterceptor):
     """Turns what a handler raises into an error with a code. It is entered once for each call or stream.
 
     Without it gRPC answers UNKNOWN, and callers can neither tell what happened nor whether to try again. What nobody
-    foresaw is logged with its place, and answered as `InternalError`.
+    foresaw is logged with its place, and answered as `InternalError`. What is no message of protobuf is answered as
+    `InvalidArgument`.
 
     Args:
         translate: knows the exceptions of the libraries that the server is built on.
@@ -49,7 +51,12 @@ class CallBoundary(grpc.aio.ServerInterceptor):
         kind = f"{_kind(handler.request_streaming)}_{_kind(handler.response_streaming)}"
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         wrapped = self._wrapped(getattr(handler, kind), handler_call_details.method)
-        return make(wrapped, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
+        decode = handler.request_deserializer
+        if (
+            decode is not None and not handler.request_streaming
+        ):  # what is wrong in a stream is raised where its requests are read
+            decode = _or_why_not(decode)
+        return make(wrapped, decode, handler.response_serializer)  # type: ignore[no-any-return]
 
     def _wrapped(self, handle: Callable[..., Any], method: str) -> Callable[..., Any]:
         if inspect.isasyncgenfunction(handle):
@@ -57,6 +64,7 @@ class CallBoundary(grpc.aio.ServerInterceptor):
             @functools.wraps(handle)
             async def generate(request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - of any call
                 try:
+                    _check_decoded(request)
                     async for response in handle(request, context):
                         yield response
                 except Exception as error:  # noqa: BLE001 - the boundary
@@ -69,6 +77,7 @@ class CallBoundary(grpc.aio.ServerInterceptor):
         @functools.wraps(handle)
         async def call(request: Any, context: Any) -> Any:  # noqa: ANN401 - of any call
             try:
+                _check_decoded(request)
                 return await handle(request, context)
             except Exception as error:  # noqa: BLE001 - the boundary
                 await self._end(error, method, context)
@@ -80,6 +89,8 @@ class CallBoundary(grpc.aio.ServerInterceptor):
         if isinstance(error, grpc.RpcError | grpc.aio.AbortError):
             raise error
         known = error if isinstance(error, MiniMQError) else self._translate(error)
+        if isinstance(error, DecodeError):
+            known = InvalidArgument(f"a request of {method} is no message: {error}")
         if known is None:
             log.error("call failed in a way that was not foreseen method=%s", method, exc_info=error)
             known = InternalError(
@@ -88,6 +99,23 @@ class CallBoundary(grpc.aio.ServerInterceptor):
         if context.done():
             raise asyncio.CancelledError from error  # gRPC would log any other error, for nobody
         await rpc.abort(context, known)
+
+
+def _or_why_not(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return a function that decodes a request, or returns the error; to one that is raised gRPC answers UNKNOWN."""
+
+    def decode_or_tell(data: bytes) -> Any:  # noqa: ANN401 - of any call
+        try:
+            return decode(data)
+        except DecodeError as error:
+            return error
+
+    return decode_or_tell
+
+
+def _check_decoded(request: Any) -> None:  # noqa: ANN401 - of any call
+    if isinstance(request, DecodeError):
+        raise request
 
 
 def _kind(is_streaming: bool) -> str:

@@ -34,4 +34,5 @@ class Part(NamedTuple):
 PARTS = {
     "decoders": Part("fuzz.decoders", 10_000_000, "inputs"),
     "files": Part("fuzz.files", 10_000, "cases"),
+    "rpcs": Part("fuzz.rpcs", 1_000_000, "calls"),
 }

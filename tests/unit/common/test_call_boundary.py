@@ -9,10 +9,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import DecodeError
 
 from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
-from minimq_common.errors import CorruptEntry, InternalError, MiniMQError, TopicNotFound
+from minimq_common.errors import CorruptEntry, InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from support.loop_thread import LoopThread
 
 PATIENCE_S = 10.0
@@ -26,6 +27,7 @@ EXPECTED: dict[bytes, tuple[type[MiniMQError], str]] = {
     b"unforeseen": (InternalError, "failed on the server: KeyError: 'k'"),
     b"known": (TopicNotFound, "no such topic"),
     b"library": (CorruptEntry, "translated"),
+    b"garbled": (InvalidArgument, "is no message: wire format was corrupt"),
     b"aborted": (InternalError, "data_loss: ended before"),
 }
 
@@ -58,12 +60,18 @@ async def stream_stream(requests: AsyncIterator[bytes], context: Any) -> None:  
     await context.write(await fail(await first_of(requests), context))
 
 
+def decode(data: bytes) -> bytes:
+    if data == b"garbled":
+        raise DecodeError("wire format was corrupt")
+    return data
+
+
 class Handlers(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         kind = handler_call_details.method.rpartition("/")[2]
         if kind not in KINDS:
             return None
-        return getattr(grpc, f"{kind}_rpc_method_handler")(globals()[kind])  # type: ignore[no-any-return]
+        return getattr(grpc, f"{kind}_rpc_method_handler")(globals()[kind], decode)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
