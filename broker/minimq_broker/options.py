@@ -120,6 +120,12 @@ class BrokerOptions:
         "Time from the end of a round, in which all old segments are verified in the background, to the next; 0: none.",
         minimum=0,
     )
+    clock_hold_s: float = option(
+        24 * 3600.0,
+        "Time for which nothing is deleted by a clock that has jumped ahead: messages, dead letters, groups, staged "
+        "batches. Then it is believed; 0: at once.",
+        minimum=0,
+    )
     disk_warn: float = option(
         0.75,
         "Used part of the disk from which on the log warns; 1: never, as for the next two.",
@@ -153,6 +159,18 @@ class BrokerOptions:
         24 * 3600.0,
         "Time for which what is staged for a transaction waits for its end; nobody who comes later can commit it.",
         minimum=0.1,
+    )
+    transaction_idle_s: float = option(
+        900.0,
+        "Least time after which a transaction for which nothing is staged any more expires early, to make room for "
+        "others. It falls from --transaction-expiry to this while the room fills up from 50 % to 90 %.",
+        minimum=0.1,
+    )
+    max_staged_bytes: int = option(
+        0,
+        "Bytes that may be staged for transactions which are not decided, 0: half of the disk. One transaction name "
+        "may have as much as is free for others.",
+        minimum=0,
     )
     group_expiry_s: float = option(
         7 * 24 * 3600.0,

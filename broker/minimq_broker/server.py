@@ -11,15 +11,18 @@ import grpc.aio
 from minimq_broker.core.disk import Watermarks
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import RetentionRules
+from minimq_broker.core.staging import StagingLimits
 from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
+from minimq_broker.replication.leadership import lease_clock
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
+from minimq_broker.services.deletion_clock import FILE_NAME, DeletionClock, boot_id
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.services.group_deletion import IdleGroups
 from minimq_broker.services.limits import Limits
@@ -101,7 +104,8 @@ class Broker:
             CannotListen: the port is taken, or the host is not this machine's.
         """
         options = self._options
-        engine = self._engine = self._open_engine(options)
+        clock = self._new_clock(options)
+        engine = self._engine = self._open_engine(options, clock)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
@@ -112,12 +116,20 @@ class Broker:
         self._roles = self._make_roles(engine, options) if options.controller else None
         snapshots, roles = Snapshots(engine), self._roles
         needed = (snapshots.lowest_needed, *((roles.lowest_needed,) if roles else ()))
-        self._retention = Retention(engine, options.retention_check_s, lambda: min(look() for look in needed))
+        self._retention = Retention(
+            engine, options.retention_check_s, lambda: min(look() for look in needed), clock.kept_ms
+        )
         self._retention.start()
         self._scrub = Scrub(engine, options.verify_interval_s)
         self._scrub.start()
         standing = Standing(engine, self._roles)
-        self._transactions = TransactionService(engine, options.name, options.transaction_expiry_s)
+        self._transactions = TransactionService(
+            engine,
+            options.name,
+            options.transaction_expiry_s,
+            clock.now_ms,
+            idle_s=options.transaction_idle_s,
+        )
         self._transactions.start()
         self._service = BrokerService(engine, identity, service_options, self._routes, standing, self._transactions)
         service = self._service
@@ -134,13 +146,27 @@ class Broker:
         else:
             self._registration.start()
         if options.metrics:
-            metrics = BrokerMetrics(engine, identity, standing, options.metrics_series)
-            self._metrics = MetricsServer(metrics.collect, PREFIX)
+            self._metrics = MetricsServer(
+                BrokerMetrics(engine, identity, standing, options.metrics_series, clock).collect, PREFIX
+            )
             self._metrics_address = await self._metrics.start(options.metrics)
         self._standard.serving()
         self._looking = asyncio.create_task(_look_after_health(engine, self._standard), name="broker-health")
 
-    def _open_engine(self, options: BrokerOptions) -> Engine:
+    def _new_clock(self, options: BrokerOptions) -> DeletionClock:
+        return DeletionClock(
+            options.data_dir / FILE_NAME,
+            options.clock_hold_s,
+            self._newest_ms,
+            clock_ms=now_ms,
+            steady_s=lease_clock,
+            boot_id=boot_id(),
+        )
+
+    def _newest_ms(self) -> int | None:
+        return self._engine.newest_ms() if self._engine is not None else None
+
+    def _open_engine(self, options: BrokerOptions, clock: DeletionClock) -> Engine:
         """Open the store. Raises `StoreError`."""
         store = StoreOptions(
             segment_bytes=options.segment_bytes,
@@ -155,6 +181,7 @@ class Broker:
             watermarks=Watermarks(
                 warn=options.disk_warn, delete_early=options.disk_delete_early, refuse=options.disk_refuse
             ),
+            staging=StagingLimits(size=options.max_staged_bytes) if options.max_staged_bytes else None,
             replication_timeout_s=options.replication_timeout_s,
             owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
         )
@@ -173,6 +200,7 @@ class Broker:
                 self._topics_changed,
                 recovery_s=options.session_grace_s,
                 alone=not options.controller,
+                deletion_ms=clock.now_ms,
             )
         except (CorruptEntry, DamagedFile) as error:
             if options.controller:

@@ -62,8 +62,13 @@ class RawTransactions:
         """Commit, and return what is decided."""
         return self.begin_commit(wanted)().decision
 
-    def describe(self) -> broker_pb2.DescribeTransactionResponse:
-        request = broker_pb2.DescribeTransactionRequest(name=self._name)
+    def describe(self, number: int = 0, **sequences: Iterable[int]) -> broker_pb2.DescribeTransactionResponse:
+        """Ask how the latest transaction ended; say what is about to be committed, by `of_` and the producer id."""
+        batches = [
+            broker_pb2.StagedBatches(producer_id=int(name.removeprefix("of_")), sequences=numbers)
+            for name, numbers in sequences.items()
+        ]
+        request = broker_pb2.DescribeTransactionRequest(name=self._name, number=number, batches=batches)
         return self._link.call(self._link.stub.DescribeTransaction, request, PATIENCE_S)
 
     def is_decided(self) -> bool:

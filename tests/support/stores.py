@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from minimq_broker.core.facts import Fact, StagedPart, Topic, TopicDeleted, TopicSet, TransactionDecided
+from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.transactions import TransactionId
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions

@@ -140,6 +140,19 @@ class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired
     before_ms: int
 
 
+class TransactionPrepared(msgspec.Struct, frozen=True, tag="transaction-prepared"):
+    """What is staged for a transaction is all there, and its end may be decided elsewhere now: it is not idle."""
+
+    name: str
+    number: int
+
+
+class IdleTransactionsExpired(msgspec.Struct, frozen=True, tag="idle-transactions-expired"):
+    """What is staged for some transactions, by name and number, is let go of to make room for others."""
+
+    transactions: tuple[tuple[str, int], ...]
+
+
 #: Facts that change what name servers are told.
 Told = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
 
@@ -156,6 +169,8 @@ Fact = (
     | PublicationBegun
     | PublicationSkipped
     | TransactionsExpired
+    | TransactionPrepared
+    | IdleTransactionsExpired
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -27,6 +27,11 @@ class RetentionRules:
 
 FOR_EVER = RetentionRules()
 
+#: Segments that go at once because of their age: so many at least, or a tenth of all. A log that is deleted while it
+#: grows needs far fewer; whoever sees that a clock is wrong has time to do something.
+AGED_AT_ONCE = 16
+_AGED_PART = 10
+
 #: A log position beyond all others: nobody needs entries before it.
 NOTHING_NEEDED = 1 << 63
 
@@ -67,7 +72,7 @@ class Expired(NamedTuple):
 def expired(
     segments: Sequence[SegmentFacts], now_ms: int, rules: RetentionRules, *, free_to: int, excess_bytes: int = 0
 ) -> list[Expired]:
-    """Return the segments to be deleted, oldest first.
+    """Return the segments to be deleted now, oldest first; of those that are too old only some at once.
 
     The log stays in one piece: it is cut at its beginning only, so nothing goes behind a segment that has to stay. The
     last segment, which is written to, always stays.
@@ -81,11 +86,13 @@ def expired(
     """
     gone: list[Expired] = []
     left = sum(segment.size_bytes for segment in segments)
+    aged = max(AGED_AT_ONCE, len(segments) // _AGED_PART)
     for segment in segments[:-1]:
         if segment.end > free_to:
             break
-        if _is_over_age(segment, now_ms, rules):
+        if aged and _is_over_age(segment, now_ms, rules):
             reason = Reason.AGE
+            aged -= 1
         elif rules.max_bytes and left > rules.max_bytes:
             reason = Reason.SIZE
         elif excess_bytes > 0:

@@ -21,6 +21,7 @@ from minimq_broker.core.facts import (
     GroupAgreed,
     GroupDeleted,
     GroupStarted,
+    IdleTransactionsExpired,
     OffsetsCommitted,
     PermissionSet,
     PublicationBegun,
@@ -31,11 +32,13 @@ from minimq_broker.core.facts import (
     TopicDeleted,
     TopicSet,
     TransactionDecided,
+    TransactionPrepared,
     TransactionsExpired,
 )
 from minimq_broker.core.producers import Place, ProducerTable
+from minimq_broker.core.staged_batches import BatchStaged, StageKey
 from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
-from minimq_broker.core.transactions import BatchStaged, StageKey, TransactionTable
+from minimq_broker.core.transactions import TransactionTable
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
 
@@ -192,7 +195,13 @@ class State:
             case BatchApplied():
                 self._lengthen(entry, position)
             case (
-                BatchStaged() | TransactionDecided() | PublicationBegun() | PublicationSkipped() | TransactionsExpired()
+                BatchStaged()
+                | TransactionDecided()
+                | PublicationBegun()
+                | PublicationSkipped()
+                | TransactionsExpired()
+                | TransactionPrepared()
+                | IdleTransactionsExpired()
             ):
                 self.transactions.apply(entry, self.position)
             case OffsetsCommitted() | GroupStarted() | GroupAgreed():

@@ -11,89 +11,29 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
+from heapq import nsmallest
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from minimq_broker.core.facts import PublicationBegun, PublicationSkipped, TransactionDecided, TransactionsExpired
+from minimq_broker.core.facts import (
+    IdleTransactionsExpired,
+    PublicationBegun,
+    PublicationSkipped,
+    TransactionDecided,
+    TransactionPrepared,
+    TransactionsExpired,
+)
 from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_common.errors import SystemBusy, TransactionEnded
+from minimq_broker.core.staged_batches import BatchStaged, Ending, Stage, StagedBatch, StageKey, TransactionId
+from minimq_broker.core.staging import IdleExpiry, Staged, StagedCount, StagingLimits
+from minimq_common.errors import TransactionEnded
 
-#: Staged batches that wait for a decision: at most 30 MB of memory. Further ones are refused: what was acknowledged is
-#: kept, because another broker may have decided on it already.
-MAX_STAGED = 200_000
 #: A name is asked for the decision of its latest number when its next one ends. So many do not end in between.
 MAX_NAMES = 100_000
 #: Bytes of decisions, each of which says all that its transaction has at any broker.
 MAX_DECISION_BYTES = 64 << 20
-
-
-class TransactionId(NamedTuple):
-    """One of a row of transactions of the same name; their numbers grow."""
-
-    name: str
-    number: int
-
-
-class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A batch that is staged: where its entry is in the log, the size of that, and where it is to go."""
-
-    position: int
-    size: int
-    topic_id: int
-    queue_id: int
-    stored_ms: int
-
-
-class BatchStaged(NamedTuple):
-    """What an entry with a staged batch changes; producer id and sequence as in the header of the batch."""
-
-    transaction: TransactionId
-    producer_id: int
-    sequence: int
-    batch: StagedBatch
-
-
-class StageKey(NamedTuple):
-    """One producer in one transaction."""
-
-    name: str
-    number: int
-    producer_id: int
-
-
-class Stage(msgspec.Struct, array_like=True):
-    """What one producer has staged for one transaction that is not decided; also its row in the checkpoint.
-
-    Attributes:
-        batches: by sequence number.
-    """
-
-    batches: dict[int, StagedBatch] = {}
-
-
-class Ending(msgspec.Struct, array_like=True):
-    """How the latest decided transaction of a name ended; also its row in the checkpoint.
-
-    Attributes:
-        at: log position of the decision.
-        number: of the transaction.
-        decision: as the client made it.
-        batches: what is published, in this order; also what earlier transactions of the name have left.
-        published: how many of them are published, or cannot be any more; 0 when there are none to publish.
-    """
-
-    at: int = 0
-    number: int = -1
-    decision: bytes = b""
-    batches: list[StagedBatch] = []
-    published: int = 0
-
-    @property
-    def waiting(self) -> Iterator[StagedBatch]:
-        """What is still to be published."""
-        return map(self.batches.__getitem__, range(self.published, len(self.batches)))
 
 
 class TransactionTable:
@@ -106,6 +46,7 @@ class TransactionTable:
         changed: gets the rows that change.
 
     Attributes:
+        open: how much is staged and not decided.
         needed_from: log position from which on there may be something to publish, also after a start or a cut.
         count, size: of the batches that are staged and not published yet, and bytes of their entries.
         unpublished: the names that have something to publish, and from which log position on; replaced as a whole.
@@ -114,12 +55,10 @@ class TransactionTable:
     def __init__(
         self,
         changed: set[tuple[Any, ...]],
-        max_staged: int = MAX_STAGED,
         max_names: int = MAX_NAMES,
         max_decision_bytes: int = MAX_DECISION_BYTES,
     ) -> None:
         self._changed = changed
-        self._max_staged = max_staged
         self._max_names = max_names
         self._max_decision_bytes = max_decision_bytes
         self._stages: dict[StageKey, Stage] = {}
@@ -127,7 +66,7 @@ class TransactionTable:
         self._endings: OrderedDict[str, Ending] = OrderedDict()
         self._ordered = True
         self._of_name: dict[str, set[StageKey]] = {}
-        self._open = 0
+        self.open = StagedCount()
         self._decision_bytes = 0
         #: The name of which batches are published now.
         self.publishing = ""
@@ -141,6 +80,10 @@ class TransactionTable:
         return iter(self._stages)
 
     # ---- looking up --------------------------------------------------------------------------------
+
+    def has_part(self, transaction: TransactionId, producer_id: int) -> bool:
+        """Tell whether a producer has staged something for a transaction which is not decided."""
+        return StageKey(*transaction, producer_id) in self._stages
 
     def find(self, transaction: TransactionId, producer_id: int, sequence: int) -> StagedBatch | None:
         """Return a batch that is staged for a transaction which is not decided; None when it is not."""
@@ -165,15 +108,6 @@ class TransactionTable:
             raise TransactionEnded(
                 f"transaction {transaction.number} of {transaction.name!r} cannot take more: the broker has the end of "
                 f"{ending.number}; a later writer has finished it, so this one may stop"
-            )
-
-    def check_room(self, more: int = 0) -> None:
-        """Raise `SystemBusy` when no batch can be staged on top of so many more: too many wait for a decision."""
-        if self._open + more >= self._max_staged:
-            raise SystemBusy(
-                f"{self._open + more:,} staged batches wait for the end of their transactions, and there is no room "
-                "for more: they go when these are committed, or after --transaction-expiry; send larger batches",
-                retry_after_s=1.0,
             )
 
     def missing(self, decided: TransactionDecided, log_start: int) -> int:
@@ -213,11 +147,49 @@ class TransactionTable:
         """Tell whether a batch waits for a decision since before a time."""
         return any(batch.stored_ms < before_ms for stage in self._stages.values() for batch in stage.batches.values())
 
+    def is_prepared(self, transaction: TransactionId) -> bool:
+        """Tell whether nothing that is staged for a transaction expires early."""
+        return all(self._stages[key].prepared for key in self._keys(transaction))
+
+    def idle(self, now_ms: int, expiry: IdleExpiry, limits: StagingLimits, most: int) -> tuple[TransactionId, ...]:
+        """Return the transactions that have been idle for too long for what room there is, the idlest first.
+
+        Args:
+            now_ms: the time of day in ms since 1970.
+            expiry: how long they may be idle.
+            limits: of the room.
+            most: not more than so many.
+        """
+        there = self.open.all
+        if expiry.idle_ms(there.fullness(limits)) >= expiry.longest_ms:
+            return ()
+        newest: dict[TransactionId, int] = {}
+        for key, stage in self._stages.items():
+            transaction = TransactionId(key.name, key.number)
+            newest[transaction] = max(newest.get(transaction, 0), NOTHING_NEEDED if stage.prepared else stage.newest_ms)
+        found: list[TransactionId] = []
+        for transaction in nsmallest(most, newest, key=newest.__getitem__):
+            if now_ms - newest[transaction] < expiry.idle_ms(there.fullness(limits)):
+                break
+            found.append(transaction)
+            for key in self._keys(transaction):
+                there = there.plus(Staged(*(-number for number in self._stages[key].staged)))
+        return tuple(found)
+
+    def _keys(self, transaction: TransactionId) -> list[StageKey]:
+        return [key for key in self._of_name.get(transaction.name, ()) if key.number == transaction.number]
+
     # ---- changing ----------------------------------------------------------------------------------
 
     def apply(
         self,
-        entry: BatchStaged | TransactionDecided | PublicationBegun | PublicationSkipped | TransactionsExpired,
+        entry: BatchStaged
+        | TransactionDecided
+        | PublicationBegun
+        | PublicationSkipped
+        | TransactionsExpired
+        | TransactionPrepared
+        | IdleTransactionsExpired,
         at: int,
     ) -> None:
         """Take the effect of an entry in, which stands at a log position."""
@@ -233,6 +205,13 @@ class TransactionTable:
                 self._take_off(name, count, at)
             case TransactionsExpired(before_ms):
                 self._retain_open(lambda batch: batch.stored_ms >= before_ms)
+            case TransactionPrepared(name, number):
+                for key in self._keys(TransactionId(name, number)):
+                    self._stages[key].prepared = True
+                    self._changed.add(("staged", *key))
+            case IdleTransactionsExpired(transactions):
+                for key in [key for item in transactions for key in self._keys(TransactionId(*item))]:
+                    self._drop(key)
 
     def _stage(self, staged: BatchStaged) -> None:
         """Take a batch in."""
@@ -241,9 +220,10 @@ class TransactionTable:
         if stage is None:
             stage = self._stages[key] = Stage()
             self._of_name.setdefault(key.name, set()).add(key)
-        self._count([*filter(None, (stage.batches.get(staged.sequence),))], -1)
+            self.open.add(key.name, key.producer_id, Staged(parts=1))
+        self._count(key, [*filter(None, (stage.batches.get(staged.sequence),))], -1)
         stage.batches[staged.sequence] = staged.batch
-        self._count((staged.batch,), 1)
+        self._count(key, (staged.batch,), 1)
         self._changed.add(("staged", *key))
 
     def _decide(self, decided: TransactionDecided, at: int) -> None:
@@ -254,7 +234,7 @@ class TransactionTable:
             stage = self._stages.get(StageKey(name, decided.number, part.producer_id), Stage())
             found = [*filter(None, (stage.batches.pop(sequence, None) for sequence in part.sequences))]
             ending.batches += found
-            self._open -= len(found)
+            self.open.add(name, part.producer_id, Staged(-len(found), -sum(batch.size for batch in found)))
         for key in [key for key in self._of_name.get(name, ()) if key.number <= decided.number]:
             self._drop(key)
         self._decision_bytes += len(decided.decision) - len(ending.decision)
@@ -300,22 +280,24 @@ class TransactionTable:
             if len(gone) == len(stage.batches):
                 self._drop(key)
             elif gone:
-                self._count([stage.batches.pop(sequence) for sequence in gone], -1)
+                self._count(key, [stage.batches.pop(sequence) for sequence in gone], -1)
                 self._changed.add(("staged", *key))
 
     def _drop(self, key: StageKey) -> None:
-        self._count(self._stages.pop(key).batches.values(), -1)
+        self._count(key, self._stages.pop(key).batches.values(), -1)
+        self.open.add(key.name, key.producer_id, Staged(parts=-1))
         keys = self._of_name[key.name]
         keys.remove(key)
         if not keys:
             del self._of_name[key.name]
         self._changed.add(("staged", *key))
 
-    def _count(self, batches: Collection[StagedBatch], sign: int) -> None:
+    def _count(self, key: StageKey, batches: Collection[StagedBatch], sign: int) -> None:
         """Count batches that come to those which wait for a decision, or leave the table."""
-        self._open += sign * len(batches)
-        self.count += sign * len(batches)
-        self.size += sign * sum(batch.size for batch in batches)
+        number, size = sign * len(batches), sign * sum(batch.size for batch in batches)
+        self.open.add(key.name, key.producer_id, Staged(number, size))
+        self.count += number
+        self.size += size
 
     def _note(self, name: str, ending: Ending, at: int) -> None:
         """Take note of what a name has to publish, by the entry at a log position."""
@@ -366,7 +348,8 @@ class TransactionTable:
         key = StageKey(name, number, producer_id)
         stage = self._stages[key] = msgspec.convert(row, Stage)
         self._of_name.setdefault(name, set()).add(key)
-        self._count(stage.batches.values(), 1)
+        self.open.add(name, producer_id, Staged(parts=1))
+        self._count(key, stage.batches.values(), 1)
 
     def load_ending(self, row: Any, name: str) -> None:  # noqa: ANN401 - as it was decoded
         """Take in how the latest transaction of a name ended, as `ending` returned it; they may come in any order."""

@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.metrics.replication import replication_metrics
 from minimq_broker.replication.standing import Standing
+from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.status import Identity
 from minimq_broker.store.message_store import MessageStore
@@ -34,13 +35,17 @@ class BrokerMetrics:
         identity: which broker it is.
         standing: its place among its replicas.
         most_series: topics, groups, and pairs of both, that have series of their own.
+        clock: by which the broker deletes what is old.
     """
 
-    def __init__(self, engine: Engine, identity: Identity, standing: Standing, most_series: int) -> None:
+    def __init__(
+        self, engine: Engine, identity: Identity, standing: Standing, most_series: int, clock: DeletionClock
+    ) -> None:
         self._engine = engine
         self._identity = identity
         self._standing = standing
         self._most_series = most_series
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(lambda: engine.store, most_series)
 
@@ -54,6 +59,11 @@ class BrokerMetrics:
             "version": identity.version,
         }
         yield info(PREFIX, "Which broker this is.", values)
+        yield gauge(
+            f"{PREFIX}_clock_ahead_seconds",
+            "By how much the clock is ahead without being believed; nothing is deleted by it. 0 when all is well.",
+            self._clock.ahead_s,
+        )
         yield from self._traffic()
         yield from self._clients()
         with contextlib.suppress(TimeoutError):
@@ -92,6 +102,18 @@ class BrokerMetrics:
         staged = store.state.transactions
         yield gauge(f"{PREFIX}_staged_batches", "Batches of transactions that readers do not see yet.", staged.count)
         yield gauge(f"{PREFIX}_staged_bytes", "Bytes of these in the CommitLog.", staged.size)
+        yield gauge(
+            f"{PREFIX}_staging_used_ratio",
+            "Used part of the room for staged batches whose transactions are not decided, from 0 to 1.",
+            staged.open.all.fullness(store.staging),
+        )
+        done = self._engine.counters
+        yield counters(
+            f"{PREFIX}_transactions_expired_total",
+            "How often transactions were let go of: looks that found some too old, or idle ones that made room.",
+            ("reason",),
+            ((("age",), done.expired_by_age), (("room",), done.expired_for_room)),
+        )
         yield counter(
             f"{PREFIX}_staged_batches_lost_total",
             "Batches of transactions that could not be read when they were to be published.",

@@ -16,6 +16,8 @@ class Counters:
     Attributes:
         bytes_in, bytes_out: those of batches.
         refused: batches that were not taken, by the code of the error.
+        expired_by_age: how often transactions expired because of their age.
+        expired_for_room: transactions that expired because they were idle and there was little room.
         append_s: seconds from the arrival of a batch to its answer.
     """
 
@@ -27,5 +29,7 @@ class Counters:
     segments_verified: int = 0
     segments_mended: int = 0
     bytes_deleted: int = 0
+    expired_by_age: int = 0
+    expired_for_room: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     append_s: Distribution = field(default_factory=lambda: Distribution(distribution.SECONDS))

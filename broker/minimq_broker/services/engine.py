@@ -61,6 +61,7 @@ class Engine:
         topics_changed: called when topics were created, changed or deleted, or when the permission of the broker was.
         recovery_s: seconds after the begin of a role in which former owners of queues have precedence.
         alone: there is no other replica.
+        deletion_ms: the time by which old data is deleted, in ms since 1970.
 
     Attributes:
         refusal: asked before anything is accepted, and again at the moment in which it is acknowledged.
@@ -79,7 +80,9 @@ class Engine:
         recovery_s: float = 0.0,
         *,
         alone: bool = True,
+        deletion_ms: Callable[[], int] | None = None,
     ) -> None:
+        self.deletion_ms = deletion_ms or now_ms
         self.refusal: Refusal = _accept
         self.grown: Callable[[], None] = lambda: None
         self.topics_came: Callable[[], None] = lambda: None
@@ -96,7 +99,15 @@ class Engine:
         self._stuck_since = math.inf
         self._receivers: set[asyncio.Task[None]] = set()
         self._recovery_s = recovery_s
-        self.slot = StoreSlot(path, options, alone=alone, notify=self._hand_over, grown=self._log_grew, clock_ms=now_ms)
+        self.slot = StoreSlot(
+            path,
+            options,
+            alone=alone,
+            notify=self._hand_over,
+            grown=self._log_grew,
+            clock_ms=now_ms,
+            deletion_ms=self.deletion_ms,
+        )
         self.slot.closing, self.slot.replaced = self._store_closes, self._state_replaced
         try:
             self.offsets = GroupOffsets(self, None if alone else KeptOffsets(path / FILE_NAME))
@@ -130,6 +141,10 @@ class Engine:
     def store(self) -> MessageStore:
         """The store. Raises `SystemBusy` while nobody may look into it."""
         return self.slot.store
+
+    def newest_ms(self) -> int | None:
+        """Return when the newest message was stored, in ms since 1970; None when there is none. Any thread may ask."""
+        return max((end.stored_ms for end in self._store.state.ends.copy().values()), default=None)
 
     @property
     def _store(self) -> MessageStore:

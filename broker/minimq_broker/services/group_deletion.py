@@ -10,7 +10,7 @@ from minimq_broker.core.facts import Fact, GroupAgreed, GroupDeleted
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import check_idle, expires_ms, topics_of
 from minimq_broker.services.session import SessionService
 from minimq_common.errors import MiniMQError, SystemBusy
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 #: Longest time between two looks for idle groups, in seconds; with a short expiry it is a part of that.
 _LOOK_S = 60.0
 _LOOKS_PER_EXPIRY = 20
+#: Groups that one look deletes; the next look goes on.
+_DELETE_MOST = 100
 
 
 class GroupDeletion:
@@ -33,7 +35,7 @@ class GroupDeletion:
         sessions: those of the members.
         expiry: how long a group is kept that nobody uses.
         away_s: seconds after which members that do not come back after a start count as gone.
-        clock_ms: the time of day in ms since 1970.
+        clock_ms: the time of day in ms since 1970; that by which the engine deletes unless given.
     """
 
     def __init__(
@@ -42,14 +44,14 @@ class GroupDeletion:
         sessions: SessionService,
         expiry: GroupExpiry,
         away_s: float,
-        clock_ms: Callable[[], int] = now_ms,
+        clock_ms: Callable[[], int] | None = None,
     ) -> None:
         self._engine = engine
         self._sessions = sessions
         self._expiry = expiry
         self._loop = asyncio.get_running_loop()
         self._members_are_back_at = self._loop.time() + min(away_s, expiry.idle_ms / 1000)
-        self._clock_ms = clock_ms
+        self._clock_ms = clock_ms or engine.deletion_ms
         #: Groups that were warned of, and when they were to be deleted.
         self._warned: dict[str, int] = {}
 
@@ -106,6 +108,7 @@ class GroupDeletion:
         """
         self._engine.check()
         state, now = self._engine.state, self._clock_ms()
+        deleted = 0
         for group in sorted(state.groups() | state.used.copy().keys()):
             if self._engine.groups.agreement(group) is not None:
                 continue  # it has members
@@ -114,34 +117,40 @@ class GroupDeletion:
             elif group not in state.used:  # an older release wrote the log: its time begins now
                 await self._engine.record(lambda state, group=group: _first_use(group, state))  # type: ignore[misc]
             else:
-                await self._look_at(group, now)
+                deleted += await self._look_at(group, now)
+                if deleted == _DELETE_MOST:
+                    log.warning("group: many were idle, the next look goes on deleted=%d", deleted)
+                    return
 
     def _give_up_members(self, group: str) -> None:
         """Record that the members are gone which a group had before the start, once they had the time to come back."""
         if self._loop.time() >= self._members_are_back_at:
             self._sessions.agreements.keep(group)
 
-    async def _look_at(self, group: str, now: int) -> None:
+    async def _look_at(self, group: str, now: int) -> bool:
+        """Delete a group, or warn of that, if it is time to; return whether it was deleted."""
         due_ms = expires_ms(self._engine, self._expiry, group)
         if due_ms is None or due_ms - self._expiry.notice_ms > now:
             self._warned.pop(group, None)
-            return
+            return False
         if due_ms > now:
             if self._warned.get(group) != due_ms:
                 self._warned[group] = due_ms
                 log.warning(
                     "group: nobody uses it, it will be deleted group=%s seconds=%d", group, (due_ms - now) // 1000
                 )
-            return
+            return False
 
         def decide(state: State) -> Fact | None:
             if self._expiry.expires_ms(state, group, has_members=False) != due_ms:
                 return None  # somebody has come
             return GroupDeleted(group, tuple(name for name in (retry_topic(group),) if name in state.topics))
 
-        if await self._delete(group, decide) is not None:
-            self._warned.pop(group, None)
-            log.warning("group: deleted, nobody has used it group=%s seconds=%d", group, self._expiry.idle_ms // 1000)
+        if await self._delete(group, decide) is None:
+            return False
+        self._warned.pop(group, None)
+        log.warning("group: deleted, nobody has used it group=%s seconds=%d", group, self._expiry.idle_ms // 1000)
+        return True
 
 
 def _first_use(group: str, state: State) -> GroupAgreed | None:

@@ -9,7 +9,15 @@ from collections.abc import Callable
 
 import lmdb
 
-from minimq_broker.core.retention import NOTHING_NEEDED, Expired, SegmentFacts, expired, is_outdated
+from minimq_broker.core.retention import (
+    AGED_AT_ONCE,
+    NOTHING_NEEDED,
+    Expired,
+    Reason,
+    SegmentFacts,
+    expired,
+    is_outdated,
+)
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
@@ -87,7 +95,10 @@ class Retention:
 
     async def _look(self) -> None:
         await asyncio.to_thread(self._look_at_dead_letters)  # what it deletes makes room for those of segments
-        for item in await asyncio.to_thread(self._find, self._lowest_needed()):
+        found = await asyncio.to_thread(self._find, self._lowest_needed())
+        if sum(item.reason is Reason.AGE for item in found) >= AGED_AT_ONCE:
+            log.warning("retention: many segments are too old, the next look goes on count=%d", len(found))
+        for item in found:
             if self._stopping:
                 return
             if not await asyncio.to_thread(self._delete, item, self._lowest_needed()):

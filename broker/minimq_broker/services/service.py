@@ -12,7 +12,7 @@ from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.assignment import AssignmentService
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.engine import Engine
 from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.offsets import OffsetService
@@ -86,7 +86,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     def _begin_sessions(self) -> None:
         options = self._options.sessions
-        expiry = GroupExpiry(self._options.group_expiry_ms, now_ms())
+        expiry = GroupExpiry(self._options.group_expiry_ms, self._engine.deletion_ms())
         self._session = SessionService(self._engine, options, self._broker_name)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.timeout_s)

@@ -56,6 +56,7 @@ class StoreSlot:
         notify: called by the writer's thread, see `Notify`.
         grown: called by the writer's thread when the log of one of several replicas has grown.
         clock_ms: the time of day in ms since 1970.
+        deletion_ms: the time by which old data is deleted; that of the clock unless given.
 
     Attributes:
         closing: called when from now on nobody may look.
@@ -72,12 +73,14 @@ class StoreSlot:
         notify: Notify,
         grown: Callable[[], None],
         clock_ms: Callable[[], int],
+        deletion_ms: Callable[[], int] | None = None,
     ) -> None:
         self.closing: Callable[[], None] = lambda: None
         self.replaced: Callable[[State], None] = lambda before: None
         self._path, self._options, self._alone = path, options, alone
         self._notify, self._grown, self._clock_ms = notify, grown, clock_ms
         self.damage = Damage()
+        self._deletion_ms = deletion_ms
         self._store = self._open()
         self._is_open = True
         #: Why nobody may look; None when everybody may.
@@ -152,17 +155,22 @@ class StoreSlot:
 
     def _open(self) -> MessageStore:
         try:
-            store = MessageStore(self._path, self._notify, self._options, self._clock_ms, alone=self._alone)
+            store = self._new_store(alone=self._alone)
         except CopyInterrupted:
             if self._alone:
                 raise
             log.warning("store: emptied, since the copy of the master was interrupted path=%s", self._path)
             StoreCopy(self._path, Snapshot(0, []), 0, self._options.segment_bytes, replace=True).finish()
-            store = MessageStore(self._path, self._notify, self._options, self._clock_ms, alone=False)
+            store = self._new_store(alone=False)
         if not self._alone:
             store.on_growth(self._grown)
         store.log.damage_found = self.damage.found
         return store
+
+    def _new_store(self, *, alone: bool) -> MessageStore:
+        return MessageStore(
+            self._path, self._notify, self._options, self._clock_ms, deletion_ms=self._deletion_ms, alone=alone
+        )
 
     async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
         """Do something to the store, on another thread, during which nobody may look into it.

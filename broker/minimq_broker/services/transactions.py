@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
-from minimq_broker.core.facts import Fact, StagedPart, TransactionDecided, TransactionsExpired
+from minimq_broker.core.facts import (
+    Fact,
+    IdleTransactionsExpired,
+    StagedPart,
+    TransactionDecided,
+    TransactionPrepared,
+    TransactionsExpired,
+)
+from minimq_broker.core.staged_batches import TransactionId
+from minimq_broker.core.staging import IdleExpiry
 from minimq_broker.core.state import State
-from minimq_broker.core.transactions import TransactionId
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_common.errors import (
     InvalidArgument,
@@ -31,6 +39,9 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 #: How often it is looked for batches that are staged for too long, in seconds; with a short expiry more often.
 _EXPIRE_S = 10.0
+#: Idle transactions that expire by one fact, and how many of them the log names.
+_EXPIRE_MOST = 1000
+_NAME_MOST = 5
 #: Stands for all names in the log; no legal name, like the next.
 _ALL = "(all)"
 #: Stands for the other things that are done.
@@ -52,12 +63,23 @@ class TransactionService:
         broker_name: by which a decision names this broker.
         expiry_s: seconds for which what is staged waits for a decision.
         clock_ms: the time of day in ms since 1970.
+        idle_s: least seconds after which a transaction for which nothing is staged any more makes room for others.
     """
 
-    def __init__(self, engine: Engine, broker_name: str, expiry_s: float, clock_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        broker_name: str,
+        expiry_s: float,
+        clock_ms: Callable[[], int] = now_ms,
+        *,
+        idle_s: float = 900.0,
+    ) -> None:
         self._engine = engine
         self._broker_name = broker_name
         self._expiry_s = expiry_s
+        self._idle_s = min(idle_s, expiry_s)
+        self._idle_expiry = IdleExpiry(int(expiry_s * 1000), int(self._idle_s * 1000))
         self._clock_ms = clock_ms
         self._expire_at = 0.0
         self._wake = asyncio.Event()
@@ -94,18 +116,29 @@ class TransactionService:
     async def describe(self, request: broker_pb2.DescribeTransactionRequest) -> broker_pb2.DescribeTransactionResponse:
         """Tell how the latest transaction of a name ended, once that cannot be lost any more.
 
+        When the request names what is about to be committed, it does not expire early from now on, if all of it is
+        here: another broker may decide on it next, and whoever was to tell this one may die.
+
         Raises:
             InvalidArgument: it has no name.
             NotMaster, NotEnoughReplicas: this broker does not know.
         """
         name = check_transaction(request.name)
         response = broker_pb2.DescribeTransactionResponse()
+        about_to = TransactionDecided(name, request.number, b"", _parts(request.batches))
 
-        def look(state: State) -> None:
-            ending = state.transactions.ending(name)
+        def look(state: State) -> Fact | None:
+            table = state.transactions
+            ending = table.ending(name)
             if ending is not None:
                 response.decision.ParseFromString(ending.decision)
-            response.staged_batches, response.staged_bytes = state.transactions.of_name(name)
+            response.staged_batches, response.staged_bytes = table.of_name(name)
+            if not about_to.parts or (ending is not None and about_to.number <= ending.number):
+                return None
+            response.missing_batches = table.missing(about_to, self._engine.store.log.start)
+            if response.missing_batches or table.is_prepared(TransactionId(name, about_to.number)):
+                return None
+            return TransactionPrepared(name, about_to.number)
 
         await self._engine.record(look)
         return response
@@ -115,12 +148,8 @@ class TransactionService:
         if not request.HasField("decision"):
             raise InvalidArgument("a transaction is committed by a decision, and there is none in the request")
         transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
-        parts = tuple(
-            StagedPart(batches.producer_id, tuple(batches.sequences))
-            for part in decision.parts
-            if part.broker_name == self._broker_name
-            for batches in part.batches
-        )
+        own = [part for part in decision.parts if part.broker_name == self._broker_name]
+        parts = _parts(batches for part in own for batches in part.batches)
         return TransactionDecided(*transaction, decision.SerializeToString(), parts)
 
     def _check_staged(self, wanted: TransactionDecided, state: State) -> None:
@@ -129,8 +158,9 @@ class TransactionService:
             raise TransactionExpired(
                 f"broker {self._broker_name} has let go of {missing} of the batches of transaction {wanted.number} of "
                 f"{wanted.name!r} and publishes nothing of it: they were staged too long ago (--transaction-expiry and "
-                "--retention say for how long they are kept), or their topic is gone; unless another broker has "
-                "published its part, the transaction can be made anew under a later number"
+                "--retention say for how long they are kept), nothing was staged for too long while there was little "
+                "room for others (--transaction-idle), or their topic is gone; unless another broker has published "
+                "its part, the transaction can be made anew under a later number"
             )
 
     # ---- in the background ------------------------------------------------------------------------------
@@ -175,7 +205,7 @@ class TransactionService:
         await self._publish_all(store.state.transactions.unpublished)
         now = time.monotonic()
         if now >= self._expire_at:
-            self._expire_at = now + min(_EXPIRE_S, self._expiry_s / 2)
+            self._expire_at = now + min(_EXPIRE_S, self._idle_s / 2)
             await self._expire()
             self._works(_OTHER)
 
@@ -205,13 +235,36 @@ class TransactionService:
         return await self._engine.publish(name)
 
     async def _expire(self) -> None:
-        before_ms = self._clock_ms() - int(self._expiry_s * 1000)
+        now = self._clock_ms()
+        before_ms = now - int(self._expiry_s * 1000)
 
         def decide(state: State) -> Fact | None:
             return TransactionsExpired(before_ms) if state.transactions.has_older(before_ms) else None
 
-        if self._engine.state.transactions.count and await self._engine.record(decide):
+        if not self._engine.state.transactions.count:
+            return
+        if await self._engine.record(decide):
+            self._engine.counters.expired_by_age += 1
             log.warning("transactions: let go of what nobody has decided on within seconds=%g", self._expiry_s)
+        await self._expire_idle(now)
+
+    async def _expire_idle(self, now: int) -> None:
+        """Make room: let go of transactions that are idle, the sooner the less room there is."""
+        limits = self._engine.store.staging
+
+        def decide(state: State) -> Fact | None:
+            idle = state.transactions.idle(now, self._idle_expiry, limits, _EXPIRE_MOST)
+            return IdleTransactionsExpired(idle) if idle else None
+
+        while isinstance(fact := await self._engine.record(decide), IdleTransactionsExpired):
+            self._engine.counters.expired_for_room += len(fact.transactions)
+            named = ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_NAME_MOST])
+            log.warning(
+                "transactions: let go of idle ones, as there is little room for others count=%d used=%.0f%% first=%s",
+                len(fact.transactions),
+                100 * self._engine.state.transactions.open.all.fullness(limits),
+                named,
+            )
 
     def _not_now(self, what: str, error: MiniMQError) -> None:
         outage = self._outages.setdefault(what, OutageLog(log))
@@ -221,3 +274,7 @@ class TransactionService:
         outage = self._outages.pop(what, None)
         if outage is not None:
             outage.worked("transactions: go on name=%s", what)
+
+
+def _parts(batches: Iterable[broker_pb2.StagedBatches]) -> tuple[StagedPart, ...]:
+    return tuple(StagedPart(item.producer_id, tuple(item.sequences)) for item in batches)

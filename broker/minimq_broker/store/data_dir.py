@@ -9,6 +9,7 @@ Its files::
     DIR/state.mdb       the checkpoint, see `checkpoint.py`
     DIR/dead-letters.mdb  those whose segments are gone, see `dead_letter_archive.py`; not there before the first one
     DIR/dead-letters.mdb.damaged-N  one that was set aside, see `archive_file.py`
+    DIR/clock           the time by which old data is deleted, see `services/deletion_clock.py`
     DIR/kept-offsets.mdb  beside the log: what groups committed at a slave without a master, see `kept_offsets.py`
     DIR/copying         there while everything is copied from another replica, see `copy.py`
     DIR/rebuilding/     a copy of another replica in the making, beside what is there, see `replication/rebuild.py`

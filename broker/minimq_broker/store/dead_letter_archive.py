@@ -66,16 +66,18 @@ class DeadLetterArchive(Segment):
             self.put_batches(txn, batches)
         self.topic_ids |= {queue.topic_id for queue, _, _ in batches}
 
-    def cut(self, is_due: Callable[[int, int], bool]) -> Counter[QueueKey]:
+    def cut(self, is_due: Callable[[int, int], bool], rounds: int | None = None) -> Counter[QueueKey]:
         """Delete the oldest batches as long as they are due, synced, and return how many messages of each queue.
 
         Args:
             is_due: told when a batch was stored, in ms since 1970, and how many bytes all that is there uses.
+            rounds: transactions, each of 1,000 batches, after which the rest stays for the next time; None: no limit.
         """
         gone: Counter[QueueKey] = Counter()
-        while (due := self._cut_some(is_due)) is not None:
+        while rounds != 0 and (due := self._cut_some(is_due)) is not None:
             gone += due
             self.cuts += 1
+            rounds = rounds if rounds is None else rounds - 1
         if gone:
             self.topic_ids = frozenset(self.topics())
         return gone

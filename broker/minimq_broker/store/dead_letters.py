@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: One transaction copies so many bytes: it is small, and so is what it needs in memory.
 _COPIED_BYTES = 8 << 20
+#: Rounds of 1,000 batches that go at once because of their age.
+_AGED_ROUNDS = 10
 #: One more than archives that may turn out to be damaged while a segment is copied.
 _TRIES = 2
 
@@ -137,9 +139,13 @@ class DeadLetters:
 
     def _cut(self, now_ms: int) -> Counter[tuple[QueueKey, Reason]]:
         gone = Counter[tuple[QueueKey, Reason]]()
-        due = {Reason.AGE: partial(_is_old, self._rules, now_ms), Reason.SIZE: partial(_is_too_much, self._rules)}
-        for reason, is_due in due.items():
-            cut = self._log.archive_file.ask(partial(DeadLetterArchive.cut, is_due=is_due), Counter[QueueKey]())
+        due = (
+            (Reason.AGE, partial(_is_old, self._rules, now_ms), _AGED_ROUNDS),
+            (Reason.SIZE, partial(_is_too_much, self._rules), None),
+        )
+        for reason, is_due, rounds in due:
+            cut_some = partial(DeadLetterArchive.cut, is_due=is_due, rounds=rounds)
+            cut = self._log.archive_file.ask(cut_some, Counter[QueueKey]())
             for queue, count in cut.items():
                 gone[queue, reason] += count
         return gone

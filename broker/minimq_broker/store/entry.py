@@ -15,8 +15,8 @@ import google_crc32c
 
 from minimq_broker.core.facts import Fact, decode_fact, encode_fact
 from minimq_broker.core.producers import Place
+from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey
-from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId
 from minimq_common import batch
 from minimq_common.errors import CorruptBatch, CorruptEntry, InvalidArgument, StoreError
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Set
 
 from minimq_broker.core.facts import Fact, PublicationBegun, PublicationSkipped, Topic
 from minimq_broker.core.producers import PendingBatches, Place
+from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.store.entry import Kind, batch_entry, fact_entry, opened, staged_batch, staged_entry
 from minimq_broker.store.jobs import AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
 from minimq_broker.store.lost_batch import LostBatch
@@ -21,6 +22,7 @@ from minimq_common.model import Permission
 #: that other jobs do not wait long for it.
 MAX_PUBLISHED_BYTES = 16 << 20
 MAX_PUBLISHED = 500
+_DEFAULT_LIMITS = StagingLimits()
 
 
 class Group:
@@ -34,17 +36,31 @@ class Group:
         now_ms: store time.
         ahead: acknowledge batches before they are written.
         refusal: why no new batch may be written now, None when it may; facts are.
+        staging: how much may be staged.
 
     Attributes:
         early: the batches that may be acknowledged before the group is written.
         lost: the staged batches that cannot be published, and why.
     """
 
-    def __init__(self, state: State, end: int, now_ms: int, *, ahead: bool, refusal: MiniMQError | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        end: int,
+        now_ms: int,
+        *,
+        ahead: bool,
+        refusal: MiniMQError | None = None,
+        staging: StagingLimits = _DEFAULT_LIMITS,
+    ) -> None:
         self._state = state
         self._ends: dict[QueueKey, QueueEnd] = {}
         self._pending = PendingBatches(state.producers)
         self._staged: dict[tuple[TransactionId, int, int], StagedBatch] = {}
+        self._staging = staging
+        #: What the group adds to what is staged, and to which parts.
+        self._staged_count = StagedCount()
+        self._staged_parts: set[tuple[TransactionId, int]] = set()
         self._now_ms = now_ms
         self._ahead = ahead
         self._refusal = refusal
@@ -134,8 +150,8 @@ class Group:
         found = applied or self._staged.get((transaction, *number))
         if found is None:
             queue = self._queue_of(job, topic)
-            table.check_room(len(self._staged))
             entry = staged_entry(queue, self._now_ms, transaction, job.data)
+            self._take_room(transaction, header.producer_id, len(entry))
             found = StagedBatch(self.end, len(entry), *queue, self._now_ms)
             self._staged[transaction, *number] = found
             self._append(entry)
@@ -146,6 +162,15 @@ class Group:
             if applied:  # as in `_found`
                 self.early.append(job)
         job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
+
+    def _take_room(self, transaction: TransactionId, producer_id: int, size: int) -> None:
+        """Take room for a staged batch. Raises `SystemBusy`."""
+        table, part = self._state.transactions, (transaction, producer_id)
+        is_new = part not in self._staged_parts and not table.has_part(*part)
+        more = Staged(1, size, int(is_new))
+        check_room(self._staging, (table.open, self._staged_count), transaction.name, producer_id, more)
+        self._staged_count.add(transaction.name, producer_id, more)
+        self._staged_parts.add(part)
 
     def publish(self, job: PublishJob, entry_at: Callable[[int], bytes]) -> None:
         """Write the next batches of a transaction to their queues, but for those that cannot be read any more.

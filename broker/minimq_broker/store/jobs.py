@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from minimq_broker.core.facts import Fact
+from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.transactions import TransactionId
 from minimq_common.batch import Header
 from minimq_common.errors import MiniMQError
 

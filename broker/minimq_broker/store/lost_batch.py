@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from minimq_broker.core.transactions import StagedBatch, TransactionId
+from minimq_broker.core.staged_batches import StagedBatch, TransactionId
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import lmdb
 
 from minimq_broker.core.disk import UNWATCHED, Watermarks
 from minimq_broker.core.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
+from minimq_broker.core.staging import StagingLimits
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint, position_of
 from minimq_broker.store.commit_figures import CommitFigures
@@ -42,6 +44,8 @@ class StoreOptions:
         retention: how long segments are kept.
         dead_letters: how long dead letters are kept whose segments are gone.
         watermarks: from which fullness of the disk on something is done.
+        staging: how much may be staged for transactions; by default bytes for half of the disk, because what is staged
+            is written once more when it is published.
         replication_timeout_s: seconds after which one who waits for other replicas is told that they do not answer.
         owner: the broker whose data it is; None when nobody asks.
     """
@@ -52,6 +56,7 @@ class StoreOptions:
     retention: RetentionRules = FOR_EVER
     dead_letters: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
+    staging: StagingLimits | None = None
     replication_timeout_s: float = 5.0
     owner: Owner | None = None
 
@@ -91,6 +96,7 @@ class MessageStore:
         notify: called by the writer's thread, and by those who confirm; see `Notify`.
         options: how to keep the data.
         clock_ms: the time of day in ms since 1970.
+        deletion_ms: the time by which dead letters are deleted; that of the clock unless given.
         alone: there is no other replica.
 
     Raises:
@@ -105,6 +111,7 @@ class MessageStore:
         options: StoreOptions,
         clock_ms: Callable[[], int],
         *,
+        deletion_ms: Callable[[], int] | None = None,
         alone: bool = True,
     ) -> None:
         with ExitStack() as opened:
@@ -141,8 +148,9 @@ class MessageStore:
         self.options = options
         self.disk = Disk(path, options.watermarks)
         self.dead_letters = DeadLetters(self.log, options.dead_letters, lambda: self.state, self.disk)
-        self._clock_ms = clock_ms
+        self._deletion_ms = deletion_ms or clock_ms
         self._writer.refusal = self.disk.refusal
+        self.staging = self._writer.staging = options.staging or StagingLimits(size=shutil.disk_usage(path).total // 2)
         self._writer.leads = self.log.damage.is_served = alone
         #: Of a broker that stands alone, also when its begin could not be written: readers are served nevertheless.
         self._own_term = self.state.term + 1 if alone else 0
@@ -300,13 +308,13 @@ class MessageStore:
         """
         if not self.log.may_remove_first(min(needed_from, self.needed_from)):
             return False
-        self.dead_letters.keep(self.log.segments[0], self._clock_ms())
+        self.dead_letters.keep(self.log.segments[0], self._deletion_ms())
         with self.log.kept():
             return self.log.remove_first(min(needed_from, self.needed_from))
 
     def look_at_dead_letters(self) -> None:
         """Delete what is too old or too much of the archived dead letters, or of topics that are no more."""
-        self.dead_letters.look(self._clock_ms(), self.saved_position)
+        self.dead_letters.look(self._deletion_ms(), self.saved_position)
 
     def archived(self, position: int, before: int, max_bytes: int) -> list[tuple[int, bytes]]:
         """Return entries of the archive from one log position on up to another, with their own.

@@ -17,6 +17,7 @@ from contextlib import nullcontext
 
 import lmdb
 
+from minimq_broker.core.staging import StagingLimits
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_figures import CommitFigures
@@ -106,6 +107,8 @@ class Writer:
         self._stopping = False
         #: Tells before each group why no batch may be written now, None when it may.
         self.refusal: Callable[[], MiniMQError | None] = lambda: None
+        #: How much may be staged.
+        self.staging = StagingLimits()
         #: Transactions committed since the start.
         self.commits = 0
         self.figures = CommitFigures(time.monotonic())
@@ -256,7 +259,8 @@ class Writer:
         start = self.state.position
         holds = self._confirmation.holds
         ahead = not self._sync and self._succeeded and not holds
-        group = Group(self.state, start, self._clock_ms(), ahead=ahead, refusal=self.refusal())
+        refusal = self.refusal()
+        group = Group(self.state, start, self._clock_ms(), ahead=ahead, refusal=refusal, staging=self.staging)
         with self._log.kept() if keeps_log(jobs) else nullcontext():
             for job in jobs:
                 self._take_in_or_refuse(group, job)

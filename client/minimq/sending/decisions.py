@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from minimq.sending.receipt import BatchReceipt
-from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded
+from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired
 from minimq_common.names import check_transaction
 
 
@@ -98,9 +98,15 @@ def staged_parts(receipts: Iterable[BatchReceipt]) -> tuple[StagedPart, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Ask a broker what it knows of the transactions of the name."""
+    """Ask a broker what it knows of the transactions of the name.
+
+    Attributes:
+        broker_name: the broker.
+        parts: what it has staged for this one: it keeps that until it hears of a decision, or says what is missing.
+    """
 
     broker_name: str
+    parts: tuple[StagedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,8 @@ class CommitProtocol:
         self._passed_over: set[str] = set()
         #: What brokers have decided last, whichever number that was.
         self._latest: dict[str, Decision | None] = {}
+        #: Brokers that have let go of what they had staged, and of how many batches.
+        self._missing: dict[str, int] = {}
         #: Who has published its part of the latest transaction before this one, or cannot any more.
         self._caught_up: set[str] = set()
         #: Who has published its part of this one.
@@ -156,8 +164,8 @@ class CommitProtocol:
         self._taking_part.update(carrying)
         self._others.update(set(others) - self._latest.keys() - self._passed_over)
 
-    def described(self, broker_name: str, latest: Decision | None) -> None:
-        """Take in what a broker has decided last.
+    def described(self, broker_name: str, latest: Decision | None, missing: int = 0) -> None:
+        """Take in what a broker has decided last, and how many of the batches of this attempt it has let go of.
 
         Raises:
             TransactionEnded: it is of a later number.
@@ -166,6 +174,8 @@ class CommitProtocol:
         self._others.discard(broker_name)
         self._passed_over.discard(broker_name)
         self._latest[broker_name] = latest
+        if missing:
+            self._missing[broker_name] = missing
         if latest is None or latest.number < self.transaction.number:
             return
         if latest.number > self.transaction.number:
@@ -209,20 +219,39 @@ class CommitProtocol:
         return self.decision is not None and self.needed <= self._done
 
     def calls(self) -> Sequence[Call]:
-        """Return the calls to make now, in any order or at once; none when it is finished."""
+        """Return the calls to make now, in any order or at once; none when it is finished.
+
+        Raises:
+            TransactionExpired: a broker has let go of something, so that nothing may be decided.
+        """
         if self.decision is not None:
             return [Commit(name, self.decision) for name in sorted(self.needed - self._done)]
         unheard = (self.needed - self._latest.keys()) | self._others
         if unheard:
-            return [Describe(name) for name in sorted(unheard)]
+            return [self._describe(name) for name in sorted(unheard)]
         last = self._last
         if last is not None and (behind := self._behind(last)):
             return [Commit(name, last) for name in behind]
         if self.decided:  # a broker has said so, and will tell how: also one that was passed over may be that
-            return [Describe(name) for name in sorted(self.needed | self._passed_over)]
+            return [self._describe(name) for name in sorted(self.needed | self._passed_over)]
+        if self._missing:
+            which = " and ".join(
+                f"broker {name} has let go of {number:,} of its batches"
+                for name, number in sorted(self._missing.items())
+            )
+            raise TransactionExpired(
+                f"transaction {self.transaction} is not decided: {which}, since they were staged too long ago "
+                "(--transaction-expiry, --retention), nothing was staged for too long while there was little room "
+                "(--transaction-idle), or their topic is gone"
+            )
         names = tuple(sorted(self._taking_part))
         coordinator = min(last.broker_names if last and last.broker_names else names)
         return [Commit(coordinator, Decision(self.transaction.number, self._parts, names))]
+
+    def _describe(self, broker_name: str) -> Describe:
+        """Return the question to a broker. Of an attempt whose parts are not all, nothing is to be kept."""
+        own = () if self.decided else tuple(part for part in self._parts if part.broker_name == broker_name)
+        return Describe(broker_name, own)
 
     @property
     def _last(self) -> Decision | None:

@@ -1,4 +1,4 @@
-"""CommitProtocol transactions over several brokers: makes the calls that a `CommitProtocol` asks for, patiently."""
+"""Commits transactions over several brokers: makes the calls that a `CommitProtocol` asks for, patiently."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class _Attempt:
             return False
         self._reasons.pop("", None)
         before, self._made = self._made, self.protocol.calls()
-        heard = self._describe([call.broker_name for call in self._made if isinstance(call, Describe)], addresses)
+        heard = self._describe([call for call in self._made if isinstance(call, Describe)], addresses)
         told = self._commit([call for call in self._made if isinstance(call, Commit)], addresses)
         return told or (heard and self._made != before)  # to hear the same again is no way forward
 
@@ -184,16 +184,23 @@ class _Attempt:
 
     # ---- calls ----------------------------------------------------------------------------------
 
-    def _describe(self, names: Sequence[str], addresses: Mapping[str, str]) -> bool:
+    def _describe(self, calls: Sequence[Describe], addresses: Mapping[str, str]) -> bool:
         """Ask brokers what they know; return whether one has told, or is passed over."""
-        needed = {*names} & self.protocol.needed
-        asked = self._reached(names, addresses)
-        request = broker_pb2.DescribeTransactionRequest(name=self.protocol.transaction.name)
+        names = {call.broker_name for call in calls}
+        needed = names & self.protocol.needed
+        asked = self._reached(sorted(names), addresses)
+        transaction = self.protocol.transaction
+        requests = {
+            call.broker_name: broker_pb2.DescribeTransactionRequest(
+                name=transaction.name, number=transaction.number, batches=map(_batches_to_wire, call.parts)
+            )
+            for call in calls
+        }
         answers: dict[str, broker_pb2.DescribeTransactionResponse] = {}
         failures: dict[str, MiniMQError] = {}
-        for calls, group in ((self._masters.calls, needed), (self._others, {*names} - needed)):
+        for fan_out, group in ((self._masters.calls, needed), (self._others, names - needed)):
             of_group = {name: address for name, address in asked.items() if name in group}
-            answered, failed = calls.call_all(of_group, lambda stub: stub.DescribeTransaction, request)
+            answered, failed = fan_out.call_each(of_group, lambda stub: stub.DescribeTransaction, requests)
             answers |= answered
             failures |= failed
         for name, error in failures.items():
@@ -204,7 +211,8 @@ class _Attempt:
                 self._reasons[name] = error
         for name, answer in answers.items():
             self._reasons.pop(name, None)
-            self.protocol.described(name, _decision_from_wire(answer.decision) if answer.HasField("decision") else None)
+            latest = _decision_from_wire(answer.decision) if answer.HasField("decision") else None
+            self.protocol.described(name, latest, answer.missing_batches)
         return bool(answers) or not failures.keys() <= needed
 
     def _commit(self, calls: Sequence[Commit], addresses: Mapping[str, str]) -> bool:
@@ -276,9 +284,7 @@ def _decision_to_wire(decision: Decision) -> broker_pb2.Decision:
     parts = [
         broker_pb2.BrokerPart(
             broker_name=broker_name,
-            batches=[
-                broker_pb2.StagedBatches(producer_id=part.producer_id, sequences=part.sequences) for part in parts
-            ],
+            batches=map(_batches_to_wire, parts),
         )
         for broker_name, parts in groupby(decision.parts, key=lambda part: part.broker_name)
     ]
@@ -292,3 +298,7 @@ def _decision_from_wire(message: broker_pb2.Decision) -> Decision:
         for batches in part.batches
     ]
     return Decision(message.number, tuple(parts), tuple(message.broker_names))
+
+
+def _batches_to_wire(part: StagedPart) -> broker_pb2.StagedBatches:
+    return broker_pb2.StagedBatches(producer_id=part.producer_id, sequences=part.sequences)

@@ -495,13 +495,23 @@ class DescribeTransactionRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    BATCHES_FIELD_NUMBER: builtins.int
     name: builtins.str
+    number: builtins.int
+    """What is about to be committed here, if anything, and under which number: when all of it is there, the broker does
+    not let go of it to make room for others until it hears of a decision, or it expires by its age.
+    """
+    @property
+    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedBatches]: ...
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        number: builtins.int = ...,
+        batches: collections.abc.Iterable[global___StagedBatches] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "name", b"name", "number", b"number"]) -> None: ...
 
 global___DescribeTransactionRequest = DescribeTransactionRequest
 
@@ -512,9 +522,12 @@ class DescribeTransactionResponse(google.protobuf.message.Message):
     DECISION_FIELD_NUMBER: builtins.int
     STAGED_BATCHES_FIELD_NUMBER: builtins.int
     STAGED_BYTES_FIELD_NUMBER: builtins.int
+    MISSING_BATCHES_FIELD_NUMBER: builtins.int
     staged_batches: builtins.int
     """Staged and not published yet, of any number."""
     staged_bytes: builtins.int
+    missing_batches: builtins.int
+    """How many of the batches of the request are not staged here any more. 0 when its number is decided here."""
     @property
     def decision(self) -> global___Decision:
         """For the latest number that is decided here; not set when none is."""
@@ -525,9 +538,10 @@ class DescribeTransactionResponse(google.protobuf.message.Message):
         decision: global___Decision | None = ...,
         staged_batches: builtins.int = ...,
         staged_bytes: builtins.int = ...,
+        missing_batches: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decision", b"decision", "staged_batches", b"staged_batches", "staged_bytes", b"staged_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["decision", b"decision", "missing_batches", b"missing_batches", "staged_batches", b"staged_batches", "staged_bytes", b"staged_bytes"]) -> None: ...
 
 global___DescribeTransactionResponse = DescribeTransactionResponse
 

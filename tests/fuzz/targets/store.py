@@ -17,8 +17,8 @@ from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import make_batch, valid_batches
 from minimq_broker.core.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.transactions import TransactionId
 from minimq_broker.store import entry as entries
 from minimq_broker.store.checkpoint import take_changes
 from minimq_broker.store.lmdb_file import DAMAGE

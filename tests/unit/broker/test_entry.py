@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import BatchApplied, QueueKey, State
-from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.store.entry import (
     HEADER_BYTES,
     Kind,

@@ -13,8 +13,9 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
-from minimq_broker.core.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.core.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
 from minimq_broker.core.state import QueueKey
+from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.pull import PullService
@@ -129,6 +130,55 @@ def test_by_age_all_goes_in_the_end(tmp_path: Path) -> None:
         assert kept.engine.counters.segments_deleted == len(before)
 
     with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
+
+
+def test_a_clock_that_jumps_ahead_deletes_nothing_until_it_is_believed_and_then_some_at_a_time(tmp_path: Path) -> None:
+    steady_s = 0.0
+
+    async def test(kept: Kept) -> None:
+        nonlocal steady_s
+        clock = DeletionClock(
+            tmp_path / "clock",
+            3600.0,
+            kept.engine.newest_ms,
+            clock_ms=kept.clock,
+            steady_s=lambda: steady_s,
+            boot_id="boot",
+        )
+        kept.retention._clock_ms = clock.kept_ms
+        await kept.send(80)
+        before = kept.starts
+        assert len(before) > 2 * AGED_AT_ONCE
+        await kept.until_saved()
+        kept.retention.start()
+        await kept.looked()
+        kept.clock.now_ms += 10 * 24 * 3600 * 1000
+        await kept.looked()
+        assert clock.ahead_s > 0
+        assert kept.starts == before
+        deleted: list[int] = []
+        real_delete = kept.retention._delete
+        at_once: list[int] = []
+
+        def delete(item: Expired, needed_from: int) -> bool:
+            at_once[-1] += 1
+            return real_delete(item, needed_from)
+
+        real_find = kept.retention._find
+
+        def find(needed_from: int) -> list[Expired]:
+            deleted.extend(at_once)
+            at_once[:] = [0]
+            return real_find(needed_from)
+
+        kept.retention._find = find  # type: ignore[method-assign]
+        kept.retention._delete = delete  # type: ignore[method-assign]
+        kept.clock.now_ms += 3600_000
+        steady_s += 3600.0
+        await kept.until(lambda: len(kept.starts) == 1)
+        assert max(deleted) == AGED_AT_ONCE
+
+    with_retention(tmp_path, RetentionRules(max_age_ms=72 * 3600 * 1000), test)
 
 
 def test_facts_alone_do_not_keep_old_batches(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from minimq_broker.core.facts import (
     TransactionsExpired,
 )
 from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import State
-from minimq_broker.core.transactions import TransactionId
 from minimq_broker.store import group
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories

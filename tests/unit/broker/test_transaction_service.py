@@ -13,8 +13,8 @@ import pytest
 
 from minimq_broker.core.facts import StagedPart, TransactionDecided
 from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.transactions import TransactionId
 from minimq_broker.services import transactions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.transactions import TransactionService

@@ -11,19 +11,23 @@ from hypothesis import strategies as st
 
 from minimq_broker.core.facts import (
     Fact,
+    IdleTransactionsExpired,
     PublicationBegun,
     PublicationSkipped,
     StagedPart,
     TopicDeleted,
     TopicSet,
     TransactionDecided,
+    TransactionPrepared,
     TransactionsExpired,
 )
 from minimq_broker.core.facts import Topic as TopicFact
 from minimq_broker.core.producers import Place
 from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.staging import IdleExpiry, Staged, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.core.transactions import BatchStaged, StagedBatch, TransactionId, TransactionTable
+from minimq_broker.core.transactions import TransactionTable
 from minimq_common.errors import SystemBusy, TransactionEnded
 from support.states import transaction_rows
 
@@ -44,26 +48,115 @@ def table(**bounds: int) -> TransactionTable:
     return TransactionTable(set(), **bounds)
 
 
-def test_what_is_staged_is_kept_and_more_is_refused() -> None:
-    of = table(max_staged=3)
-    for position in range(2):
-        of.apply(staged(position), position)
-    of.check_room()
-    with pytest.raises(SystemBusy, match="3 staged batches wait"):
-        of.check_room(1)
-    of.apply(staged(2), 2)
-    with pytest.raises(SystemBusy):
-        of.check_room()
-    of.apply(decided("x", 0, (7, (1, 0))), 5)
-    of.check_room(2)
+def room(of: TransactionTable, limits: StagingLimits, name: str, producer_id: int = 7, batches: int = 1) -> None:
+    """Ask whether there is room for a batch behind others of the same part."""
+    check_room(limits, (of.open,), name, producer_id, Staged(batches, batches * SIZE, 1))
+
+
+@pytest.mark.parametrize("limits", [StagingLimits(batches=3), StagingLimits(size=3 * SIZE), StagingLimits(parts=3)])
+def test_what_is_staged_is_kept_and_more_is_refused(limits: StagingLimits) -> None:
+    of = table()
+    for position, name in enumerate("xyz"):
+        room(of, limits, name, position)
+        of.apply(staged(position, name, producer_id=position), position)
+    with pytest.raises(SystemBusy, match="no room for more"):
+        room(of, limits, "a", 9)
+    of.apply(decided("x", 0, (0, (0,))), 5)
+    room(of, limits, "a", 9)
+
+
+def test_what_one_name_or_one_producer_has_leaves_room_for_all_others() -> None:
+    """Whoever takes all that it may leaves as much; so others find room behind any number of them."""
+    of, limits = table(), StagingLimits(batches=64)
+    position = 0
+    taken = []
+    for party in range(4):
+        before = position
+        for _ in range(100):
+            try:
+                room(of, limits, f"x{party}", party)
+            except SystemBusy:
+                break
+            of.apply(staged(position, f"x{party}", producer_id=party), position)
+            position += 1
+        taken.append(position - before)
+    assert taken == [32, 16, 8, 4]
+    with pytest.raises(SystemBusy, match="transaction name 'x3' has 4 staged batches that wait"):
+        room(of, limits, "x3", 9)
+    with pytest.raises(SystemBusy, match="producer 0000000000000000 has 32 staged batches"):
+        room(of, limits, "new", 0)
+    room(of, limits, "new", 9)
+    of.apply(decided("x0", 0), 99)
+    room(of, limits, "x1", 1, batches=12)
+
+
+def test_one_producer_with_a_name_for_each_batch_leaves_room_for_all_others() -> None:
+    of, limits = table(), StagingLimits(parts=10)
+    for position in range(5):
+        room(of, limits, f"x{position}")
+        of.apply(staged(position, f"x{position}"), position)
+    with pytest.raises(SystemBusy, match="producer 0000000000000007 has 5 open parts"):
+        room(of, limits, "x5")
+    room(of, limits, "x5", 8)
+
+
+EXPIRY = IdleExpiry(longest_ms=100_000, shortest_ms=1_000)
+TEN = StagingLimits(batches=10)
+
+
+def filled(count: int) -> TransactionTable:
+    """Return one with a batch in each of some transactions, the first of which are the idlest."""
+    of = table()
+    for position in range(count):
+        of.apply(staged(position, f"x{position}", producer_id=position), position)
+    return of
+
+
+def test_the_fuller_it_is_the_sooner_idle_transactions_expire() -> None:
+    assert [EXPIRY.idle_ms(used) for used in (0.0, 0.5, 0.7, 0.9, 1.0)] == [100_000, 100_000, 10_000, 1_000, 1_000]
+    now = 1_000 + 5_000
+    assert filled(5).idle(10 * now, EXPIRY, TEN, 100) == ()
+    assert filled(10).idle(1_000 + 999, EXPIRY, TEN, 100) == ()
+    # Only as many as it takes: with 7 of 10 they may be idle for 10 s.
+    assert filled(10).idle(now, EXPIRY, TEN, 100) == tuple(TransactionId(f"x{n}", 0) for n in range(3))
+    assert filled(10).idle(now, EXPIRY, TEN, 2) == tuple(TransactionId(f"x{n}", 0) for n in range(2))
+    assert IdleExpiry(1_000, 5_000).idle_ms(1.0) == 1_000
+
+
+def test_a_transaction_for_which_something_is_staged_is_not_idle() -> None:
+    of = filled(10)
+    of.apply(BatchStaged(TransactionId("x0", 0), 99, 0, StagedBatch(50, SIZE, 1, 0, 6_000)), 50)
+    assert TransactionId("x0", 0) not in of.idle(6_500, EXPIRY, TEN, 100)
+
+
+def test_what_may_be_decided_elsewhere_does_not_expire_early() -> None:
+    """Or a broker would publish its part, and this one could not."""
+    of = filled(10)
+    of.apply(TransactionPrepared("x1", 0), 20)
+    assert of.is_prepared(TransactionId("x1", 0))
+    assert not of.is_prepared(TransactionId("x0", 0))
+    assert of.idle(1_000_000_000, EXPIRY, TEN, 100)[:2] == (TransactionId("x0", 0), TransactionId("x2", 0))
+    again = table()
+    for key in of:
+        again.load_stage(msgspec.to_builtins(of.stage_row(*key)), *key)
+    assert again.is_prepared(TransactionId("x1", 0))
+    of.apply(TransactionsExpired(1_000_000), 21)
+    assert of.count == 0
+
+
+def test_a_row_of_an_older_release_is_not_prepared() -> None:
+    of = table()
+    of.load_stage([{0: [5, SIZE, 1, 0, 1000]}], "x", 0, 7)
+    assert not of.is_prepared(TransactionId("x", 0))
+    assert of.open.all == Staged(1, SIZE, 1)
 
 
 def test_what_waits_to_be_published_is_in_no_bound() -> None:
-    of = table(max_staged=2, max_names=1)
+    of, limits = table(max_names=1), StagingLimits(batches=2)
     for position in range(2):
         of.apply(staged(position), position)
     of.apply(decided("x", 0, (7, (1, 0))), 5)
-    of.check_room(1)
+    room(of, limits, "y")
     for position in range(6, 8):
         of.apply(staged(position, "y"), position)
     of.apply(decided("y", 0, (7, (7, 6))), 8)
@@ -219,6 +312,8 @@ _actions = st.one_of(
     st.tuples(st.just("publish"), st.integers(1, 4)),
     st.tuples(st.just("skip"), _names, st.integers(1, 3)),
     st.tuples(st.just("expire"), st.integers(0, 400)),
+    st.tuples(st.just("prepare"), _names, _numbers),
+    st.tuples(st.just("idle"), st.lists(st.tuples(_names, _numbers), max_size=2)),
     st.tuples(st.just("delete"), st.integers(0, 1)),
     st.tuples(st.just("save")),
     st.tuples(st.just("load")),
@@ -265,7 +360,7 @@ class Brokers:
         state.position = self.position
         self.states[2] = state
 
-    def act(self, kind: str, *what: Any) -> None:  # noqa: ANN401 - as drawn
+    def act(self, kind: str, *what: Any) -> None:  # noqa: ANN401, C901 - as drawn; a case for each kind
         match kind, *what:
             case "stage", name, number, producer_id, sequence, topic:
                 if number > self.ended.get(name, -1):
@@ -287,6 +382,10 @@ class Brokers:
                 self.apply(TopicSet(TopicFact(f"t{topic}", topic + 1, 1, 1)))
             case "expire", before_ms:
                 self.apply(TransactionsExpired(before_ms))
+            case "prepare", name, number:
+                self.apply(TransactionPrepared(name, number))
+            case "idle", transactions:
+                self.apply(IdleTransactionsExpired(tuple(transactions)))
             case _:
                 getattr(self, kind)(*what)
 
@@ -303,6 +402,10 @@ class Brokers:
         waiting = [batch for name in of.unpublished for batch in of.next_to_publish(name, 1 << 40, 100)]
         assert len(open_batches) <= 12
         assert of.count == len(open_batches) + len(waiting)
+        sizes = sum(batch.size for batch in open_batches)
+        assert of.open.all == Staged(len(open_batches), sizes, len(stages))
+        for parties in (set("xyz"), {7, 8}):
+            assert sum(of.open.of(party).batches for party in parties) == len(open_batches)
         assert sum(of.of_name(name)[0] for name in "xyz") == of.count
         assert len({batch.position for batch in open_batches + waiting}) == of.count
         assert all(of.needed_from <= batch.position for batch in waiting)

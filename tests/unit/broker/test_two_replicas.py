@@ -25,9 +25,9 @@ from minimq_broker.core.facts import (
     TopicSet,
     TransactionDecided,
 )
+from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.core.term_history import common_point
-from minimq_broker.core.transactions import TransactionId
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import AppendJob

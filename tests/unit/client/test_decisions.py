@@ -23,7 +23,7 @@ from minimq.sending.decisions import (
     staged_parts,
 )
 from minimq.sending.receipt import BatchReceipt
-from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded
+from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired
 from support.chance import SEED
 
 NAME = "row"
@@ -52,7 +52,7 @@ def protocol_of(
 
 def test_all_are_asked_before_the_lowest_named_one_decides_and_the_others_follow() -> None:
     protocol = protocol_of(0, part("b", 1, 2))
-    assert protocol.calls() == [Describe("a"), Describe("b")]
+    assert protocol.calls() == [Describe("a"), Describe("b", (part("b", 1, 2),))]
     assert told(protocol, b=None).calls() == [Describe("a")]
     decision = Decision(0, (part("b", 1, 2),), ("a", "b"))
     assert told(protocol, a=None).calls() == [Commit("a", decision)]
@@ -216,6 +216,20 @@ def test_a_transaction_is_checked(name: str, number: int) -> None:
         Transaction(name, number)
 
 
+def test_nothing_is_decided_of_which_a_part_has_expired() -> None:
+    protocol = told(protocol_of(0, part("a", 1), part("b", 1, 2)), a=None)
+    protocol.described("b", None, missing=2)
+    with pytest.raises(TransactionExpired, match="not decided: broker b has let go of 2 of its batches"):
+        protocol.calls()
+
+
+def test_what_is_decided_stands_though_a_part_of_a_later_attempt_has_expired() -> None:
+    earlier = Decision(0, (part("a", 5),), ("a", "b"))
+    protocol = protocol_of(0, part("a", 1), part("b", 1, 2))
+    protocol.described("b", None, missing=2)
+    assert told(protocol, a=earlier).calls() == [Commit("a", earlier), Commit("b", earlier)]
+
+
 # ---- anything may happen ------------------------------------------------------------------------
 
 
@@ -229,6 +243,21 @@ class Broker:
     staged: set[tuple[int, int, int]] = field(default_factory=set)
     #: Number and producer of what is published.
     published: list[tuple[int, int]] = field(default_factory=list)
+    #: Numbers and producers whose batches it keeps until it hears of a decision.
+    prepared: set[tuple[int, int]] = field(default_factory=set)
+
+    def describe(self, number: int, parts: tuple[StagedPart, ...]) -> int:
+        """Return how many batches are missing; keep them when none is."""
+        if self.latest is not None and number <= self.latest.number:
+            return 0
+        named = {(number, at.producer_id, sequence) for at in parts for sequence in at.sequences}
+        if named and named <= self.staged:
+            self.prepared |= {batch[:2] for batch in self.staged if batch[0] == number}
+        return len(named - self.staged)
+
+    def expire(self) -> None:
+        """Let go of what is staged and not to be kept, to make room for others."""
+        self.staged = {batch for batch in self.staged if batch[:2] in self.prepared}
 
     def stage(self, number: int, producer_id: int, sequence: int) -> bool:
         if self.latest is not None and number <= self.latest.number:
@@ -266,7 +295,8 @@ class World:
         self.attempts: list[CommitProtocol | None] = []
         #: Parts by number and attempt.
         self.parts: dict[tuple[int, int], int] = {}
-        self.in_flight: list[Call] = []
+        #: Numbers and calls.
+        self.in_flight: list[tuple[int, Call]] = []
 
     @property
     def there(self) -> list[str]:
@@ -290,16 +320,22 @@ class World:
     def look(self, protocol: CommitProtocol) -> None:
         protocol.see(self.there, [*self.there, self.hung] if self.hung else self.there)
 
-    def call(self, call: Call) -> Decision | None:
+    def call(self, number: int, call: Call) -> tuple[Decision | None, int]:
         broker = self.brokers[call.broker_name]
-        return broker.latest if isinstance(call, Describe) else broker.commit(call.broker_name, call.decision)
+        if isinstance(call, Describe):
+            return broker.latest, broker.describe(number, call.parts)
+        return broker.commit(call.broker_name, call.decision), 0
 
     def step(self, index: int, which: int, outcome: str) -> None:
         """Let an attempt make one of the calls that it wants to make."""
         protocol = self.attempts[-1 - index % len(self.attempts)]
         if protocol is None:
             return
-        calls = protocol.calls()
+        try:
+            calls = protocol.calls()
+        except TransactionExpired:
+            self.crash(index)
+            return
         if not calls:
             return
         call = calls[which % len(calls)]
@@ -307,16 +343,16 @@ class World:
             protocol.failed(call.broker_name)
             self.look(protocol)
         elif outcome == "late":
-            self.in_flight.append(call)
+            self.in_flight.append((protocol.transaction.number, call))
             protocol.failed(call.broker_name)
         else:
-            latest = self.call(call)
+            latest, missing = self.call(protocol.transaction.number, call)
             if outcome == "answer lost":
                 protocol.failed(call.broker_name)
                 return
             try:
                 if isinstance(call, Describe):
-                    protocol.described(call.broker_name, latest)
+                    protocol.described(call.broker_name, latest, missing)
                 else:
                     assert latest is not None
                     protocol.committed(call.broker_name, latest)
@@ -336,11 +372,15 @@ class World:
     def arrive(self, index: int) -> None:
         """Let a call arrive that is long given up."""
         if self.in_flight:
-            call = self.in_flight.pop(index % len(self.in_flight))
+            number, call = self.in_flight.pop(index % len(self.in_flight))
             if self.brokers[call.broker_name].up:
-                self.call(call)
+                self.call(number, call)
             else:
-                self.in_flight.append(call)
+                self.in_flight.append((number, call))
+
+    def expire(self, name: str) -> None:
+        if name in self.brokers and self.brokers[name].up:
+            self.brokers[name].expire()
 
     def finish(self, protocol: CommitProtocol) -> None:
         for _ in range(200):
@@ -366,7 +406,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("run"), _WHO, st.integers(1, 4), st.just("")),
         st.tuples(st.just("step"), _WHO, st.integers(0, 3), st.sampled_from(["answer lost", "late", "not sent"])),
-        st.tuples(st.just("change"), st.just(0), st.integers(0, 4), st.just("")),
+        st.tuples(st.sampled_from(["change", "expire"]), st.just(0), st.integers(0, 4), st.just("")),
         st.tuples(st.sampled_from(["crash", "arrive", "begin", "begin"]), _WHO, st.just(0), st.just("")),
     ),
     max_size=12,
@@ -391,15 +431,15 @@ def play(world: World, number: int, steps: list[Step], *, change: bool = True) -
                 world.arrive(index)
             case "begin":
                 world.begin(number)
-            case "change" if change:
-                world.change(NAMES[which])
+            case "change" | "expire" if change or what == "expire":
+                getattr(world, what)(NAMES[which])
     for broker in world.brokers.values():
         broker.up = True
     world.finish(world.begin(number))
 
 
 def random_steps(chance: random.Random) -> list[Step]:
-    kinds = ["run", "run", "run", "step", "step", "change", "crash", "arrive", "begin", "begin"]
+    kinds = ["run", "run", "run", "step", "step", "change", "crash", "arrive", "begin", "begin", "expire"]
     outcomes = ["answer lost", "late", "not sent"]
     return [
         (chance.choice(kinds), chance.randrange(3), chance.randint(1, 4), chance.choice(outcomes))

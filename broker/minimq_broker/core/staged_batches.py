@@ -1,0 +1,89 @@
+"""Values about transactions: what is staged for them, and how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from minimq_broker.core.staging import Staged
+
+
+class TransactionId(NamedTuple):
+    """One of a row of transactions of the same name; their numbers grow."""
+
+    name: str
+    number: int
+
+
+class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch that is staged: where its entry is in the log, the size of that, and where it is to go."""
+
+    position: int
+    size: int
+    topic_id: int
+    queue_id: int
+    stored_ms: int
+
+
+class BatchStaged(NamedTuple):
+    """What an entry with a staged batch changes; producer id and sequence as in the header of the batch."""
+
+    transaction: TransactionId
+    producer_id: int
+    sequence: int
+    batch: StagedBatch
+
+
+class StageKey(NamedTuple):
+    """One producer in one transaction."""
+
+    name: str
+    number: int
+    producer_id: int
+
+
+class Stage(msgspec.Struct, array_like=True):
+    """What one producer has staged for one transaction that is not decided; also its row in the checkpoint.
+
+    Attributes:
+        batches: by sequence number.
+        prepared: its transaction may be decided elsewhere by now, so it does not expire early.
+    """
+
+    batches: dict[int, StagedBatch] = {}
+    prepared: bool = False
+
+    @property
+    def staged(self) -> Staged:
+        """How much it is."""
+        return Staged(len(self.batches), sum(batch.size for batch in self.batches.values()), 1)
+
+    @property
+    def newest_ms(self) -> int:
+        """When something was last staged, in ms since 1970; 0 when nothing is left."""
+        return max((batch.stored_ms for batch in self.batches.values()), default=0)
+
+
+class Ending(msgspec.Struct, array_like=True):
+    """How the latest decided transaction of a name ended; also its row in the checkpoint.
+
+    Attributes:
+        at: log position of the decision.
+        number: of the transaction.
+        decision: as the client made it.
+        batches: what is published, in this order; also what earlier transactions of the name have left.
+        published: how many of them are published, or cannot be any more; 0 when there are none to publish.
+    """
+
+    at: int = 0
+    number: int = -1
+    decision: bytes = b""
+    batches: list[StagedBatch] = []
+    published: int = 0
+
+    @property
+    def waiting(self) -> Iterator[StagedBatch]:
+        """What is still to be published."""
+        return map(self.batches.__getitem__, range(self.published, len(self.batches)))

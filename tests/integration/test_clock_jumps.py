@@ -1,0 +1,54 @@
+"""Clocks that are wrong, at real brokers: what is old by the clock alone is not deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minimq import LocalCluster
+from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.services.engine import now_ms
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.message_store import StoreOptions
+from support.scraping import Scrape, metrics_address
+from support.stores import Clock, OpenStore
+from support.waiting import wait_until
+
+TEN_DAYS_MS = 10 * 24 * 3600 * 1000
+SEGMENT = 1 << 16
+
+
+@pytest.fixture
+def ten_days_old(tmp_path: Path) -> Path:
+    """The data of a broker that stopped ten days ago, if the clock of this machine is right."""
+    path = tmp_path / "data" / "broker-a"
+    store = OpenStore(path, StoreOptions(SEGMENT), Clock(now_ms() - TEN_DAYS_MS))
+    store.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
+    for _ in range(12):
+        store.append("t", 0, bytes(20_000))
+    store.close()
+    return path
+
+
+def test_messages_that_are_too_old_by_the_clock_alone_stay_until_it_is_believed(ten_days_old: Path) -> None:
+    options = {"retention_check_s": 0.05, "segment_bytes": SEGMENT, "metrics": "127.0.0.1:0", "log_format": "json"}
+
+    def segments(cluster: LocalCluster) -> float:
+        return Scrape(metrics_address(cluster.brokers[0].log_path)).value("minimq_broker_segments")
+
+    with LocalCluster(brokers=1, data_dir=ten_days_old.parent, broker_options=options) as cluster:
+        broker = cluster.brokers[0]
+        wait_until(lambda: "clock: it has jumped ahead" in broker.log_path.read_text(), 20.0, what="a complaint")
+        before = segments(cluster)
+        assert before > 3
+        seen = Scrape(metrics_address(broker.log_path))
+        assert seen.value("minimq_broker_clock_ahead_seconds") == pytest.approx(TEN_DAYS_MS / 1000, abs=3600)
+        assert seen.value("minimq_broker_segments_deleted_total") == 0
+    # Whoever knows that the clock is right need not wait.
+    with LocalCluster(
+        brokers=1, data_dir=ten_days_old.parent, broker_options={**options, "clock_hold_s": 0.0}
+    ) as cluster:
+        wait_until(lambda: segments(cluster) < before - 2, 20.0, what="old segments are deleted")
+        assert Scrape(metrics_address(cluster.brokers[0].log_path)).value("minimq_broker_clock_ahead_seconds") == 0
+    assert check_directory(ten_days_old).findings == []
