@@ -98,6 +98,7 @@ _PROPERTY_SECTIONS = (
     Section.VALUES,
 )
 _OFFSET = struct.Struct("<i")
+_TWO_OFFSETS = struct.Struct("<2i")
 #: Most characters that the tags of all records of a batch have together, as a column of Arrow holds them.
 _MAX_TAG_COLUMN = 2 * MAX_CONTENT_BYTES
 
@@ -299,7 +300,9 @@ class RecordBatch:
     def keys(self, index: int) -> tuple[str, ...]:
         """Return the keys of one record. Raises `CorruptBatch` if those of any record are malformed."""
         self.check_texts()
-        text = self._text(Section.KEY_OFFSETS, Section.KEYS, index)
+        if not self.has(Section.KEY_OFFSETS):
+            return ()
+        [text] = self._texts(Section.KEY_OFFSETS, Section.KEYS, index, index + 1)
         return tuple(text.split(SEPARATOR)) if text else ()
 
     def properties(self, index: int) -> dict[str, str]:
@@ -307,11 +310,9 @@ class RecordBatch:
         self.check_texts()
         if not self.has(Section.PROPERTY_OFFSETS):
             return {}
-        start, end = struct.unpack_from("<2i", self.section(Section.PROPERTY_OFFSETS), 4 * index)
-        return {
-            self._text(Section.NAME_OFFSETS, Section.NAMES, i): self._text(Section.VALUE_OFFSETS, Section.VALUES, i)
-            for i in range(start, end)
-        }
+        start, end = _TWO_OFFSETS.unpack_from(self._content, self._bounds[Section.PROPERTY_OFFSETS] + 4 * index)
+        names = self._texts(Section.NAME_OFFSETS, Section.NAMES, start, end)
+        return dict(zip(names, self._texts(Section.VALUE_OFFSETS, Section.VALUES, start, end), strict=True))
 
     def born_ms(self, index: int) -> int:
         """Return when one record was handed to its producer, in ms since 1970."""
@@ -389,11 +390,19 @@ class RecordBatch:
         if not is_ascii and any(section[end] & 0xC0 == 0x80 for end in ends if end < len(section)):
             raise CorruptBatch(f"the {values.name} of a batch are cut inside of a character")
 
-    def _text(self, offsets: Section, values: Section, index: int) -> str:
-        if not self.has(offsets):
-            return ""
-        start, end = struct.unpack_from("<2i", self.section(offsets), 4 * index)
-        return str(self.section(values)[start:end], "utf-8")
+    def _texts(self, offsets: Section, values: Section, first: int, last: int) -> list[str]:
+        """Return some values of a column that was checked; decoded together where that is possible."""
+        place, at = self._bounds[offsets] + 4 * first, self._bounds[values]
+        if last == first + 1:  # the usual case is worth it
+            begin, end = _TWO_OFFSETS.unpack_from(self._content, place)
+            return [self._content[at + begin : at + end].decode()]
+        ends = struct.unpack_from(f"<{last - first + 1}i", self._content, place)
+        begin = ends[0]
+        data = self._content[at + begin : at + ends[-1]]
+        if data.isascii():
+            text = data.decode()
+            return [text[start - begin : end - begin] for start, end in pairwise(ends)]
+        return [data[start - begin : end - begin].decode() for start, end in pairwise(ends)]
 
     def _numbers(self, which: Section) -> memoryview | array[int] | None:
         """Return a column of small numbers, or None when all are 0."""
