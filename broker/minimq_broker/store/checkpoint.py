@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import lmdb
 import msgspec
 
 from minimq_broker.core.state import State
@@ -18,6 +19,7 @@ from minimq_common.errors import StoreError
 from minimq_common.sealed_rows import SUM_KEY, RowDamage, change, is_summed, seal, sum_up, unseal, unsealed
 
 _POSITION_KEY = b"\0position"
+_Position = Annotated[int, msgspec.Meta(ge=0)]
 #: Address space for the map; a row takes about 60 bytes.
 _MAP_BYTES = 16 << 30
 
@@ -68,7 +70,7 @@ class Checkpoint:
             with self._env.begin() as txn, txn.cursor() as cursor:
                 for key, value in unsealed(cursor):
                     if key == _POSITION_KEY:
-                        state.position = msgspec.msgpack.decode(value)
+                        state.position = _position_in(value)
                     else:
                         state.load(msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
             if not self._readonly:
@@ -132,18 +134,28 @@ class Checkpoint:
         Raises:
             StoreError: one of them is damaged.
         """
-        with self._env.begin(write=True) as txn:
-            txn.drop(self._env.open_db(txn=txn), delete=False)
-            sum_up(txn, [])
-            for key, stored in rows:
-                _received(key, stored)
-            change(txn, ((key, stored) for key, stored in rows if key != SUM_KEY))
+        try:
+            with self._env.begin(write=True) as txn:
+                txn.drop(self._env.open_db(txn=txn), delete=False)
+                sum_up(txn, [])
+                for key, stored in rows:
+                    _received(key, stored)
+                change(txn, ((key, stored) for key, stored in rows if key != SUM_KEY))
+        except lmdb.BadValsizeError:  # of a key, which is empty or too long
+            raise StoreError("a state that was received has a row that no state has: copy it anew") from None
 
 
 def position_of(rows: Iterable[tuple[bytes, bytes]]) -> int:
     """Return the log position of rows of a checkpoint, 0 when nothing was saved. Raises `StoreError`: it is damaged."""
     found = [_received(key, stored) for key, stored in rows if key == _POSITION_KEY]
-    return int(msgspec.msgpack.decode(found[0])) if found else 0
+    return _position_in(found[0]) if found else 0
+
+
+def _position_in(value: bytes) -> int:
+    try:
+        return msgspec.msgpack.decode(value, type=_Position)
+    except ValueError as error:
+        raise StoreError(f"the log position of a state is none: {error}") from None
 
 
 def _received(key: bytes, stored: bytes) -> bytes:

@@ -1,0 +1,41 @@
+"""Rows of a state that another replica has sent, with right checksums, which are no rows of a state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from minimq_broker.store.checkpoint import Checkpoint, position_of
+from minimq_common.errors import StoreError
+from minimq_common.sealed_rows import seal
+
+POSITION = b"\0position"
+
+
+def row(key: bytes, value: object) -> tuple[bytes, bytes]:
+    return key, seal(key, msgspec.msgpack.encode(value))
+
+
+@pytest.mark.parametrize("value", ["t", -1, [1], None])
+def test_a_position_that_is_none(tmp_path: Path, value: object) -> None:
+    file = Checkpoint(tmp_path / "state.mdb")
+    file.restore([row(POSITION, value)])
+
+    with pytest.raises(StoreError, match="the log position of a state is none"):
+        position_of([row(POSITION, value)])
+    with pytest.raises(StoreError, match=r"state\.mdb: the log position of a state is none"):
+        file.load()
+    file.close()
+
+
+@pytest.mark.parametrize("key", [b"", b"x" * 600], ids=["empty", "long"])
+def test_a_key_that_no_row_has_leaves_the_file_as_it_was(tmp_path: Path, key: bytes) -> None:
+    file = Checkpoint(tmp_path / "state.mdb")
+    file.restore([row(POSITION, 7)])
+
+    with pytest.raises(StoreError, match="a row that no state has"):
+        file.restore([row(POSITION, 8), row(key, 1)])
+    assert file.load().position == 7
+    file.close()
