@@ -130,6 +130,8 @@ class Fetcher:
         """Take a frame in."""
         now = time.monotonic()
         for stored in map(StoredBatch.from_wire, frame.batches):
+            if stored.base_offset + stored.count <= self._fetch_offset:
+                continue  # a broker that sends it again is wrong: there is nothing new in it
             left_ms = min(stored.stored_ms + self.delay_ms - frame.now_ms, self.delay_ms)
             self._gap += max(stored.base_offset - self._fetch_offset, 0)
             self._batches.append((stored, now + left_ms / 1000, self._gap))
@@ -180,7 +182,8 @@ class Fetcher:
         batch = ReceivedBatch(self.queue, stored)
         if self.needs_texts:
             batch.check_texts()
-        self._opened = batch.messages(self.position)
+        begin = self._opened[-1].queue_offset + 1 if self._opened else 0  # of what this call has handed out before
+        self._opened = batch.messages(max(self.position, begin))
         self._handed_out = 0
         self._batches.popleft()
         self._buffered_bytes -= len(stored.data)

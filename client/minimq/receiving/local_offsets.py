@@ -131,7 +131,7 @@ class LocalOffsets:
             }
         except FileNotFoundError:
             return {}
-        except (AttributeError, OSError, ValueError, KeyError, TypeError) as error:
+        except (ArithmeticError, AttributeError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(
                 f"{self.path} is no file of offsets ({error!r}): put a copy of it back. Without the file the consumer "
                 "begins where `start` says: with 'earliest' it reads again what it has read, with 'latest' it passes "

@@ -66,6 +66,8 @@ class ReceivedBatch:
         self._stored_end, self._position = stored.base_offset + stored.count, stored.position
         try:
             self.records = RecordBatch(stored.data)
+            if stored.count != len(self.records):
+                raise CorruptBatch(f"a batch of {len(self.records)} records stands where {stored.count} should")
         except (CorruptBatch, InvalidArgument) as error:
             raise self._unreadable(error) from None
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fuzz.targets import batches, store, texts, wire
+from fuzz.targets import batches, client, store, texts, wire
 
-TARGETS = (*batches.TARGETS, *store.TARGETS, *texts.TARGETS, *wire.TARGETS)
+TARGETS = (*batches.TARGETS, *client.TARGETS, *store.TARGETS, *texts.TARGETS, *wire.TARGETS)

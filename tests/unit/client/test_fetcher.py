@@ -75,3 +75,26 @@ def test_a_message_shows_the_beginning_of_its_body() -> None:
     short, long = fetcher_with(batch_of(b"caf\xc3\xa9", b"x" * 5000), size=2).take(2)
     assert repr(short) == "ReceivedMessage(t/broker-a/0, offset 0, tag None, b'caf\\xc3\\xa9', 5 bytes)"
     assert repr(long) == f"ReceivedMessage(t/broker-a/0, offset 1, tag None, b'{'x' * 60}'..., 5000 bytes)"
+
+
+def test_a_batch_with_more_or_fewer_messages_than_the_index_says_is_damaged() -> None:
+    fetcher = fetcher_with(A, batch_of(b"3", b"4"), C)
+    assert len(fetcher.take(9)) == 3
+    with pytest.raises(CorruptBatch, match=r"a batch of 2 records stands where 3 should.*seek to 6"):
+        fetcher.take(9)
+
+
+def test_what_a_broker_sends_again_is_handed_out_once() -> None:
+    fetcher = fetcher_with(A, B)
+    again = [broker_pb2.StoredBatch(base_offset=base, count=3, batch=batch) for base, batch in ((0, A), (5, C))]
+    fetcher.add(broker_pb2.PullFrame(batches=again, max_offset=8))
+
+    assert [message.body for message in fetcher.take(9)] == [b"0", b"1", b"2", b"3", b"4", b"5", b"7", b"8"]
+    assert not fetcher.has_messages
+
+
+def test_only_what_was_read_already_is_no_message() -> None:
+    fetcher = fetcher_with(start=3)
+    fetcher.add(broker_pb2.PullFrame(batches=[broker_pb2.StoredBatch(count=3, batch=A)], max_offset=3))
+
+    assert not fetcher.has_messages
