@@ -195,6 +195,7 @@ def in_child(work: Callable[[], list[str]]) -> list[str]:
     child = os.fork()
     if child == 0:
         os.close(ours)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(HANGS_S)
         try:
             found = work()

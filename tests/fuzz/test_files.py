@@ -1,0 +1,37 @@
+"""Some damaged files; `make fuzz` damages thousands."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from fuzz import files
+from support.chance import SEED
+
+AMOUNT = 60
+
+
+@pytest.mark.timeout(300)
+def test_a_damaged_file_is_found_and_named_or_harmless() -> None:
+    assert files.play(SEED, AMOUNT) == []
+
+
+def test_what_must_not_be_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    truths = files.make(tmp_path / "sound")
+    master = tmp_path / "sound" / "master"
+    assert files.in_child(lambda: files.examine(master, "master", truths)) == []
+
+    truths["master"].queues[0][2][1].bodies[0] = b"something else"
+    truths["master"].offsets[3] = ("group-1", 1, 77)
+    found = files.in_child(lambda: files.examine(master, "master", truths))
+    assert [problem.partition(" (")[0] for problem in found] == [
+        f"t/0 at {truths['master'].queues[0][2][1].base_offset} has other messages",
+        "group-1 goes on at 14 of queue 1, and had committed 77",
+    ]
+    assert files.in_child(os.abort) == ["the process ended by SIGABRT"]
+    assert files.in_child(lambda: [str(1 / 0)])[0].startswith("ZeroDivisionError at test_files.py:")
+    monkeypatch.setattr(files, "HANGS_S", 1)
+    assert files.in_child(lambda: time.sleep(100) or []) == ["the process ended by SIGALRM"]
