@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from fuzz import files
+from fuzz.specimens import make
 from support.chance import SEED
 
 AMOUNT = 60
+
+
+def hang() -> list[str]:
+    time.sleep(100)
+    return []
 
 
 @pytest.mark.timeout(300)
@@ -20,7 +26,7 @@ def test_a_damaged_file_is_found_and_named_or_harmless() -> None:
 
 
 def test_what_must_not_be_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    truths = files.make(tmp_path / "sound")
+    truths = make(tmp_path / "sound")
     master = tmp_path / "sound" / "master"
     assert files.in_child(lambda: files.examine(master, "master", truths)) == []
 
@@ -34,4 +40,4 @@ def test_what_must_not_be_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert files.in_child(os.abort) == ["the process ended by SIGABRT"]
     assert files.in_child(lambda: [str(1 / 0)])[0].startswith("ZeroDivisionError at test_files.py:")
     monkeypatch.setattr(files, "HANGS_S", 1)
-    assert files.in_child(lambda: time.sleep(100) or []) == ["the process ended by SIGALRM"]
+    assert files.in_child(hang) == ["the process ended by SIGALRM"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.store.segment import Segment
 from minimq_broker.store.verify import Verification
-from minimq_common.errors import SystemBusy
+from minimq_common.errors import CorruptEntry, SystemBusy
 from minimq_common.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
@@ -17,6 +19,8 @@ log = logging.getLogger(__name__)
 _STEP_BYTES = 1 << 20
 _STEP_ENTRIES = 250
 _STEP_S = 0.25
+#: Time between two steps in which pages are looked at, in seconds: most of it is for others.
+_PAGES_S = 0.02
 #: Time before the first round, in seconds: a start has better things to do.
 _FIRST_S = 60.0
 
@@ -48,9 +52,13 @@ class Scrub:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        await asyncio.sleep(min(self._interval_s, _FIRST_S))
+        is_first = True
         while True:
             try:
+                if is_first:
+                    await self._look_at_pages()
+                    is_first = False
+                    await asyncio.sleep(min(self._interval_s, _FIRST_S))
                 await self._round()
                 self._outage.worked("scrub: goes on")
             except SystemBusy as error:
@@ -58,6 +66,23 @@ class Scrub:
             except Exception as error:  # noqa: BLE001 - it has to go on
                 self._outage.crashed("scrub: failed, will try again error=%s", repr(error), cause=error)
             await asyncio.sleep(self._interval_s)
+
+    async def _look_at_pages(self) -> None:
+        """Look at the pages of segments that were not looked at when they were opened, the newest ones first."""
+        for segment in reversed(self._engine.store.log.segments[:-1]):
+            walk, may_go_on = segment.pages.walk(), not segment.pages.is_over
+            while may_go_on:
+                may_go_on = await asyncio.to_thread(self._walk_on, segment, walk)
+                await asyncio.sleep(_PAGES_S)
+
+    def _walk_on(self, segment: Segment, walk: Iterator[None]) -> bool:
+        """Take the next step; tell whether there may be more."""
+        with self._engine.slot.reading() as store:
+            try:
+                return next(walk, self) is not self
+            except CorruptEntry as error:
+                store.log.damage_found(segment.start, error.message)
+                return False
 
     async def _round(self) -> None:
         position = -1

@@ -25,6 +25,7 @@ from minimq_broker.store.entry import (
     read_header,
     transaction_of,
 )
+from minimq_broker.store.page_check import PageCheck
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_common import batch
@@ -109,6 +110,14 @@ class _Walk:
 
     def segment_or_finding(self, segment: Segment) -> None:
         """Verify a segment; one that cannot be read to its end hides nothing of the others."""
+        try:
+            for _ in PageCheck(segment.path).walk(deep=True):
+                pass
+        except CorruptEntry as error:  # LMDB would trust these pages
+            self._find(segment, segment.start, error.message)
+            self._report.segments += 1
+            self.position = -1
+            return
         try:
             self.segment(segment)
         except (lmdb.Error, struct.error) as error:

@@ -88,6 +88,7 @@ class CommitLog:
             raise
         for segment in self.segments[:-1]:
             segment.sealed = True
+            segment.pages.is_over = False
 
     def close(self) -> None:
         """Close all segments."""

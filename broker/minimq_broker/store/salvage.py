@@ -29,6 +29,7 @@ class Salvage:
         self.lost: Counter[QueueKey] = Counter()
         self.damage = ""
         self._segment = segment
+        segment.pages.is_over = True  # what can be read is read, whatever the others are like
         self._span = span
         found = {QueueKey(topic_id, number) for topic_id, queues in topics.items() for number in range(queues)}
         for topic_id in topics:

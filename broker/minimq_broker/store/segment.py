@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
@@ -25,6 +26,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header, stands_at
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, lmdb_files, open_lmdb, remove_lmdb
+from minimq_broker.store.page_check import PageCheck
 from minimq_broker.store.rows import (
     ROW_KEY,
     Batch,
@@ -85,6 +87,8 @@ class Segment:
                 raise kind(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
             raise
         self._page_bytes = self._env.stat()["psize"]
+        #: Of what is written to nothing is looked at.
+        self.pages = PageCheck(path)
         #: First offset of each queue here, looked up when first needed; kept only once the segment is sealed.
         self._first: dict[QueueKey, int | None] = {}
         #: Last position that `newest_ms` has looked at, and what it found.
@@ -112,10 +116,19 @@ class Segment:
         inodes = [os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in lmdb_files(self.path)]
         weakref.finalize(self, _let_go, self._env, inodes).atexit = False
 
+    def _reading(self, table: Any = None, *, buffers: bool = True) -> Any:  # noqa: ANN401 - as lmdb has it
+        """Begin to read. Raises `CorruptEntry` when the pages of the file are found damaged."""
+        if not self.pages.is_over:
+            with self._env.begin() as txn:
+                stats = [txn.stat(each) for each in (self._log, self._rows)]
+            self.pages.look(sum(stat["branch_pages"] + stat["leaf_pages"] for stat in stats))
+        begin: Any = self._env.begin
+        return begin(table, buffers=buffers)
+
     @property
     def counts(self) -> tuple[int, int]:
         """How many entries and rows it has."""
-        with self._env.begin() as txn:
+        with self._reading() as txn:
             return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"]
 
     @property
@@ -126,7 +139,7 @@ class Segment:
     @property
     def end(self) -> int:
         """Log position after the last entry."""
-        with self._env.begin(self._log, buffers=True) as txn, txn.cursor() as cursor:
+        with self._reading(self._log) as txn, txn.cursor() as cursor:
             if not cursor.last():
                 return self.start
             return int(_POSITION.unpack(cursor.key())[0]) + len(cursor.value())
@@ -134,7 +147,7 @@ class Segment:
     def newest_ms(self) -> int | None:
         """Return when the last batch was stored or staged, ms since 1970; None without one. Raises `CorruptEntry`."""
         seen, newest = self._newest
-        with self._env.begin(self._log, buffers=True) as txn, txn.cursor() as cursor:
+        with self._reading(self._log) as txn, txn.cursor() as cursor:
             found = more = cursor.last()
             last = int(_POSITION.unpack(cursor.key())[0]) if found else seen
             while more and (position := int(_POSITION.unpack(cursor.key())[0])) > seen:  # many facts may be behind it
@@ -197,24 +210,24 @@ class Segment:
 
     def begins_at(self, position: int) -> bool:
         """Tell whether an entry begins at a log position."""
-        with self._env.begin(self._log, buffers=True) as txn:
+        with self._reading(self._log) as txn:
             return txn.get(_POSITION.pack(position)) is not None
 
     def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:
         """Yield (position, entry) from a log position on. The entry is valid until the next one is asked for."""
-        with self._env.begin(self._log, buffers=True) as txn, txn.cursor() as cursor:
+        with self._reading(self._log) as txn, txn.cursor() as cursor:
             if cursor.set_range(_POSITION.pack(position)):
                 for key, value in cursor:
                     yield _POSITION.unpack(key)[0], value
 
     def rows(self) -> Iterator[tuple[QueueKey, Row]]:
         """Yield every row, by queue and offset. Raises `struct.error` at one that is damaged."""
-        with self._env.begin(buffers=True) as txn:
+        with self._reading() as txn:
             yield from self.rows_in(txn)
 
     def stored_rows(self) -> Iterator[tuple[QueueKey, bytes, bytes]]:
         """Yield the queue of each row, its key, and the row as stored, not verified. Raises as `rows` does."""
-        with self._env.begin() as txn, txn.cursor(self._rows) as cursor:
+        with self._reading(buffers=False) as txn, txn.cursor(self._rows) as cursor:
             for key, value in cursor:
                 topic_id, queue_id, _ = ROW_KEY.unpack(key)
                 yield QueueKey(topic_id, queue_id), key, value
@@ -230,7 +243,7 @@ class Segment:
 
     def rows_of(self, topic_id: int) -> Iterator[tuple[QueueKey, Row]]:
         """Yield the rows of a topic, by queue and offset."""
-        with self._env.begin(buffers=True) as txn:
+        with self._reading() as txn:
             yield from takewhile(lambda item: item[0].topic_id == topic_id, self.rows_in(txn, topic_id))
 
     def values_of(self, queue: QueueKey) -> Iterator[tuple[int, bytes | memoryview, bytes | memoryview]]:
@@ -238,23 +251,23 @@ class Segment:
 
         They are valid until the next is asked for.
         """
-        with self._env.begin(buffers=True) as txn:
+        with self._reading() as txn:
             yield from self._values_from(txn, queue, 0)
 
     def entry_of(self, queue: QueueKey, row: Row) -> bytes:
         """Return the entry of a batch of a queue. Raises `CorruptEntry` when it is not there."""
-        with self._env.begin(buffers=True) as txn:
+        with self._reading() as txn:
             return bytes(self._entry_of(txn, queue, row))
 
     def end_of(self, queue: QueueKey) -> int | None:
         """Return the offset after the last one of a queue here, None when there is none."""
-        with self._env.begin(buffers=True) as txn:
+        with self._reading() as txn:
             row = self._last_row(txn, queue)
             return None if row is None else row.last_offset + 1
 
     def queues_of(self, topic_id: int) -> Iterator[QueueKey]:
         """Yield the queues of a topic that have a row here."""
-        with self._env.begin(self._rows, buffers=True) as txn, txn.cursor() as cursor:
+        with self._reading(self._rows) as txn, txn.cursor() as cursor:
             more = cursor.set_range(ROW_KEY.pack(topic_id, 0, 0))
             while more:
                 found, queue_id, _ = ROW_KEY.unpack(cursor.key())
@@ -265,7 +278,7 @@ class Segment:
 
     def topics(self) -> Iterator[int]:
         """Yield the ids of the topics that have a row here."""
-        with self._env.begin(self._rows, buffers=True) as txn, txn.cursor() as cursor:
+        with self._reading(self._rows) as txn, txn.cursor() as cursor:
             more = cursor.first()
             while more:
                 topic_id = int(ROW_KEY.unpack(cursor.key())[0])
@@ -287,7 +300,7 @@ class Segment:
         messages, size, wanted = wish.max_messages, wish.max_bytes, wish.tag_hashes
         last = offset
         try:
-            with self._env.begin(buffers=True) as txn:
+            with self._reading() as txn:
                 for last, key, value in self._values_from(txn, queue, offset):
                     check_row(key, value)
                     self._check_follows(last - count_in(value) + 1, next_offset if rows else None)
@@ -329,7 +342,7 @@ class Segment:
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
         """Return the row of the batch that holds `offset` or comes after it, None when there is none here."""
-        with self._env.begin(buffers=True) as txn:
+        with self._reading() as txn:
             return next(self._rows_from(txn, queue, offset), None)
 
     def first_offset(self, queue: QueueKey) -> int | None:
@@ -337,7 +350,7 @@ class Segment:
         if queue in self._first:
             return self._first[queue]
         sealed = self.sealed  # ahead of looking: it may be written and sealed in between
-        with self._env.begin(buffers=True) as txn:
+        with self._reading() as txn:
             row = next(self._rows_from(txn, queue, 0), None)
         first = row.base_offset if row else None
         if sealed:
@@ -354,7 +367,7 @@ class Segment:
 
     def _first_offset_of(self, queue: QueueKey, is_it: Callable[[Row], bool]) -> int | None:
         """Return the first offset of the first row that is it, as all rows after it are; None when none is."""
-        with self._env.begin(buffers=True) as txn:
+        with self._reading() as txn:
             last = self._last_row(txn, queue)
             if last is None or not is_it(last):
                 return None

@@ -1,0 +1,56 @@
+"""Whether the pages of a segment are in order: LMDB trusts them, and some damage ends the process, or hides rows.
+
+All of them are looked at in the background after a start. Who reads a segment before has it looked at then, unless it
+has so many pages that others would have to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from minimq_common.errors import CorruptEntry
+from minimq_common.lmdb_files import walk_file
+from minimq_common.lmdb_pages import PageDamage
+
+#: So many pages of trees are looked at on the spot, in about 20 ms: those of 1 GiB of batches of 10 KB.
+_FEW_PAGES = 1500
+
+
+class PageCheck:
+    """The check of one file, which nobody writes to until it is over. Any thread may call any method.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        is_over: whether nothing is to be looked at: the pages were found in order, or this process has written them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.is_over = True
+        self._path = path
+        self._damage = ""
+
+    def look(self, pages: int) -> None:
+        """Look at all pages of trees if there are few. Raises `CorruptEntry` when something is wrong."""
+        if self._damage:
+            raise CorruptEntry(self._damage)
+        if pages <= _FEW_PAGES:
+            for _ in self.walk():
+                pass
+
+    def walk(self, *, deep: bool = False) -> Iterator[None]:
+        """Look at all pages in small steps. Raises `CorruptEntry` when something is wrong.
+
+        Args:
+            deep: also at the pages of long entries, which are most of a file.
+        """
+        with suppress(FileNotFoundError):  # it was removed, and who still reads it finishes
+            try:
+                yield from walk_file(self._path, deep=deep)
+            except PageDamage as error:
+                self._damage = f"{self._path.name} is damaged: {error}"
+                raise CorruptEntry(self._damage) from None
+        self.is_over = True
