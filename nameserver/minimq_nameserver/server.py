@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 
 from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
+from minimq_common.call_limits import CallLimits
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
 from minimq_nameserver.controller.metrics import ControllerMetrics
@@ -72,7 +73,9 @@ class NameServer:
             CannotListen: the port is taken, or the host is not this machine's.
             StoreError: the directory of the controller cannot be used.
         """
-        self._server = grpc.aio.server(interceptors=[CallBoundary()], options=tuple(_SERVER_OPTIONS.items()))
+        self._server = grpc.aio.server(
+            interceptors=[CallBoundary(), CallLimits()], options=tuple(_SERVER_OPTIONS.items())
+        )
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         if self._options.controller_dir is not None:
             self._controller = ControllerService(

@@ -24,6 +24,7 @@ from minimq_common.errors import (
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_broker, check_topic
 from minimq_common.stream_writer import StreamWriter
+from minimq_common.unsent import Unsent
 from minimq_common.wire import broker_to_wire, route_to_wire
 from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
@@ -41,6 +42,8 @@ _BUSY_RETRY_S = 0.1
 #: Routes that `ListTopics` looks up in one go: with a hundred brokers, in a few milliseconds.
 _ROUTES_AT_ONCE = 10
 _STOPPING = "the name server stops"
+#: Routes that watchers have not read yet, in all.
+_UNSENT_BYTES = 64 << 20
 
 
 class NameServerService(nameserver_pb2_grpc.NameServerServicer):
@@ -57,6 +60,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         #: What the clock shows, and the time of day at that moment: what is told of a moment never changes.
         self._began = clock(), time.time()
         self._watchers = Watchers()
+        self._unsent = Unsent(_UNSENT_BYTES)
         self._settled = False
         self._session_ids = itertools.count(1)
         self._streams: dict[int, asyncio.Task[object]] = {}
@@ -287,7 +291,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         assert task is not None
         self._watches.add(task)
         following = asyncio.create_task(self._follow(watcher, request_iterator), name="nameserver-watch-requests")
-        writer: StreamWriter[nameserver_pb2.RouteEvent] = StreamWriter(context)
+        writer: StreamWriter[nameserver_pb2.RouteEvent] = StreamWriter(context, self._unsent)
         telling = asyncio.create_task(self._tell(watcher, writer), name="nameserver-watch-events")
         try:
             done, _ = await asyncio.wait((following, telling), return_when=asyncio.FIRST_COMPLETED)

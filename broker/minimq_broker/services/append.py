@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.engine import Engine, raise_failure
 from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, SendStatus
 from minimq_common import batch, rpc
 from minimq_common.errors import MessageTooLarge, MiniMQError
+from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
 _STATUS = {
@@ -22,6 +23,9 @@ _STATUS = {
 }
 
 Context = grpc.aio.ServicerContext[broker_pb2.AppendRequest, broker_pb2.AppendResponse]
+
+#: Results that may wait for a client that does not read; with more, nothing is received from it.
+MAX_WAITING = 1_000
 
 
 class AppendService:
@@ -33,12 +37,14 @@ class AppendService:
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
         answers = _Answers()
+        writer: StreamWriter[broker_pb2.AppendResponse] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.receive(self._receive(requests, answers), "append-receiver")
         try:
-            while results := await answers.take():
-                await rpc.write(context, broker_pb2.AppendResponse(results=results))
+            while await answers.some():
+                await writer.write(answers.take)
         finally:
             receiver.cancel()
+        raise_failure(receiver)
 
     async def _receive(self, requests: AsyncIterator[broker_pb2.AppendRequest], answers: _Answers) -> None:
         try:
@@ -51,6 +57,8 @@ class AppendService:
                     answers.add(result)
                 # Only now: one that waits for room when the broker stops is not written, and gets no answer.
                 answers.expect()
+                if answers.are_too_many:
+                    await answers.fewer()
         finally:
             answers.end()
 
@@ -100,6 +108,18 @@ class _Answers:
         self._expected = 0
         self._ended = False
         self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether so many wait to be sent that no further request is to be taken."""
+        return len(self._results) >= MAX_WAITING
+
+    async def fewer(self) -> None:
+        """Return when they are not too many."""
+        while self.are_too_many:
+            self._taken.clear()
+            await self._taken.wait()
 
     def expect(self) -> None:
         """One more result will come, or has just been added."""
@@ -114,13 +134,18 @@ class _Answers:
         self._ended = True
         self._changed.set()
 
-    async def take(self) -> list[broker_pb2.AppendResult]:
-        """Return what there is to send; nothing once all is answered and no request will come."""
+    async def some(self) -> bool:
+        """Wait until there are some; False once all is answered and no request will come."""
         while not self._results:
             if self._ended and not self._expected:
-                return []
+                return False
             self._changed.clear()
             await self._changed.wait()
+        return True
+
+    def take(self) -> broker_pb2.AppendResponse:
+        """Return all that there are."""
         results, self._results = self._results, []
         self._expected -= len(results)
-        return results
+        self._taken.set()
+        return broker_pb2.AppendResponse(results=results)

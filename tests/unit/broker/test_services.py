@@ -30,8 +30,11 @@ class Answers:
     def __init__(self) -> None:
         self.results: list[broker_pb2.AppendResult] = []
 
-    async def write(self, response: broker_pb2.AppendResponse) -> None:
-        self.results += response.results
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, response: bytes) -> None:
+        self.results += broker_pb2.AppendResponse.FromString(response).results
 
 
 def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]]) -> None:
