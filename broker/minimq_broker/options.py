@@ -151,6 +151,12 @@ class BrokerOptions:
         "of a client that does not read is ended. They take twice as much memory.",
         minimum=1 << 20,
     )
+    max_incoming_bytes: int = option(
+        160 << 20,
+        "Requests that may be on their way into the broker, in all; beyond that connections are ended that hold much "
+        "of it, or do not send it to its end.",
+        minimum=64 << 20,
+    )
     max_streams: int = option(
         4096,
         "Streams of one kind, such as those of producers, that may be open at once; more are refused.",

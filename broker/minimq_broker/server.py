@@ -87,7 +87,7 @@ class Broker:
         self._service: BrokerService | None = None
         self._idle_groups: IdleGroups | None = None
         self._roles: RoleKeeper | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Future[tuple[None, None]] | None = None
 
     @property
     def address(self) -> str:
@@ -154,7 +154,7 @@ class Broker:
             )
             self._metrics_address = await self._metrics.start(options.metrics)
         self._standard.serving()
-        self._looking = asyncio.create_task(_look_after_health(engine, self._standard), name="broker-health")
+        self._looking = asyncio.gather(_look_after_health(engine, self._standard), engine.intake.watch())
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
         return DeletionClock(
@@ -194,6 +194,7 @@ class Broker:
             max_pending_bytes=options.max_pending_bytes,
             busy_after_s=options.busy_after_s,
             max_unsent_bytes=options.max_unsent_bytes,
+            max_incoming_bytes=options.max_incoming_bytes,
             slave_read_lag=options.slave_read_lag,
         )
         try:
@@ -330,6 +331,7 @@ def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
         "--max-streams",
         first_request_s=FIRST_REQUEST_S,
         refused=engine.counters.streams_refused,
+        intake=engine.intake,
     )
     return grpc.aio.server(
         interceptors=[CallBoundary(unreadable), limits],

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_common.intake import AROUND_REQUEST, Intake, Taken
 
 #: Time in which the first request of a stream has to come, in seconds.
 FIRST_REQUEST_S = 10.0
@@ -24,13 +25,14 @@ if TYPE_CHECKING:  # at run time the class has no parameters
 
 
 class CallLimits(grpc.aio.ServerInterceptor):
-    """Bounds the streams of a server. It is entered once for each of them, and stands inside of the `CallBoundary`.
+    """Bounds the streams of a server. It is entered once for each call, and stands inside of the `CallBoundary`.
 
     Args:
         max_streams: streams of one method that may be open at once; None: any number.
         option: by which that is set, for the text of the error.
         first_request_s: time in which the first request of a stream has to come, in seconds; None: any time.
         refused: counts streams that were refused, by method in lower case.
+        intake: counts what was taken in.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class CallLimits(grpc.aio.ServerInterceptor):
         *,
         first_request_s: float | None = None,
         refused: Counter[str] | None = None,
+        intake: Intake | None = None,
     ) -> None:
         self._max_streams = max_streams
         self._option = option
         self._first_request_s = first_request_s
+        self._intake = intake
         self._open: Counter[str] = Counter()
         self._refused = Counter() if refused is None else refused
 
@@ -52,26 +56,42 @@ class CallLimits(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
-        """Return the handler of a stream, wrapped; any other one as it is."""
+        """Return the handler of a call, wrapped."""
         handler: Any = await continuation(handler_call_details)
-        if handler is None or not handler.response_streaming or not handler.request_streaming:
-            return handler  # type: ignore[no-any-return]
-        serve = handler.stream_stream
+        if handler is None:
+            return None
+        kind = "stream_stream" if handler.request_streaming and handler.response_streaming else "unary_unary"
+        serve = getattr(handler, kind)
         if not inspect.iscoroutinefunction(serve):
-            return handler  # type: ignore[no-any-return]  # of a library's
+            return handler  # type: ignore[no-any-return]  # of a library's, or of a kind that our servers do not have
+        decode = _Counting(handler.request_deserializer)
+        if kind == "unary_unary":
+            return grpc.unary_unary_rpc_method_handler(
+                self._counted(serve, decode), decode, handler.response_serializer
+            )
         method = handler_call_details.method.rpartition("/")[2]
+        limited = self._limited(serve, decode, method)
+        return grpc.stream_stream_rpc_method_handler(limited, decode, _passing_bytes(handler.response_serializer))
 
+    def _counted(self, serve: Callable[..., Any], decode: _Counting) -> Callable[..., Any]:
+        @functools.wraps(serve)
+        async def counted(request: Any, context: Any) -> Any:  # noqa: ANN401 - of any call
+            decode.count_for(self._intake, context)
+            return await serve(request, context)
+
+        return counted
+
+    def _limited(self, serve: Callable[..., Any], decode: _Counting, method: str) -> Callable[..., Any]:
         @functools.wraps(serve)
         async def limited(requests: Any, context: Any) -> None:  # noqa: ANN401 - of any stream
             self._enter(method)
             try:
+                decode.count_for(self._intake, context)
                 await serve(self._begun(requests, method), context)
             finally:
                 self._open[method] -= 1
 
-        return grpc.stream_stream_rpc_method_handler(
-            limited, handler.request_deserializer, _passing_bytes(handler.response_serializer)
-        )
+        return limited
 
     def _enter(self, method: str) -> None:
         if self._max_streams is not None and self._open[method] >= self._max_streams:
@@ -85,6 +105,27 @@ class CallLimits(grpc.aio.ServerInterceptor):
 
     def _begun(self, requests: Any, method: str) -> Any:  # noqa: ANN401 - of any stream
         return requests if self._first_request_s is None else _Begun(requests, method, self._first_request_s)
+
+
+class _Counting:
+    """Decodes the requests of one call, and counts their bytes for its connection."""
+
+    __slots__ = ("_decode", "_taken")
+
+    def __init__(self, decode: Callable[[bytes], Any] | None) -> None:
+        self._decode = decode
+        self._taken = Taken()  # until the connection is known
+
+    def count_for(self, intake: Intake | None, context: Any) -> None:  # noqa: ANN401 - of any call
+        """Count for the connection of a call."""
+        if intake is not None:
+            taken = intake.of(context.peer())
+            taken.bytes += self._taken.bytes
+            self._taken = taken
+
+    def __call__(self, data: bytes) -> Any:  # noqa: ANN401 - of any call
+        self._taken.bytes += len(data) + AROUND_REQUEST
+        return self._decode(data) if self._decode else data
 
 
 class _Begun:

@@ -31,6 +31,7 @@ from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common.epochs import first_epoch
 from minimq_common.errors import MiniMQError, SystemBusy
+from minimq_common.intake import Intake
 from minimq_common.unsent import Unsent
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Engine:
         grown: called when the log has grown.
         slot: has the store.
         unsent: bounds what is written to clients and not read by them.
+        intake: bounds what they have sent and is not taken in.
         offsets: those that groups commit.
         topics_came: called when topics may have come, or have got more queues.
     """
@@ -91,6 +93,7 @@ class Engine:
         self.limits = limits
         self.counters = Counters()
         self.unsent = Unsent(limits.max_unsent_bytes)
+        self.intake = Intake(limits.max_incoming_bytes)
         self._loop = asyncio.get_running_loop()
         self._topics_changed = topics_changed
         self._long_poll: LongPoll[asyncio.Future[None]] = LongPoll()
