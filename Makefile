@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd demo test test-long fuzz docs lint format proto proto-check lock clean
-.PHONY: bench bench-exactly-once bench-faults bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
+.PHONY: bench bench-exactly-once bench-faults bench-floods bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench-exactly-once: setup ## Kill what a Spark query runs on, 200 times, and com
 
 bench-faults: setup ## Measure sends while a broker is killed or hangs; takes about three minutes
 	$(VENV)/bin/python bench/send_faults.py $(ARGS)
+
+bench-floods: setup ## Flood a broker in a dozen ways; measure its memory, and another client meanwhile; seven minutes
+	$(VENV)/bin/python bench/floods.py $(ARGS)
 
 bench-rebalances: setup ## Count what a group loses or reads twice while members come, leave, die and hang
 	$(VENV)/bin/python bench/rebalances.py $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_common.errors import InvalidArgument, MessageTooLarge, SystemBusy
 from minimq_common.intake import AROUND_REQUEST, Intake, Taken
 
 #: Time in which the first request of a stream has to come, in seconds.
 FIRST_REQUEST_S = 10.0
+#: Largest request of a call that is no stream: a decision on a large transaction. Larger ones are not even decoded.
+MAX_REQUEST_BYTES = 16 << 20
 #: When a client whose stream was refused may come back, in seconds.
 _COME_BACK_S = 1.0
 
@@ -64,7 +67,7 @@ class CallLimits(grpc.aio.ServerInterceptor):
         serve = getattr(handler, kind)
         if not inspect.iscoroutinefunction(serve):
             return handler  # type: ignore[no-any-return]  # of a library's, or of a kind that our servers do not have
-        decode = _Counting(handler.request_deserializer)
+        decode = _Counting(handler.request_deserializer, math.inf if kind == "stream_stream" else MAX_REQUEST_BYTES)
         if kind == "unary_unary":
             return grpc.unary_unary_rpc_method_handler(
                 self._counted(serve, decode), decode, handler.response_serializer
@@ -77,6 +80,8 @@ class CallLimits(grpc.aio.ServerInterceptor):
         @functools.wraps(serve)
         async def counted(request: Any, context: Any) -> Any:  # noqa: ANN401 - of any call
             decode.count_for(self._intake, context)
+            if isinstance(request, MessageTooLarge):
+                raise request
             return await serve(request, context)
 
         return counted
@@ -108,12 +113,16 @@ class CallLimits(grpc.aio.ServerInterceptor):
 
 
 class _Counting:
-    """Decodes the requests of one call, and counts their bytes for its connection."""
+    """Decodes the requests of one call, and counts their bytes for its connection.
 
-    __slots__ = ("_decode", "_taken")
+    In place of one that is too large it returns the error: to one that is raised here gRPC answers UNKNOWN.
+    """
 
-    def __init__(self, decode: Callable[[bytes], Any] | None) -> None:
+    __slots__ = ("_decode", "_most", "_taken")
+
+    def __init__(self, decode: Callable[[bytes], Any] | None, most: float = math.inf) -> None:
         self._decode = decode
+        self._most = most
         self._taken = Taken()  # until the connection is known
 
     def count_for(self, intake: Intake | None, context: Any) -> None:  # noqa: ANN401 - of any call
@@ -125,6 +134,8 @@ class _Counting:
 
     def __call__(self, data: bytes) -> Any:  # noqa: ANN401 - of any call
         self._taken.bytes += len(data) + AROUND_REQUEST
+        if len(data) > self._most:
+            return MessageTooLarge(f"a request of {len(data)} bytes is over the limit of this call, {self._most} bytes")
         return self._decode(data) if self._decode else data
 
 

@@ -9,7 +9,9 @@ that send none of their requests to the end.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,10 @@ _LOOK_S = 0.1
 _LOOK_AT_ALL_S = 5.0
 #: With so much more memory than a while ago, connections are looked at; each look forgets as much of it.
 _GROWN_BYTES, _FORGOTTEN_BYTES = 48 << 20, 1 << 20
+
+#: After a flood the C library keeps what it was given back, and more with each further one, since threads of gRPC have
+#: heaps of their own. It is asked for it so often at most, in seconds.
+_GIVE_BACK_S = 5.0
 
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = 4096
@@ -84,14 +90,19 @@ class Intake:
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
-        loop, looked_at = asyncio.get_running_loop(), 0.0
+        loop = asyncio.get_running_loop()
+        looked_at = given_back_at = -math.inf
         while connections.TELLS_TRAFFIC:
             await asyncio.sleep(_LOOK_S)
-            if self._has_grown() or loop.time() >= looked_at + _LOOK_AT_ALL_S:
+            has_grown = self._has_grown()
+            if has_grown or loop.time() >= looked_at + _LOOK_AT_ALL_S:
                 known = list(self._taken.items())
                 found = await asyncio.to_thread(lambda: {each.address: each for each in self._traffic()})
                 looked_at = loop.time()
                 await self._bound(known, found, looked_at)
+            if has_grown and self.bytes < self._limit // 4 and loop.time() >= given_back_at + _GIVE_BACK_S:
+                given_back_at = loop.time()
+                await asyncio.to_thread(_give_back)
 
     def _has_grown(self) -> bool:
         """Tell whether this process has more memory than a while ago, without the pages of files."""
@@ -133,3 +144,10 @@ class Intake:
                 )
         self.ended += len(ended)
         await asyncio.to_thread(self._cut, ended)
+
+
+def _give_back() -> None:
+    """Let the C library return to the system what it does not need, where it can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

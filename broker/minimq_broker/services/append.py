@@ -12,7 +12,7 @@ from minimq_broker.services.engine import Engine, raise_failure
 from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, SendStatus
 from minimq_common import batch, rpc
-from minimq_common.errors import MessageTooLarge, MiniMQError
+from minimq_common.errors import CorruptBatch, MessageTooLarge, MiniMQError, UsageError
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
@@ -26,6 +26,8 @@ Context = grpc.aio.ServicerContext[broker_pb2.AppendRequest, broker_pb2.AppendRe
 
 #: Results that may wait for a client that does not read; with more, nothing is received from it.
 MAX_WAITING = 1_000
+#: Requests that are refused for what they are, and larger than this, are taken at this rate, all together.
+_LARGE_BYTES, _REFUSED_BYTES_PER_S = 64 << 10, 16 << 20
 
 
 class AppendService:
@@ -33,6 +35,7 @@ class AppendService:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._refusals = asyncio.Lock()
 
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
@@ -55,12 +58,20 @@ class AppendService:
                     self._engine.counters.refused[error.code] += 1
                     result = broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error))
                     answers.add(result)
+                    if isinstance(error, UsageError | CorruptBatch):
+                        await self._slow_down(len(request.batch) + len(request.topic))
                 # Only now: one that waits for room when the broker stops is not written, and gets no answer.
                 answers.expect()
                 if answers.are_too_many:
                     await answers.fewer()
         finally:
             answers.end()
+
+    async def _slow_down(self, size: int) -> None:
+        """Take large requests that no client of ours makes at a rate that leaves time for others."""
+        if size > _LARGE_BYTES:
+            async with self._refusals:
+                await asyncio.sleep(size / _REFUSED_BYTES_PER_S)
 
     def _job(self, request: broker_pb2.AppendRequest, answers: _Answers) -> AppendJob:
         """Return the request as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""

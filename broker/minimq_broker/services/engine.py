@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine, Set
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from google.protobuf.message import DecodeError
+
 from minimq_broker.core.facts import Fact, GroupDeleted, Told, TopicDeleted
 from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.leases import LeaseTable, Recovery
@@ -250,7 +252,7 @@ class Engine:
 
     def _received(self, task: asyncio.Task[None]) -> None:
         self._receivers.discard(task)
-        if task.cancelled() or isinstance(task.exception(), MiniMQError):  # of which the client is told
+        if task.cancelled() or isinstance(task.exception(), MiniMQError | DecodeError):  # of which the client is told
             return
         if task.exception() is not None:
             log.warning("stream: ended by an error name=%s error=%r", task.get_name(), task.exception())
@@ -414,7 +416,7 @@ class Engine:
 def raise_failure(receiver: asyncio.Task[None]) -> None:
     """Raise the error by which the requests of a stream have ended, if it is one that its client is to be told."""
     failure = None if receiver.cancelled() or not receiver.done() else receiver.exception()
-    if isinstance(failure, MiniMQError):
+    if isinstance(failure, MiniMQError | DecodeError):
         raise failure
 
 

@@ -20,7 +20,7 @@ from minimq_broker.core.groups import Members
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.agreements import Agreements
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.engine import Engine, raise_failure
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.starts import Beginning, GroupStarts
 from minimq_common.allocation import known_to_brokers
@@ -207,6 +207,7 @@ class SessionService:
             sender.cancel()
             self._disconnected(session)
         await writer.drained()
+        raise_failure(receiver)
 
     async def _receive(
         self,
