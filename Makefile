@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Many tests wait, so that two cores feed three workers; what ARGS names runs in one process, which starts sooner.
-WORKERS ?= $(if $(ARGS),0,3)
+# Many tests wait, so that two cores feed four workers; what ARGS names runs in one process, which starts sooner.
+WORKERS ?= $(if $(ARGS),0,4)
 VENV := .venv
 PROTO_VENV := .venv-proto
 COMPOSE_FILE := docker/docker-compose.yml
@@ -28,10 +28,10 @@ setup: $(VENV)/.done java etcd ## Install everything: the virtual environment .v
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
 
-test: setup ## Run the tests, about 16 minutes; one of them: make test ARGS="tests/unit -k batch"
+test: setup $(VENV)/spark.jsa ## Run the tests, about 13 minutes; one of them: make test ARGS="tests/unit -k batch"
 	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
-test-long: setup ## Run the long tests, and those with random rounds for many rounds; takes hours
+test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random rounds for many rounds; takes hours
 	MINIMQ_TEST_ROUNDS=20 MINIMQ_TEST_SCHEDULES=100000 $(VENV)/bin/pytest -m "long or rounds" $(ARGS)
 
 fuzz: setup ## Play hostile input at decoders and servers, for hours; a part: make fuzz ARGS="decoders --seed 7"
@@ -114,6 +114,10 @@ $(VENV)/.done: pyproject.toml constraints.txt
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,etcd,dev,demo]'
 	@touch $@
+
+# Tests start a JVM many times.
+$(VENV)/spark.jsa: scripts/archive-spark-classes.py $(VENV)/.done | java
+	$(VENV)/bin/python scripts/archive-spark-classes.py $@ || touch $@
 
 # The generator has an environment of its own: it must be older than the runtime.
 $(PROTO_VENV)/.done: proto/requirements.txt
