@@ -1,7 +1,18 @@
-"""Keeping memory that is freed for what comes next, in processes through which large frames pass."""
+"""What becomes of freed memory: kept where large frames pass, returned where they are rare."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
 
 #: What is added to a block counts as well, and glibc does not learn from more than 32 MiB.
 _BLOCK_BYTES = 31 << 20
+
+#: Numbers of options of glibc's mallopt, from malloc.h.
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+#: Blocks from that size on are returned at once, and threads share so many places for smaller ones.
+_RETURNED_BYTES, _ARENAS = 128 << 10, 2
 
 
 def keep_freed_memory() -> None:
@@ -13,3 +24,18 @@ def keep_freed_memory() -> None:
     its environment, stay as they are.
     """
     bytes(_BLOCK_BYTES)
+
+
+def return_freed_memory() -> None:
+    """Have this process return freed memory to the system, for one that has little and takes large blocks rarely.
+
+    glibc keeps freed blocks for what comes next, in places of each thread, up to the largest that was freed so far: of
+    a flood of large requests a gigabyte stays. Other allocators, and a glibc that is configured by its environment,
+    stay as they are.
+    """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    with contextlib.suppress(AttributeError, OSError):
+        configure = ctypes.CDLL(None).mallopt
+        configure(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
+        configure(_M_ARENA_MAX, _ARENAS)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from minimq_common.errors import InvalidArgument
+from minimq_common.replica_bounds import MAX_REPLICAS
 from minimq_common.replica_set import ReplicaSet, Report, found, takeover_after
 
 
@@ -27,10 +29,20 @@ class Founding:
         self._decided_at = 0.0
 
     def hear(self, report: Report, now: float) -> None:
-        """Note a report."""
+        """Note a report. Raises `InvalidArgument` when as many other replicas report as there may be."""
         if not self._recent(now):
+            self._heard.clear()
             self._decided_at = now + takeover_after(self._lease_s)
+        if report.replica_id not in self._heard and len(self._heard) >= MAX_REPLICAS:
+            raise InvalidArgument(
+                f"{MAX_REPLICAS} replicas of {report.broker_name} report, which is the limit: there is no place for "
+                f"{report.replica_id}"
+            )
         self._heard[report.replica_id] = report, now
+
+    def is_recent(self, now: float) -> bool:
+        """Say whether any replica was heard of lately."""
+        return bool(self._recent(now))
 
     def found(self, now: float) -> ReplicaSet | None:
         """Return the first record, or None while it is not time, or while none of the replicas founds a set.

@@ -76,6 +76,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 #: Most queues that a topic has on one broker.
 MAX_QUEUES = 1024
+#: Most brokers that carry one topic, or are away with it; and most queues that they have together.
+MAX_BROKERS_OF_A_TOPIC = 1_000
+MAX_QUEUES_OF_A_TOPIC = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,15 @@ def check_terms(record: ReplicaSet | None, report: Report) -> None:
         )
 
 
+def check_place(record: ReplicaSet, report: Report) -> None:
+    """Raise `InvalidArgument` when a replica has no place in a record, which has as many as it may have."""
+    if report.replica_id not in record.addresses and len(record.addresses) >= MAX_REPLICAS:
+        raise InvalidArgument(
+            f"replica {report.replica_id} of {record} has no place: {MAX_REPLICAS} replicas are recorded, which is the "
+            "limit"
+        )
+
+
 def _check_range(what: str, name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise InvalidArgument(f"{what} has {name} {value}: it is a number from {least} to {most}")

@@ -39,7 +39,7 @@ from minimq_common.errors import (
     StaleTerm,
     TermEnding,
 )
-from minimq_common.replica_bounds import check_in_sync, check_report, check_terms
+from minimq_common.replica_bounds import check_in_sync, check_place, check_report, check_terms
 
 #: By how much longer than the lease an authority waits, as a share of it.
 _MARGIN = 0.1
@@ -213,7 +213,11 @@ def renew(replica_set: ReplicaSet, report: Report) -> ReplicaSet:
     """Return the record after a report: the same one, or one with what it tells anew.
 
     That is the address of the reporter and, once the master has begun its term, the identity of the log.
+
+    Raises:
+        InvalidArgument: there are as many replicas as a set may have, and this is another one.
     """
+    check_place(replica_set, report)
     leads = leads_term(replica_set, report)
     log_id = report.log_id if leads and report.log_id else replica_set.log_id
     if replica_set.addresses.get(report.replica_id) == report.address and log_id == replica_set.log_id:

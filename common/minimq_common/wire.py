@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import MAX_QUEUES, AwayBroker, BrokerData, Permission, QueueData, TopicRoute
+from minimq_common.model import (
+    MAX_BROKERS_OF_A_TOPIC,
+    MAX_QUEUES,
+    MAX_QUEUES_OF_A_TOPIC,
+    AwayBroker,
+    BrokerData,
+    Permission,
+    QueueData,
+    TopicRoute,
+)
 from minimq_common.moments import moment
+from minimq_common.names import check_address, check_broker, check_cluster, check_topic
+from minimq_common.replica_bounds import MAX_REPLICAS
 from minimq_proto.v1 import nameserver_pb2
 
 
@@ -21,12 +32,24 @@ def broker_to_wire(broker: BrokerData) -> nameserver_pb2.BrokerData:
 
 
 def broker_from_wire(message: nameserver_pb2.BrokerData) -> BrokerData:
-    """Return the value for one broker name, its addresses sorted by broker id."""
+    """Return the value for one broker name, its addresses sorted by broker id.
+
+    Raises:
+        InvalidArgument: a name or an address is none, or it has more replicas than can be.
+    """
+    check_broker(message.broker_name)
+    check_cluster(message.cluster)
+    if len(message.addresses) > MAX_REPLICAS:
+        raise InvalidArgument(
+            f"broker {message.broker_name} has {len(message.addresses)} addresses, the limit is {MAX_REPLICAS}"
+        )
+    for address in message.addresses.values():
+        check_address(address)
     return BrokerData(message.cluster, message.broker_name, dict(sorted(message.addresses.items())))
 
 
 def away_from_wire(message: nameserver_pb2.AwayBroker) -> AwayBroker:
-    """Return the value for a broker that has gone."""
+    """Return the value for a broker that has gone. Raises as `broker_from_wire`."""
     broker = broker_from_wire(message.broker)
     return AwayBroker(
         cluster=broker.cluster,
@@ -67,11 +90,24 @@ def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
     """Return the value for the route of one topic, its queue data sorted by broker name.
 
     Raises:
-        InvalidArgument: a broker has more queues than can be.
+        InvalidArgument: a name or an address is none, a broker is named twice, or there are more brokers or queues than
+            can be.
     """
-    queues = (
-        queue_data(data.broker_name, data.read_queues, data.write_queues, data.permission) for data in message.queues
-    )
+    for brokers in (message.queues, message.brokers, message.away):
+        if len(brokers) > MAX_BROKERS_OF_A_TOPIC:
+            raise InvalidArgument(
+                f"the route of a topic has {len(brokers)} brokers, the limit is {MAX_BROKERS_OF_A_TOPIC}"
+            )
+    check_topic(message.topic)
+    queues = [
+        queue_data(check_broker(data.broker_name), data.read_queues, data.write_queues, data.permission)
+        for data in message.queues
+    ]
+    number = sum(max(data.read_queues, data.write_queues) for data in queues)
+    if number > MAX_QUEUES_OF_A_TOPIC:
+        raise InvalidArgument(f"topic {message.topic} has {number} queues, the limit is {MAX_QUEUES_OF_A_TOPIC}")
+    if len({data.broker_name for data in queues}) < len(queues):
+        raise InvalidArgument(f"the route of topic {message.topic} names a broker twice")
     return TopicRoute(
         topic=message.topic,
         queues=tuple(sorted(queues, key=lambda data: data.broker_name)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from minimq_common import daemon
+from minimq_common.allocator import return_freed_memory
 from minimq_common.options import from_command_line
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
@@ -21,6 +22,7 @@ def main(options: NameServerOptions) -> None:
 
     Once it serves, it prints one line "ready nameserver HOST:PORT". SIGTERM or Ctrl-C ends it.
     """
+    return_freed_memory()
     daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)
 
 

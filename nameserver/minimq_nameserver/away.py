@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from minimq_common.model import BrokerData, Permission, QueueData
+from minimq_nameserver.bounds import MAX_AWAY_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class AwayBrokers:
 
     Args:
         keep_s: seconds for which a broker is remembered; 0 remembers none.
-        most: how many are remembered; of more, those that went last.
+        most: how many are remembered; of more, those that went last. All together have a bounded number of topics, too.
     """
 
     def __init__(self, keep_s: float, most: int) -> None:
@@ -62,9 +63,12 @@ class AwayBrokers:
             away = replace(away, topics={**former.topics, **away.topics})
         self._by_name[away.broker.broker_name] = away
         forgotten = frozenset[str]()
-        while len(self._by_name) > self._most:
+        while len(self._by_name) > self._most or self._number_of_topics() > MAX_AWAY_TOPICS:
             forgotten |= self.remove(next(iter(self._by_name))) or frozenset()
         return forgotten
+
+    def _number_of_topics(self) -> int:
+        return sum(len(away.topics) for away in self._by_name.values())
 
     def returned(self, broker_name: str, topics: Collection[str]) -> frozenset[str]:
         """Note that a broker is there again with some topics; it stays remembered for those that it lacks.

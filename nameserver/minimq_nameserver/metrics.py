@@ -48,6 +48,16 @@ class NameServerMetrics:
         yield gauge(f"{PREFIX}_topics", "Topics that have a route.", service.topics)
         yield gauge(f"{PREFIX}_conflicts", "Brokers whose place another one has.", service.conflicts)
         yield gauge(f"{PREFIX}_watchers", "Clients that watch routes.", service.watchers)
+        yield gauge(
+            f"{PREFIX}_watched_topics",
+            "Topics that clients watch; one that ten of them watch counts ten times.",
+            service.watched_topics,
+        )
+        yield gauge(
+            f"{PREFIX}_unsent_bytes",
+            "Bytes of large routes and lists that clients have not taken yet.",
+            service.unsent_bytes,
+        )
         yield counter(
             f"{PREFIX}_registrations_total", "Tables of topics that brokers registered.", counters.registrations
         )

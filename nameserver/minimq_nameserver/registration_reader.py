@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator, Mapping
 
+from google.protobuf.message import DecodeError
+
+from minimq_common.errors import InvalidArgument
 from minimq_common.model import QueueData
 from minimq_common.names import check_topic
 from minimq_common.wire import permission_from_wire, queue_data
+from minimq_nameserver.bounds import MAX_TOPICS_OF_A_BROKER
 from minimq_nameserver.broker_state import BrokerState
 from minimq_proto.v1 import nameserver_pb2
 
 #: Topics that are read in one go, in well under a millisecond; in between, look-ups are answered.
 _SLICE = 500
+#: Fields of a registration besides its topics.
+_FIELDS = 8
 
 
 class RegistrationReader:
     """Turns registrations into values, a slice of the topics at a time. Lives on one event loop.
 
     Large registrations take turns: were all brokers of a large cluster to register at once, look-ups would otherwise
-    wait for a slice of each.
+    wait for a slice of each. Until its turn comes, one is held as the bytes that came in.
     """
 
     def __init__(self) -> None:
@@ -38,6 +44,8 @@ class RegistrationReader:
             InvalidArgument: a name, the address or a number breaks a rule that the text names.
         """
         topics: dict[str, QueueData] = {}
+        if len(request.topics) > MAX_TOPICS_OF_A_BROKER:
+            raise _too_many()
         if len(request.topics) <= _SLICE:
             _read_topics(topics, request.broker_name, request.topics, known_topics)
         else:
@@ -46,15 +54,93 @@ class RegistrationReader:
                     part = request.topics[start : start + _SLICE]
                     _read_topics(topics, request.broker_name, part, known_topics)
                     await asyncio.sleep(0)
-        return BrokerState(
-            cluster=request.cluster,
-            broker_name=request.broker_name,
-            broker_id=request.broker_id,
-            address=request.address,
-            data_version=request.data_version,
-            permission=permission_from_wire(request.permission),
-            topics=topics,
-        )
+        return _state(request, topics)
+
+    async def read_encoded(self, request: bytes, known_topics: Container[str]) -> BrokerState:
+        """Return what a broker tells in an encoded request. As `read` otherwise."""
+        topics: dict[str, QueueData] = {}
+        head = nameserver_pb2.RegisterRequest()
+        async with self._turn:
+            for part in _parts(request):
+                _read_topics(topics, part.broker_name or head.broker_name, part.topics, known_topics)
+                del part.topics[:]
+                head.MergeFrom(part)
+                await asyncio.sleep(0)
+        if head.heartbeat_only:
+            raise InvalidArgument(f"a heartbeat of {head.broker_name} came with {len(topics)} topics")
+        if any(data.broker_name != head.broker_name for data in topics.values()):
+            raise InvalidArgument(f"the table of {head.broker_name} came before its name")
+        return _state(head, topics)
+
+
+def _state(request: nameserver_pb2.RegisterRequest, topics: Mapping[str, QueueData]) -> BrokerState:
+    return BrokerState(
+        cluster=request.cluster,
+        broker_name=request.broker_name,
+        broker_id=request.broker_id,
+        address=request.address,
+        data_version=request.data_version,
+        permission=permission_from_wire(request.permission),
+        topics=topics,
+    )
+
+
+def _parts(request: bytes) -> Iterator[nameserver_pb2.RegisterRequest]:
+    """Yield an encoded request in parts with some hundred fields.
+
+    Fields one after the other are a message of their own, wherever it is cut between two of them.
+
+    Raises:
+        InvalidArgument: it is no message, or has more topics than a broker may have.
+    """
+    start = at = fields = 0
+    while at < len(request):
+        at = _end_of_field(request, at)
+        fields += 1
+        if fields > MAX_TOPICS_OF_A_BROKER + _FIELDS:
+            raise _too_many()
+        if fields % _SLICE == 0 or at == len(request):
+            try:
+                yield nameserver_pb2.RegisterRequest.FromString(request[start:at])
+            except DecodeError:
+                raise _garbled() from None
+            start = at
+
+
+def _end_of_field(request: bytes, at: int) -> int:
+    tag, at = _varint(request, at)
+    match tag & 7:
+        case 2:
+            length, at = _varint(request, at)
+            at += length
+        case 0:
+            _, at = _varint(request, at)
+        case _:
+            raise _garbled()
+    if at > len(request):
+        raise _garbled()
+    return at
+
+
+def _varint(request: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    for byte in request[at : at + 10]:
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise _garbled()
+
+
+def _too_many() -> InvalidArgument:
+    return InvalidArgument(
+        f"a broker registers more than {MAX_TOPICS_OF_A_BROKER} topics, which is the limit: spread them over more"
+    )
+
+
+def _garbled() -> InvalidArgument:
+    return InvalidArgument("a registration came that is none")
 
 
 def _read_topics(

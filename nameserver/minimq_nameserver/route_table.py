@@ -10,11 +10,15 @@ import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from minimq_common.errors import BrokerConflict, InvalidArgument
+from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
 from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
 from minimq_nameserver.away import AwayBrokers, RememberedBroker
+from minimq_nameserver.bounds import MAX_BROKERS, MAX_CARRIED, MAX_TOPICS
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict, ConflictLog
+
+#: Seconds after which a broker that found no room is to try again.
+_BUSY_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,13 @@ class RouteTable:
 
     Attributes:
         expire_after_s: as above.
+        edition: grows with every change of what the table says.
     """
 
     def __init__(self, expire_after_s: float, remember_away_s: float = 0.0, remember_away: int = 0) -> None:
         self.expire_after_s = expire_after_s
+        self.edition = 0
+        self._carried = 0
         self._away = AwayBrokers(remember_away_s, remember_away)
         self._brokers: dict[str, dict[int, _Replica]] = {}
         self._by_session: dict[int, _Replica] = {}
@@ -93,12 +100,15 @@ class RouteTable:
 
         Raises:
             BrokerConflict: a live broker has the place; the table is as before.
+            SystemBusy: the table is full; it is as before.
             InvalidArgument: the stream was used by another broker before.
         """
         self._check_place(session, state, now)
+        former = self._by_address.get(state.address)
+        self._check_room(state, former)
+        self.edition += 1
         name = state.broker_name
         ended = []
-        former = self._by_address.get(state.address)
         if former is not None:
             self._remove(former)
             if former.session != session:
@@ -111,6 +121,7 @@ class RouteTable:
             ended.append((loser.session, reason))
         replica = _Replica(state, session, now)
         self._brokers.setdefault(name, {})[state.broker_id] = replica
+        self._carried += len(state.topics)
         self._by_session[session] = self._by_address[state.address] = replica
         self._conflicts.settle(state)
         changed = self._reindex(name)
@@ -135,6 +146,7 @@ class RouteTable:
         replica = self._by_session.get(session)
         if replica is None:
             return Change()
+        self.edition += 1
         self._remove(replica)
         return Change(self._gone(replica.state.broker_name, now, stopped=stopped))
 
@@ -147,8 +159,11 @@ class RouteTable:
             name = replica.state.broker_name
             last_seen[name] = max(replica.last_seen, last_seen.get(name, replica.last_seen))
         changed = [self._gone(name, since, stopped=False) for name, since in last_seen.items()]
+        forgotten = self._away.expire(now)
+        if silent or forgotten:
+            self.edition += 1
         return Change(
-            frozenset().union(*changed, self._away.expire(now)),
+            frozenset().union(*changed, forgotten),
             tuple(
                 (replica.session, f"no heartbeat of {replica.state} for {now - replica.last_seen:.1f} s")
                 for replica in silent
@@ -166,7 +181,10 @@ class RouteTable:
         topics = self._away.remove(broker_name)
         if topics is None and broker_name in self._told:
             raise InvalidArgument(f"broker {broker_name} is registered: stop it before it is forgotten")
-        return None if topics is None else Change(topics)
+        if topics is None:
+            return None
+        self.edition += 1
+        return Change(topics)
 
     def missing_from(self, broker_name: str) -> Collection[str]:
         """Return the topics that brokers of a name carried, and that none of that name carries now."""
@@ -241,6 +259,20 @@ class RouteTable:
             self._conflicts.note(state, other, reason, now)
             raise BrokerConflict(reason)
 
+    def _check_room(self, state: BrokerState, former: _Replica | None) -> None:
+        """Check that the table does not grow beyond its bounds; who is in it may always say the same again."""
+        known = former.state.topics if former is not None else {}
+        added = state.topics.keys() - known.keys() if known else state.topics.keys()
+        if former is not None and not added:
+            return
+        if former is None and len(self._by_session) >= MAX_BROKERS:
+            raise _full(state, f"{MAX_BROKERS} brokers are registered")
+        if self._carried - len(known) + len(state.topics) > MAX_CARRIED:
+            raise _full(state, f"all brokers together carry {self._carried} topics, and the limit is {MAX_CARRIED}")
+        # Not exactly, when others go: that takes another try.
+        if len(self._topics) + sum(1 for topic in added if topic not in self._topics) > MAX_TOPICS:
+            raise _full(state, f"there are {len(self._topics)} topics, and the limit is {MAX_TOPICS}")
+
     def _rivals(self, state: BrokerState) -> Iterator[tuple[BrokerState, str]]:
         """Yield the brokers that do not leave a place for one, each with what it has and what can be done."""
         former = self._by_address.get(state.address)
@@ -275,6 +307,7 @@ class RouteTable:
 
     def _remove(self, replica: _Replica) -> None:
         state = replica.state
+        self._carried -= len(state.topics)
         del self._by_session[replica.session]
         del self._by_address[state.address]
         del self._brokers[state.broker_name][state.broker_id]
@@ -311,6 +344,14 @@ class RouteTable:
         if told is None or telling is None or told.broker != telling.broker:
             return frozenset(before.keys() | after.keys())
         return frozenset(gone | changed.keys())
+
+
+def _full(state: BrokerState, why: str) -> SystemBusy:
+    return SystemBusy(
+        f"broker {state} with {len(state.topics)} topics has no room here: {why}; remove brokers or topics that are "
+        "not needed, or run a second cluster with name servers of its own",
+        retry_after_s=_BUSY_RETRY_S,
+    )
 
 
 def _restrict(topics: Mapping[str, QueueData], allowed: Permission) -> Mapping[str, QueueData]:

@@ -13,13 +13,14 @@ from prometheus_client.core import Metric
 
 from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import CallLimits
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
+from minimq_nameserver.bounds import MAX_CONNECTIONS, MAX_REQUEST_BYTES, MAX_STREAMS_OF_A_CONNECTION
 from minimq_nameserver.controller.metrics import ControllerMetrics
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.metrics import PREFIX, NameServerMetrics
 from minimq_nameserver.options import NameServerOptions
+from minimq_nameserver.receiving import Receiving
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.service import NameServerService
 from minimq_proto.v1 import controller_pb2_grpc, nameserver_pb2_grpc
@@ -34,6 +35,12 @@ _SERVER_OPTIONS = {
     **dict(rpc.SERVER_OPTIONS),
     # Clients ping every second: a name server that hangs is told from one that has no news by that alone.
     "grpc.http2.min_ping_interval_without_data_ms": 500,
+    "grpc.max_receive_message_length": MAX_REQUEST_BYTES,
+    # What has come of a request before anybody reads it stays within the first window of its stream, 64 KiB: probes
+    # would make that as large as the largest request.
+    "grpc.http2.bdp_probe": 0,
+    "grpc.max_concurrent_streams": MAX_STREAMS_OF_A_CONNECTION,
+    "grpc.max_allowed_incoming_connections": MAX_CONNECTIONS,
 }
 
 
@@ -74,7 +81,7 @@ class NameServer:
             StoreError: the directory of the controller cannot be used.
         """
         self._server = grpc.aio.server(
-            interceptors=[CallBoundary(), CallLimits()], options=tuple(_SERVER_OPTIONS.items())
+            interceptors=[Receiving(), CallBoundary()], options=tuple(_SERVER_OPTIONS.items())
         )
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         if self._options.controller_dir is not None:

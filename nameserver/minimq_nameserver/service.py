@@ -7,7 +7,6 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 
 import grpc.aio
 
@@ -21,17 +20,18 @@ from minimq_common.errors import (
     TopicUnavailable,
     Unavailable,
 )
-from minimq_common.model import TopicRoute
 from minimq_common.names import check_broker, check_topic
-from minimq_common.stream_writer import StreamWriter
-from minimq_common.unsent import Unsent
-from minimq_common.wire import broker_to_wire, route_to_wire
+from minimq_common.wire import broker_to_wire
+from minimq_nameserver.answers import Answers
 from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict
 from minimq_nameserver.counters import Counters
+from minimq_nameserver.listing import TopicLists
 from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.route_events import RouteEvents
 from minimq_nameserver.route_table import Change, RouteTable
+from minimq_nameserver.teller import Teller
 from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
@@ -39,11 +39,7 @@ log = logging.getLogger(__name__)
 
 #: What a client is asked to wait before it asks again while brokers are coming back.
 _BUSY_RETRY_S = 0.1
-#: Routes that `ListTopics` looks up in one go: with a hundred brokers, in a few milliseconds.
-_ROUTES_AT_ONCE = 10
 _STOPPING = "the name server stops"
-#: Routes that watchers have not read yet, in all.
-_UNSENT_BYTES = 64 << 20
 
 
 class NameServerService(nameserver_pb2_grpc.NameServerServicer):
@@ -59,14 +55,18 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._clock = clock
         #: What the clock shows, and the time of day at that moment: what is told of a moment never changes.
         self._began = clock(), time.time()
-        self._watchers = Watchers()
-        self._unsent = Unsent(_UNSENT_BYTES)
+        self._events = RouteEvents(table, self._away_to_wire)
+        self._lists = TopicLists(table, self._events)
+        self._cluster: tuple[int, bytes] | None = None  # the brokers of that edition of the table
+        self._teller = Teller(lambda topic: self._events.get(topic).encoded)
+        self._watchers = Watchers(self._teller.ready)
         self._settled = False
         self._session_ids = itertools.count(1)
         self._streams: dict[int, asyncio.Task[object]] = {}
         self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
         self._watches: set[asyncio.Task[object]] = set()
         self._reader = RegistrationReader()
+        self._answers = Answers()
         self._stopping = False
         self.counters = Counters()
 
@@ -100,6 +100,16 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         """Number of clients that watch routes."""
         return len(self._watches)
 
+    @property
+    def watched_topics(self) -> int:
+        """Number of topics that they watch; one that ten clients watch counts ten times."""
+        return self._watchers.watched
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of large routes and lists that clients have not taken yet."""
+        return self._teller.unsent_bytes + self._answers.untaken_bytes
+
     def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
         """Remember a broker that the controller in this name server refuses."""
         self._table.note_conflict(refused, holder, conflict.message, self._clock())
@@ -129,7 +139,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     async def Register(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self,
-        request_iterator: AsyncIterator[nameserver_pb2.RegisterRequest],
+        request_iterator: AsyncIterator[nameserver_pb2.RegisterRequest | bytes],
         context: grpc.aio.ServicerContext[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse],
     ) -> None:
         """Keep a broker in the table for as long as its stream lasts."""
@@ -141,8 +151,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         try:
             try:
                 async for request in request_iterator:
-                    await rpc.write(context, await self._register(session, request))
-                    stopped = request.leaving
+                    answer, stopped = await self._register(session, request)
+                    await rpc.write(context, answer)
             finally:
                 # Before anything is answered: a broker whose stream broke must not be found any more.
                 self._leave(session, stopped=stopped)
@@ -159,24 +169,35 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         finally:
             self._reasons.pop(session, None)
 
-    async def _register(self, session: int, request: nameserver_pb2.RegisterRequest) -> nameserver_pb2.RegisterResponse:
-        if request.heartbeat_only:
-            if not self._table.heartbeat(session, request.data_version, self._clock()):
-                raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
-        else:
-            state = await self._reader.read(request, self._table.topics())
-            self.expire()  # so that a silent broker does not stand in the way
-            known = self._table.broker(session)
-            self._carry_out(self._table.register(session, state, self._clock()))
-            self.counters.registrations += 1
-            level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
-            log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
-            missing = self._table.missing_from(state.broker_name)
-            if missing and known is None:
-                text = "broker registered without topics that one of its name carried broker=%s missing=%d topic=%s"
-                log.warning(text, state, len(missing), min(missing))
+    async def _register(
+        self, session: int, request: nameserver_pb2.RegisterRequest | bytes
+    ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
+        """Take in what a broker tells; return the answer, and whether it stops."""
+        if isinstance(request, bytes):
+            state = await self._reader.read_encoded(request, self._table.topics())
+            self._enter(session, state)
+            return self._registered(state.broker_name), False
+        if not request.heartbeat_only:
+            self._enter(session, await self._reader.read(request, self._table.topics()))
+        elif not self._table.heartbeat(session, request.data_version, self._clock()):
+            raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
+        return self._registered(request.broker_name), request.leaving
+
+    def _enter(self, session: int, state: BrokerState) -> None:
+        self.expire()  # so that a silent broker does not stand in the way
+        known = self._table.broker(session)
+        self._carry_out(self._table.register(session, state, self._clock()))
+        self.counters.registrations += 1
+        level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
+        log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
+        missing = self._table.missing_from(state.broker_name)
+        if missing and known is None:
+            text = "broker registered without topics that one of its name carried broker=%s missing=%d topic=%s"
+            log.warning(text, state, len(missing), min(missing))
+
+    def _registered(self, broker_name: str) -> nameserver_pb2.RegisterResponse:
         return nameserver_pb2.RegisterResponse(
-            master_address=self._table.master_of(request.broker_name) or "",
+            master_address=self._table.master_of(broker_name) or "",
             expire_after_ms=round(self._table.expire_after_s * 1000),
         )
 
@@ -193,6 +214,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._carry_out(self._table.unregister(session, self._clock(), stopped=stopped))
 
     def _carry_out(self, change: Change) -> None:
+        self._events.forget(change.topics)
         if not self._stopping:
             self._watchers.publish(change.topics)
         for session, reason in change.ended:
@@ -204,20 +226,20 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     # ---- Clients ---------------------------------------------------------------------------------
 
-    async def GetRoute(
+    async def GetRoute(  # type: ignore[override]  # encoded: see `receiving`
         self,
         request: nameserver_pb2.GetRouteRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.GetRouteRequest, nameserver_pb2.GetRouteResponse],
-    ) -> nameserver_pb2.GetRouteResponse:
+    ) -> bytes:
         """Answer where the queues of a topic are."""
         check_topic(request.topic)
         self.counters.look_ups += 1
-        route = self._route(request.topic)
+        route = self._events.get(request.topic)
         if not route.queues:
             self.counters.unknown_look_ups += 1
             if not (route.away and request.knows_away):
                 raise self._unknown(request.topic, knows_away=request.knows_away)
-        return nameserver_pb2.GetRouteResponse(route=route)
+        return route.encoded
 
     def _unknown(self, topic: str, *, knows_away: bool) -> MiniMQError:
         """Return why there is no route for a topic."""
@@ -230,42 +252,36 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             return cls(text + "`minimq-broker --nameserver HOST:PORT`")
         return TopicNotFound.nowhere(topic)
 
-    async def ListTopics(
+    async def ListTopics(  # type: ignore[override]  # encoded, as the route
         self,
         request: nameserver_pb2.ListTopicsRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
-    ) -> nameserver_pb2.ListTopicsResponse:
+    ) -> bytes:
         """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
-        names, away = sorted(self._table.topics()), self._table.away_topics()
-        if request.names_only:
-            return nameserver_pb2.ListTopicsResponse(names=names, away_names=away)
-        answer = nameserver_pb2.ListTopicsResponse()
-        for number, topic in enumerate((*names, *away)):
-            route = self._route(topic)
-            if route.queues:
-                answer.routes.append(route)
-            elif route.away:
-                answer.away_routes.append(route)
-            if number % _ROUTES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        return answer
+        return self._answers.take(await self._lists.get(names_only=request.names_only))
 
-    async def GetCluster(
+    async def GetCluster(  # type: ignore[override]  # encoded, as the route
         self,
         request: nameserver_pb2.GetClusterRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
-    ) -> nameserver_pb2.GetClusterResponse:
+    ) -> bytes:
         """Answer all brokers and their versions, sorted by name, and those whose place another one has."""
-        return nameserver_pb2.GetClusterResponse(
-            brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
+        if self._cluster is None or self._cluster[0] != self._table.edition:
+            brokers = nameserver_pb2.GetClusterResponse(
+                brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
+                versions=[
+                    nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
+                    for (name, broker_id), version in self._table.versions().items()
+                ],
+                away=[self._away_to_wire(away, away.queues) for away in self._table.away()],
+            )
+            self._cluster = self._table.edition, brokers.SerializeToString()
+        rest = nameserver_pb2.GetClusterResponse(
             conflicts=[self._conflict_to_wire(conflict) for conflict in self._table.conflicts(self._clock())],
-            versions=[
-                nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
-                for (name, broker_id), version in self._table.versions().items()
-            ],
             settled=self._settled,
-            away=[self._away_to_wire(away, away.queues) for away in self._table.away()],
         )
+        # Encoded messages one after the other are the message that has the fields of both.
+        return self._answers.take(self._cluster[1] + rest.SerializeToString())
 
     async def ForgetBroker(
         self,
@@ -281,7 +297,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     async def WatchRoutes(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self,
-        request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest],
+        request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest | bytes],
         context: grpc.aio.ServicerContext[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent],
     ) -> None:
         """Send the route of each watched topic, and again whenever it has changed, until the client ends its side."""
@@ -290,45 +306,23 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         task = asyncio.current_task()
         assert task is not None
         self._watches.add(task)
-        following = asyncio.create_task(self._follow(watcher, request_iterator), name="nameserver-watch-requests")
-        writer: StreamWriter[nameserver_pb2.RouteEvent] = StreamWriter(context, self._unsent)
-        telling = asyncio.create_task(self._tell(watcher, writer), name="nameserver-watch-events")
+        self._teller.open(watcher, context)
         try:
-            done, _ = await asyncio.wait((following, telling), return_when=asyncio.FIRST_COMPLETED)
-            telling.cancel()
-            await writer.drained()
-            for ended in done:
-                ended.result()
+            async for request in request_iterator:
+                await self._watchers.follow(watcher, request)
+            await self._teller.close(watcher)
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
-            telling.cancel()
-            await writer.drained()
+            await self._teller.close(watcher)
             await rpc.abort(context, Unavailable(_STOPPING))
+        except MiniMQError:
+            await self._teller.close(watcher)
+            raise
         finally:
+            self._teller.abandon(watcher)
             self._watches.discard(task)
             self._watchers.remove(watcher)
-            following.cancel()
-            telling.cancel()
-
-    async def _follow(self, watcher: Watcher, requests: AsyncIterator[nameserver_pb2.WatchRoutesRequest]) -> None:
-        async for request in requests:
-            self._watchers.follow(watcher, [check_topic(topic) for topic in request.topics])
-
-    async def _tell(self, watcher: Watcher, writer: StreamWriter[nameserver_pb2.RouteEvent]) -> None:
-        while True:
-            topic = await watcher.next_topic()
-            await writer.write(partial(self._route_event, topic))
-
-    def _route_event(self, topic: str) -> nameserver_pb2.RouteEvent:
-        # Looked up only when it is written: a client that was slow to read gets the latest route, not a history.
-        return nameserver_pb2.RouteEvent(route=self._route(topic))
-
-    def _route(self, topic: str) -> nameserver_pb2.TopicRoute:
-        """Return where the queues of a topic are, and which brokers carried some that have gone."""
-        route = route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {}))
-        route.away.extend(self._away_to_wire(away, away.queues_of(topic)) for away in self._table.away(topic))
-        return route
 
     def _away_to_wire(self, away: RememberedBroker, queues: int) -> nameserver_pb2.AwayBroker:
         return nameserver_pb2.AwayBroker(

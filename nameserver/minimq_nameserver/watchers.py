@@ -3,7 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_common.names import MAX_TOPIC, check_topic
+from minimq_nameserver.bounds import MAX_WATCHED, MAX_WATCHED_BY_ONE, MAX_WATCHERS
+from minimq_nameserver.loop_share import LoopShare
+from minimq_proto.v1.nameserver_pb2 import WatchRoutesRequest
+
+#: News of one watcher that are kept apart. With more, it is told of all of its topics anew, in the order in which it
+#: watches them: what has changed meanwhile takes no memory.
+MOST_NEWS = 1_000
+#: Seconds after which a client that found no place is to try again.
+_BUSY_RETRY_S = 5.0
+#: Topics between two looks at the clock.
+_STEP = 100
+#: Bytes of the longest topic in a request.
+_TOPIC_BYTES = MAX_TOPIC + 2
 
 
 class Watcher:
@@ -14,27 +31,48 @@ class Watcher:
     """
 
     def __init__(self) -> None:
-        self.topics: frozenset[str] = frozenset()
-        self._news: dict[str, None] = {}  # a set that keeps the order of arrival
-        self._awake = asyncio.Event()
+        #: A set that keeps its order.
+        self.topics: dict[str, None] = {}
+        self._news: dict[str, None] = {}  # of the same kind
+        self._round: deque[str] = deque()  # what is left of telling everything
+        self._is_odd = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` may return something."""
+        return bool(self._news or self._round)
+
+    def begin(self, topic: str) -> None:
+        """Watch a topic, whose route has to be sent."""
+        self.topics[topic] = None
+        self._round.append(topic)
 
     def add_news(self, topic: str) -> None:
         """Note that a topic's route has to be sent."""
         self._news[topic] = None
+        if len(self._news) > MOST_NEWS:
+            self._news.clear()
+            # It goes on where it is: were it to begin again, what comes last would never be told.
+            self._round = deque(dict.fromkeys((*self._round, *self.topics)))
 
-    def drop_news(self, topic: str) -> None:
-        """Forget a topic that is no longer watched."""
+    def end(self, topic: str) -> None:
+        """Watch a topic no longer."""
+        del self.topics[topic]
         self._news.pop(topic, None)
 
-    def wake(self) -> None:
-        """Let `next_topic` return news."""
-        self._awake.set()
+    def take(self) -> str | None:
+        """Return the topic whose news has waited longest; None when there is none.
 
-    async def next_topic(self) -> str:
-        """Wait for news, and return the topic that has waited longest."""
-        while not self._awake.is_set() or not self._news:
-            self._awake.clear()
-            await self._awake.wait()
+        While everything is told, every other one is what has changed lately.
+        """
+        self._is_odd = not self._is_odd
+        if not self._news or self._is_odd:
+            while self._round:
+                topic = self._round.popleft()
+                if topic in self.topics and topic not in self._news:
+                    return topic
+        if not self._news:
+            return None
         topic = next(iter(self._news))
         del self._news[topic]
         return topic
@@ -43,50 +81,143 @@ class Watcher:
 class Watchers:
     """All watching clients of a name server. Used on its event loop only.
 
-    Until `release` is called nobody is told anything; the news adds up meanwhile.
+    Until `release` is called nobody is told anything; the news adds up meanwhile. What concerns many topics is done in
+    slices.
+
+    Args:
+        ready: called with a watcher that has news.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ready: Callable[[Watcher], None]) -> None:
+        self._ready = ready
         self._all: set[Watcher] = set()
         self._by_topic: dict[str, set[Watcher]] = {}
         self._held = True
+        self._watched = 0
+        self._share = LoopShare()
+        self._changed: dict[str, None] = {}  # what is still to be told to those who watch it, in that order
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def watched(self) -> int:
+        """Number of topics that are watched; one that ten clients watch counts ten times."""
+        return self._watched
 
     def release(self) -> None:
         """Tell everybody what has added up, and from now on whatever comes."""
         self._held = False
         for watcher in self._all:
-            watcher.wake()
+            if watcher.has_news:
+                self._ready(watcher)
 
     def add(self, watcher: Watcher) -> None:
-        """Begin to tell a watcher about its topics."""
+        """Begin to tell a watcher about its topics.
+
+        Raises:
+            SystemBusy: there are too many.
+        """
+        if len(self._all) >= MAX_WATCHERS:
+            raise SystemBusy(f"{MAX_WATCHERS} clients watch routes, which is the limit", retry_after_s=_BUSY_RETRY_S)
         self._all.add(watcher)
 
     def remove(self, watcher: Watcher) -> None:
-        """Forget a watcher."""
-        self.follow(watcher, ())
+        """Forget a watcher; what it leaves behind goes in slices."""
         self._all.discard(watcher)
+        if watcher.topics:
+            self._in_background(self._clear(watcher))
 
-    def follow(self, watcher: Watcher, topics: Iterable[str]) -> None:
-        """Set what a watcher watches. The topics that are new to it count as news."""
-        wanted = frozenset(topics)
-        for topic in watcher.topics - wanted:
-            watcher.drop_news(topic)
-            self._by_topic[topic].discard(watcher)
-            if not self._by_topic[topic]:
-                del self._by_topic[topic]
-        added = wanted - watcher.topics
-        watcher.topics = wanted
-        for topic in added:
-            self._by_topic.setdefault(topic, set()).add(watcher)
-            self._notify(watcher, topic)
+    async def follow(self, watcher: Watcher, request: WatchRoutesRequest | bytes) -> None:
+        """Set what a watcher watches, as its client says, maybe encoded. The topics that are new to it count as news.
+
+        Raises:
+            InvalidArgument: a name cannot be that of a topic, or there are more than one client may watch.
+            SystemBusy: all together watch too many.
+        """
+        if isinstance(request, bytes) and len(request) > MAX_WATCHED_BY_ONE * _TOPIC_BYTES:
+            raise _too_many()
+        async with self._share:
+            if isinstance(request, bytes):
+                request = WatchRoutesRequest.FromString(request)
+            if len(request.topics) > MAX_WATCHED_BY_ONE:
+                raise _too_many()
+            wanted = dict.fromkeys(request.topics)
+            if self._watched + len(wanted.keys() - watcher.topics.keys()) > MAX_WATCHED:
+                raise SystemBusy(
+                    f"clients watch {self._watched} topics, and the limit is {MAX_WATCHED}: ask for the routes of "
+                    "these topics instead",
+                    retry_after_s=_BUSY_RETRY_S,
+                )
+            await self._drop(watcher, [topic for topic in watcher.topics if topic not in wanted])
+            added = [topic for topic in wanted if topic not in watcher.topics]
+            for number, topic in enumerate(added):
+                self._watch(watcher, topic)
+                if number % _STEP == 0:
+                    await self._share.turn()
 
     def publish(self, topics: Iterable[str]) -> None:
         """Tell everybody who watches one of these topics that its route has changed."""
-        for topic in topics:
-            for watcher in self._by_topic.get(topic, ()):
-                self._notify(watcher, topic)
+        watched = [topic for topic in topics if topic in self._by_topic]
+        if not self._changed and sum(len(self._by_topic[topic]) for topic in watched[:_STEP]) <= 10 * _STEP:
+            for topic in watched[:_STEP]:
+                self._spread(topic)
+            del watched[:_STEP]
+        if watched:
+            is_spreading = bool(self._changed)
+            self._changed.update(dict.fromkeys(watched))
+            if not is_spreading:
+                self._in_background(self._spread_all())
+
+    def _watch(self, watcher: Watcher, topic: str) -> None:
+        watchers = self._by_topic.get(topic)
+        if watchers is None:
+            watchers = self._by_topic[check_topic(topic)] = set()
+        watchers.add(watcher)
+        watcher.begin(topic)
+        self._watched += 1
+        if not self._held:
+            self._ready(watcher)
+
+    async def _drop(self, watcher: Watcher, topics: Sequence[str]) -> None:
+        for number, topic in enumerate(topics):
+            watcher.end(topic)
+            watchers = self._by_topic[topic]
+            watchers.discard(watcher)
+            if not watchers:
+                del self._by_topic[topic]
+            self._watched -= 1
+            if number % _STEP == 0:
+                await self._share.turn()
+
+    async def _clear(self, watcher: Watcher) -> None:
+        async with self._share:
+            await self._drop(watcher, list(watcher.topics))
+
+    async def _spread_all(self) -> None:
+        share = LoopShare()
+        while self._changed:
+            topic = next(iter(self._changed))
+            self._spread(topic)
+            # Not before: until the last one is told, whatever else changes is added to the rest.
+            del self._changed[topic]
+            await share.turn()
+
+    def _spread(self, topic: str) -> None:
+        for watcher in self._by_topic.get(topic, ()):
+            self._notify(watcher, topic)
 
     def _notify(self, watcher: Watcher, topic: str) -> None:
         watcher.add_news(topic)
         if not self._held:
-            watcher.wake()
+            self._ready(watcher)
+
+    def _in_background(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work, name="nameserver-watchers")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _too_many() -> InvalidArgument:
+    return InvalidArgument(f"a client watches more than {MAX_WATCHED_BY_ONE} topics, which is the limit")

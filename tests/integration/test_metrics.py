@@ -157,6 +157,8 @@ def test_a_name_server_says_what_it_did(busy: LocalCluster) -> None:
     assert seen.series("minimq_nameserver_brokers") == [({"cluster": "default"}, 1)]
     assert seen.value("minimq_nameserver_topics") == 1
     assert seen.value("minimq_nameserver_watchers") >= 1
+    assert seen.value("minimq_nameserver_watched_topics") >= 1
+    assert seen.value("minimq_nameserver_unsent_bytes") >= 0
     assert seen.value("minimq_nameserver_conflicts") == 0
     assert seen.value("minimq_nameserver_registrations_total") >= 2  # at the start, and with the topic
     assert seen.value("minimq_nameserver_registrations_refused_total") == 0

@@ -18,10 +18,10 @@ from minimq_common import rpc
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
+    InternalError,
     InvalidArgument,
     MiniMQError,
     SystemBusy,
-    TopicUnavailable,
     TransportError,
     Unavailable,
 )
@@ -53,6 +53,10 @@ _CHANNEL_OPTIONS = {
     "grpc.http2.ping_timeout_ms": 1_000,  # by which newer versions of gRPC go
     "grpc.http2.max_pings_without_data": 0,
 }
+
+
+class _NoAnswerError(Exception):
+    """A name server gave no answer, or none that can be; the text says why."""
 
 
 class NameServerLink:
@@ -143,7 +147,10 @@ class NameServerLinks:
         request = nameserver_pb2.GetRouteRequest(topic=topic, knows_away=True)
 
         def call(stub: nameserver_pb2_grpc.NameServerStub, share_s: float) -> TopicRoute:
-            return check_route(route_from_wire(stub.GetRoute(request, timeout=share_s).route))
+            route = route_from_wire(stub.GetRoute(request, timeout=share_s).route)
+            if route.topic != topic:
+                raise InvalidArgument(f"the route of {route.topic} when asked for that of {topic}")
+            return check_route(route)
 
         return self.ask(call, timeout_s)
 
@@ -194,15 +201,12 @@ class NameServerLinks:
                 share_s = max(0.001, (deadline - time.monotonic()) / len(untried))
                 address = untried.pop(0)
                 try:
-                    with self.unless_closed():
-                        answer = call(self.to(address).stub, share_s)
-                except grpc.RpcError as failure:
-                    error = self._meaning_of(failure, address)
-                    if isinstance(error, TransportError):
-                        silent[address] = _why_silent(failure, share_s)
-                    else:
-                        refusal = _likelier_to_pass(refusal, error)
-                except TopicUnavailable as error:
+                    answer = self._ask_one(address, call, share_s)
+                except _NoAnswerError as silence:
+                    silent[address] = str(silence)
+                except Closed:
+                    raise
+                except MiniMQError as error:
                     refusal = _likelier_to_pass(refusal, error)
                 else:
                     if silent:
@@ -213,6 +217,20 @@ class NameServerLinks:
             if not isinstance(refusal, SystemBusy) or time.monotonic() + refusal.retry_after_s >= deadline:
                 raise refusal
             self._closed.wait(refusal.retry_after_s)
+
+    def _ask_one(
+        self, address: str, call: Callable[[nameserver_pb2_grpc.NameServerStub, float], T], timeout_s: float
+    ) -> T:
+        try:
+            with self.unless_closed():
+                return call(self.to(address).stub, timeout_s)
+        except grpc.RpcError as failure:
+            error = self._meaning_of(failure, address)
+            if isinstance(error, TransportError):
+                raise _NoAnswerError(_why_silent(failure, timeout_s)) from None
+            raise error from None
+        except (InvalidArgument, InternalError) as error:  # of what came: a false name server, or a damaged one
+            raise _NoAnswerError(f"it answers what cannot be: {error.message}") from None
 
     # ---- Questions to each of them --------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.retries import with_retries
 from minimq.routes.route_refresher import RouteRefresher
 from minimq_common import rpc
-from minimq_common.errors import Closed, SystemBusy, TopicNotFound, TopicUnavailable, TransportError
+from minimq_common.errors import Closed, InvalidArgument, SystemBusy, TopicNotFound, TopicUnavailable, TransportError
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.outage_log import OutageLog
@@ -35,6 +35,8 @@ _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 1.0
 #: Least time for a question, in seconds, however little of the patience is left.
 _SHORTEST_S = 0.2
+#: Topics that are watched at most, as name servers have it; further ones are asked for at each poll.
+_MOST_WATCHED = 20_000
 #: Time for a question in the background, in seconds: of two name servers, one that hangs gets half of it.
 _SOON_S = 2.0
 
@@ -249,8 +251,12 @@ class RouteCache:
         self._refresher.start()
 
     def _neglected(self) -> list[str]:
-        """Return the topics that are to be asked for because the watch has not brought all of them for two polls."""
-        return self._topics.names() if time.monotonic() - self._sound_at > 2 * self._poll_s else []
+        """Return the topics that are to be asked for because the watch has not brought all of them for two polls.
+
+        Those that are too many to be watched are always among them.
+        """
+        unsound = time.monotonic() - self._sound_at > 2 * self._poll_s
+        return self._topics.names()[0 if unsound else _MOST_WATCHED :]
 
     def _run_watch(self) -> None:
         retry_s = _FIRST_RETRY_S
@@ -279,6 +285,8 @@ class RouteCache:
                 requests.events += 1
                 self._outage.worked("routes: watched nameserver=%s", nameserver)
                 self._keep(route_from_wire(event.route))
+        except InvalidArgument as error:
+            self._outage.failed(_NOT_WATCHED, nameserver, f"it tells what cannot be: {error.message}")
         except grpc.RpcError as error:
             code, details = rpc.status_of(error)
             # A stream that lived to its deadline and had something to say was in order: that was the poll.
@@ -363,7 +371,7 @@ class _WatchRequests:
             if self._ended:
                 raise StopIteration
             self._sent = topics.edition
-            return nameserver_pb2.WatchRoutesRequest(topics=topics.names())
+            return nameserver_pb2.WatchRoutesRequest(topics=topics.names()[:_MOST_WATCHED])
 
     def end(self) -> None:
         with self._topics.changed:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,12 +25,16 @@ from minimq_common.replica_set import (
     what_was_promoted,
 )
 from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
+from minimq_nameserver.bounds import MAX_HELD_REPORTS
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.table import ControllerTable, Key, Standing
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 log = logging.getLogger(__name__)
+
+#: Seconds for which an answer is held back at most, whatever the reporter wants.
+_LONGEST_HOLD_S = 60.0
 
 
 class ControllerService(controller_pb2_grpc.ControllerServicer):
@@ -58,6 +63,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._lease_s = lease_s
         self._table = ControllerTable(self._file.load(), lease_s, time.monotonic())
         self._news: dict[Key, asyncio.Event] = {}
+        self._waiting: Counter[Key] = Counter()  # how many wait for that
+        self._held: dict[asyncio.Timeout, None] = {}  # reports whose answer is held back, the oldest first
         self._electing: asyncio.Task[None] | None = None
         self._stopping = False
         self._election_outage = OutageLog(log)
@@ -148,12 +155,23 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     async def _hold(self, report: ReplicaReport, wait_s: float) -> ReplicaSet | None:
         """Wait until there is news for a reporter, for that time at most, and return the record."""
-        try:
-            async with asyncio.timeout(wait_s):
-                while not is_news(self._table.record(report.key), report):
-                    await self._change(report.key)
-        except TimeoutError:
-            pass
+        wait_s = min(wait_s, _LONGEST_HOLD_S)
+        if wait_s > 0 and not is_news(self._table.record(report.key), report):
+            if len(self._held) >= MAX_HELD_REPORTS:
+                oldest = next(iter(self._held))
+                del self._held[oldest]
+                if not oldest.expired():
+                    oldest.reschedule(0)
+            holding = asyncio.timeout(wait_s)
+            self._held[holding] = None
+            try:
+                async with holding:
+                    while not is_news(self._table.record(report.key), report):
+                        await self._change(report.key)
+            except TimeoutError:
+                pass
+            finally:
+                self._held.pop(holding, None)
         record = self._table.record(report.key)
         if record is not None:
             check_not_ending(record, report)
@@ -176,7 +194,15 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         """Wait until the record of a replica set changes."""
         if self._stopping:
             raise Unavailable("the controller stops")
-        await self._news.setdefault(key, asyncio.Event()).wait()
+        news = self._news.setdefault(key, asyncio.Event())
+        self._waiting[key] += 1
+        try:
+            await news.wait()
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+                self._news.pop(key, None)
         if self._stopping:
             raise Unavailable("the controller stops")
 

@@ -7,10 +7,17 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from minimq_common import replica_set as rules
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.founding import Founding
 from minimq_common.replica_set import ReplicaSet, Report
 from minimq_common.roll_call import RollCall
+from minimq_nameserver.bounds import MAX_FOUNDINGS, MAX_REPLICA_SETS
+from minimq_nameserver.controller.pace import Pace
+
+#: Sets that are founded in a row, and in a second after that; of one set, replicas that come or move.
+_SETS_PACE, _REPLICAS_PACE = (200, 20.0), (50, 5.0)
+#: Seconds after which whoever was refused is to report again.
+_RETRY_S = 0.5
 
 #: Cluster and broker name.
 Key = tuple[str, str]
@@ -49,9 +56,14 @@ class ControllerTable:
         self._calls: dict[Key, RollCall] = {}
         self._foundings: dict[Key, Founding] = {}
         self._elections: dict[Key, int] = {}
+        #: How often sets are founded, and how often replicas of one come or move: each is written to the disk, for
+        #: which everybody waits.
+        self._pace = Pace(*_SETS_PACE, now)
+        self._paces: dict[Key, Pace] = {}
         for record in records:
             self._records[record.key] = record
             self._calls[record.key] = RollCall(record, now)
+            self._paces[record.key] = Pace(*_REPLICAS_PACE, now)
 
     def record(self, key: Key) -> ReplicaSet | None:
         """Return what is decided about a replica set."""
@@ -69,10 +81,22 @@ class ControllerTable:
         return mended if mended is not record else None
 
     def found(self, report: Report, now: float) -> ReplicaSet | None:
-        """Note a report of a replica set that has no record, and return the first one; None while there is none."""
-        founding = self._foundings.setdefault(report.key, Founding(self._lease_s))
+        """Note a report of a replica set that has no record, and return the first one; None while there is none.
+
+        Raises:
+            SystemBusy: the controller knows too many sets, or has made many of them a moment ago.
+        """
+        founding = self._foundings.get(report.key)
+        if founding is None:
+            self._check_room(report, now)
+            founding = self._foundings[report.key] = Founding(self._lease_s)
         founding.hear(report, now)
-        return founding.found(now)
+        record = founding.found(now)
+        if record is not None and not self._pace.take(now):
+            raise SystemBusy(
+                f"many brokers have come at once: {report.broker_name} has to wait", retry_after_s=_RETRY_S
+            )
+        return record
 
     def hear(self, report: Report, now: float) -> ReplicaSet:
         """Note a report of a replica set that has a record, and return the record as it shall be.
@@ -81,11 +105,18 @@ class ControllerTable:
 
         Raises:
             BrokerConflict: another process has the same id.
+            InvalidArgument: the set has as many replicas as there may be.
+            SystemBusy: others have come a moment ago.
         """
         record, call = self._records[report.key], self._calls[report.key]
         call.check_alone(report, now)
+        renewed = rules.renew(record, report)
+        if renewed is not record and not self._paces[report.key].take(now):
+            if report.replica_id not in record.addresses:
+                raise SystemBusy(f"many replicas of {record} have come at once", retry_after_s=_RETRY_S)
+            renewed = record  # its address is recorded later: no lease is lost by that
         call.hear(record, report, now)
-        record = call.completed(rules.renew(record, report), record)
+        record = call.completed(renewed, record)
         return call.elect(record, now, self._lease_s) or record
 
     def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
@@ -125,6 +156,7 @@ class ControllerTable:
         if known is None:
             self._foundings.pop(record.key, None)
             self._calls[record.key] = RollCall(record, now)
+            self._paces[record.key] = Pace(*_REPLICAS_PACE, now)
         else:
             self._calls[record.key].adopt(record, now)
 
@@ -134,6 +166,21 @@ class ControllerTable:
             Standing(record, self._calls[key].lease_age(now), self._elections.get(key, 0))
             for key, record in sorted(self._records.items())
         ]
+
+    def _check_room(self, report: Report, now: float) -> None:
+        if len(self._records) >= MAX_REPLICA_SETS:
+            raise SystemBusy(
+                f"the controller has records of {len(self._records)} brokers, which is the limit: there is no room "
+                f"for {report.broker_name}",
+                retry_after_s=_RETRY_S,
+            )
+        if len(self._foundings) >= MAX_FOUNDINGS:
+            self._foundings = {key: each for key, each in self._foundings.items() if each.is_recent(now)}
+        if len(self._foundings) >= MAX_FOUNDINGS:
+            raise SystemBusy(
+                f"{len(self._foundings)} brokers of which nothing is recorded report, which is the limit",
+                retry_after_s=_RETRY_S,
+            )
 
     def _find(self, key: Key) -> ReplicaSet:
         record = self._records.get(key)

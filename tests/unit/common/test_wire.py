@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import MAX_QUEUES, BrokerData, Permission, QueueData, TopicRoute
+from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES, BrokerData, Permission, QueueData, TopicRoute
 from minimq_common.wire import route_from_wire, route_to_wire
 from minimq_proto.v1 import nameserver_pb2
 
@@ -26,8 +28,42 @@ def test_more_queues_than_a_topic_can_have_are_refused(read: int, write: int) ->
 
 
 def test_no_time_of_a_broker_that_went_spoils_a_route() -> None:
-    message = nameserver_pb2.TopicRoute(topic="t", away=[nameserver_pb2.AwayBroker(since_ms=(1 << 63) - 1)])
+    broker = nameserver_pb2.BrokerData(cluster="default", broker_name="broker-a")
+    message = nameserver_pb2.TopicRoute(
+        topic="t", away=[nameserver_pb2.AwayBroker(broker=broker, since_ms=(1 << 63) - 1)]
+    )
 
     [away] = route_from_wire(message).away
 
     assert away.since.year == 9999
+
+
+def broker(name: str = "broker-a", address: str = "h:1", replicas: int = 1) -> nameserver_pb2.BrokerData:
+    addresses = dict.fromkeys(range(replicas), address)
+    return nameserver_pb2.BrokerData(cluster="default", broker_name=name, addresses=addresses)
+
+
+def queues(name: str = "broker-a", number: int = 1) -> nameserver_pb2.QueueData:
+    return nameserver_pb2.QueueData(broker_name=name, read_queues=number, write_queues=number, permission=6)
+
+
+@pytest.mark.parametrize(
+    ("what", "fields"),
+    [
+        ("1001 brokers", {"queues": [queues(f"b-{number}") for number in range(MAX_BROKERS_OF_A_TOPIC + 1)]}),
+        ("1001 brokers", {"brokers": [broker(f"b-{number}") for number in range(MAX_BROKERS_OF_A_TOPIC + 1)]}),
+        ("1001 brokers", {"away": [nameserver_pb2.AwayBroker(broker=broker())] * (MAX_BROKERS_OF_A_TOPIC + 1)}),
+        ("132096 queues", {"queues": [queues(f"b-{number}", MAX_QUEUES) for number in range(129)]}),
+        ("names a broker twice", {"queues": [queues(), queues()]}),
+        ("broker name", {"queues": [queues("")]}),
+        ("broker name", {"brokers": [broker("b" * 1000)]}),
+        ("129 addresses", {"brokers": [broker(replicas=129)]}),
+        ("not an address", {"brokers": [broker(address="nowhere")]}),
+        ("an address has 1000000", {"brokers": [broker(address="h" * 1_000_000)]}),
+        ("topic name", {"topic": "t" * 1_000_000}),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_a_route_that_no_cluster_has_is_refused(what: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=what):
+        route_from_wire(nameserver_pb2.TopicRoute(**{"topic": "t", **fields}))

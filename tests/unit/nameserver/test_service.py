@@ -26,7 +26,7 @@ def test_the_time_of_a_conflict_is_the_same_at_each_call(monkeypatch: pytest.Mon
 
     def times() -> tuple[int, int]:
         answer = asyncio.run(service.GetCluster(nameserver_pb2.GetClusterRequest(), cast("Any", None)))
-        [conflict] = answer.conflicts
+        [conflict] = nameserver_pb2.GetClusterResponse.FromString(answer).conflicts
         return conflict.first_ms, conflict.last_ms
 
     now += 1

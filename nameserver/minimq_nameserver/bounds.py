@@ -1,0 +1,46 @@
+"""How much a name server holds, whatever brokers and clients send. Pure.
+
+It is a small process that everybody depends on: all of these together stay below 512 MB. What would go beyond is
+refused with a text that says so, and everybody who has a place keeps it.
+"""
+
+from __future__ import annotations
+
+#: Topics that one broker carries.
+MAX_TOPICS_OF_A_BROKER = 50_000
+#: Topics that have a route.
+MAX_TOPICS = 200_000
+#: Topics of all brokers together; one that ten brokers carry counts ten times.
+MAX_CARRIED = 1_500_000
+#: Registered brokers, slaves among them.
+MAX_BROKERS = 1_000
+#: Topics of all brokers together that are away and remembered.
+MAX_AWAY_TOPICS = 200_000
+
+#: Streams of clients that watch routes.
+MAX_WATCHERS = 4_000
+#: Topics that one of them watches; the clients of this release ask for the routes of further ones.
+MAX_WATCHED_BY_ONE = 20_000
+#: Topics of all watchers together; one that ten clients watch counts ten times.
+MAX_WATCHED = 300_000
+#: Bytes of large routes, on their way to all watchers together.
+MAX_UNSENT_BYTES = 64 << 20
+
+#: Connections, and calls and streams on each.
+MAX_CONNECTIONS = 5_000
+MAX_STREAMS_OF_A_CONNECTION = 128
+#: Bytes of the largest request: the table of a broker, or the topics of a watcher.
+MAX_REQUEST_BYTES = 4 << 20
+#: Bytes of a request of any other kind.
+MAX_CALL_BYTES = 64 << 10
+#: Bytes of the largest answer, which lists the routes of all topics.
+MAX_ANSWER_BYTES = 32 << 20
+#: Bytes of large answers, on their way to all clients together.
+MAX_UNTAKEN_BYTES = 64 << 20
+
+#: Replica sets that a controller has a record of.
+MAX_REPLICA_SETS = 1_000
+#: Others from which reports came lately.
+MAX_FOUNDINGS = 1_000
+#: Reports whose answers are held back; further ones are answered at once.
+MAX_HELD_REPORTS = 2_000

@@ -1,0 +1,82 @@
+"""Routes of topics as they are written: made once, for all who ask and watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from minimq_common.model import TopicRoute
+from minimq_common.wire import route_to_wire
+from minimq_nameserver.away import RememberedBroker
+from minimq_nameserver.route_table import RouteTable
+from minimq_proto.v1 import nameserver_pb2
+
+#: Bytes of routes that are kept; those that were asked for last.
+_KEPT_BYTES = 16 << 20
+#: What keeping one takes besides its bytes.
+_OVERHEAD_BYTES = 300
+
+AwayToWire = Callable[[RememberedBroker, int], nameserver_pb2.AwayBroker]
+
+
+class RouteEvent(NamedTuple):
+    """The route of a topic.
+
+    Attributes:
+        encoded: a `RouteEvent`, and at the same time a `GetRouteResponse`, and a `ListTopicsResponse` with that route
+            alone: in all of them the route has the number 1.
+        queues: whether brokers carry the topic.
+        away: whether brokers are away that carried it.
+    """
+
+    encoded: bytes
+    queues: bool
+    away: bool
+
+
+class RouteEvents:
+    """The events of a route table; those that are asked for often are kept. Lives on one event loop.
+
+    Args:
+        table: has the routes.
+        away_to_wire: returns the message for a broker that is away, with a number of queues.
+    """
+
+    def __init__(self, table: RouteTable, away_to_wire: AwayToWire) -> None:
+        self._table = table
+        self._away_to_wire = away_to_wire
+        self._kept: dict[str, RouteEvent] = {}
+        self._kept_bytes = 0
+
+    def get(self, topic: str) -> RouteEvent:
+        """Return the route of a topic as it is now."""
+        event = self._kept.get(topic)
+        if event is None:
+            event = self.make(topic)
+            if event.queues:
+                self._keep(topic, event)
+        return event
+
+    def make(self, topic: str) -> RouteEvent:
+        """Return the route of a topic as it is now, and do not keep it."""
+        event = self._kept.get(topic)
+        if event is not None:
+            return event
+        route = route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {}))
+        route.away.extend(self._away_to_wire(away, away.queues_of(topic)) for away in self._table.away(topic))
+        encoded = nameserver_pb2.RouteEvent(route=route).SerializeToString()
+        return RouteEvent(encoded, bool(route.queues), bool(route.away))
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Make the routes of these topics anew, since they have changed."""
+        for topic in topics if len(topics) < len(self._kept) else [name for name in self._kept if name in topics]:
+            event = self._kept.pop(topic, None)
+            if event is not None:
+                self._kept_bytes -= len(event.encoded) + _OVERHEAD_BYTES
+
+    def _keep(self, topic: str, event: RouteEvent) -> None:
+        self._kept[topic] = event
+        self._kept_bytes += len(event.encoded) + _OVERHEAD_BYTES
+        while self._kept_bytes > _KEPT_BYTES:
+            oldest = next(iter(self._kept))
+            self._kept_bytes -= len(self._kept.pop(oldest).encoded) + _OVERHEAD_BYTES

@@ -1,0 +1,150 @@
+"""Requests that are too large, too many, or never come: a name server answers others meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from minimq.routes.nameserver_link import NameServerLink
+from minimq_common import rpc
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
+from minimq_nameserver import receiving, watchers
+from minimq_nameserver.bounds import MAX_CALL_BYTES, MAX_REQUEST_BYTES, MAX_WATCHED_BY_ONE
+from minimq_nameserver.server import NameServer
+from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from support.starting import StartBroker, StartNameServer
+from support.waiting import wait_until
+
+CALLS = ["GetRoute", "ListTopics", "GetCluster", "ForgetBroker"]
+
+
+@pytest.fixture
+def nameserver(start_nameserver: StartNameServer, start_broker: StartBroker) -> NameServer:
+    server = start_nameserver()
+    start_broker(server.address)
+    return server
+
+
+@pytest.fixture
+def channel(nameserver: NameServer) -> Iterator[grpc.Channel]:
+    with rpc.open_channel(nameserver.address) as channel:
+        yield channel
+
+
+def failure_of(call: Any) -> MiniMQError:  # noqa: ANN401 - a function that makes a call
+    with pytest.raises(grpc.RpcError) as raised:
+        call()
+    return rpc.from_rpc_error(raised.value, "name server")
+
+
+def serves(nameserver: NameServer) -> bool:
+    link = NameServerLink(nameserver.address)
+    try:
+        return bool(link.route("orders", 20).queues and link.brokers(20))
+    finally:
+        link.close()
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("size", [MAX_CALL_BYTES + 1, MAX_REQUEST_BYTES - 1, MAX_REQUEST_BYTES + 1])
+def test_a_call_with_a_large_request_is_refused(
+    nameserver: NameServer, channel: grpc.Channel, name: str, size: int
+) -> None:
+    call: Any = channel.unary_unary(f"/minimq.v1.NameServer/{name}")
+    error = failure_of(lambda: call(b"\x00" * size, timeout=20))
+    assert isinstance(error, MessageTooLarge)
+    assert serves(nameserver)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_with_what_is_no_request_is_refused(nameserver: NameServer, channel: grpc.Channel, name: str) -> None:
+    call: Any = channel.unary_unary(f"/minimq.v1.NameServer/{name}")
+    assert isinstance(failure_of(lambda: call(b"\xff", timeout=20)), InvalidArgument)
+    stream: Any = channel.stream_unary(f"/minimq.v1.NameServer/{name}")
+    assert isinstance(failure_of(lambda: stream(iter(()), timeout=20)), InvalidArgument)
+    assert serves(nameserver)
+
+
+def test_calls_whose_request_does_not_come_give_way(nameserver: NameServer, channel: grpc.Channel) -> None:
+    over = threading.Event()
+
+    def never() -> Iterator[bytes]:
+        over.wait(60)
+        yield b""
+
+    call: Any = channel.stream_unary("/minimq.v1.NameServer/GetRoute")
+    silent = [call.future(never(), timeout=60) for _ in range(3 * receiving._AT_ONCE)]
+    try:
+        wait_until(lambda: sum(each.done() for each in silent) >= 2 * receiving._AT_ONCE, 20)
+        assert serves(nameserver)
+        [error, *_] = [each.exception() for each in silent if each.done()]
+        assert isinstance(rpc.from_rpc_error(error, "name server"), SystemBusy)
+    finally:
+        over.set()
+        for each in silent:
+            each.cancel()
+
+
+def test_streams_without_a_request_come_to_an_end(
+    nameserver: NameServer, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving, "_FIRST_S", 0.05)
+    over = threading.Event()
+
+    def never() -> Iterator[bytes]:
+        over.wait(60)
+        yield from ()
+
+    try:
+        for name in ("Register", "WatchRoutes"):
+            stream: Any = channel.stream_stream(f"/minimq.v1.NameServer/{name}")
+            assert isinstance(failure_of(lambda stream=stream: next(stream(never(), timeout=20))), InvalidArgument)
+    finally:
+        over.set()
+    assert serves(nameserver)
+
+
+def test_a_large_table_arrives_whole(nameserver: NameServer, start_broker: StartBroker) -> None:
+    topics = tuple(f"topic-{number:05d}" + "-with-a-long-name" * 3 for number in range(3_000))
+    start_broker(nameserver.address, name="broker-b", topics=topics)
+    link = NameServerLink(nameserver.address)
+    stub = link.stub
+    assert list(stub.ListTopics(nameserver_pb2.ListTopicsRequest(names_only=True)).names) == ["orders", *topics]
+    answer = stub.ListTopics(nameserver_pb2.ListTopicsRequest())
+    assert [route.topic for route in answer.routes] == ["orders", *topics]
+    over = threading.Event()
+
+    def follow() -> Iterator[nameserver_pb2.WatchRoutesRequest]:
+        yield nameserver_pb2.WatchRoutesRequest(topics=topics)
+        over.wait(60)
+
+    watch = stub.WatchRoutes(follow(), timeout=60)
+    told = {event.route.topic: len(event.route.queues) for _, event in zip(topics, watch, strict=False)}
+    assert told == dict.fromkeys(topics, 1)
+    over.set()
+    link.close()
+
+
+def test_whoever_watches_too_much_is_refused(nameserver: NameServer, channel: grpc.Channel) -> None:
+    stub = nameserver_pb2_grpc.NameServerStub(channel)
+    topics = [f"t{number}" for number in range(MAX_WATCHED_BY_ONE + 1)]
+    request = nameserver_pb2.WatchRoutesRequest(topics=topics)
+    error = failure_of(lambda: list(stub.WatchRoutes(iter([request]), timeout=60)))
+    assert isinstance(error, InvalidArgument)
+    assert "20000 topics" in error.message
+    assert serves(nameserver)
+
+
+def test_a_watcher_without_a_place_is_told_to_come_back(
+    nameserver: NameServer, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchers, "MAX_WATCHERS", 0)
+    stub = nameserver_pb2_grpc.NameServerStub(channel)
+    request = nameserver_pb2.WatchRoutesRequest(topics=["orders"])
+    error = failure_of(lambda: list(stub.WatchRoutes(iter([request]), timeout=60)))
+    assert isinstance(error, SystemBusy)
+    assert serves(nameserver)

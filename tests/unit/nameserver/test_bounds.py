@@ -1,0 +1,166 @@
+"""What a name server holds has bounds, and whoever has a place keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_common.model import Permission, QueueData
+from minimq_nameserver import away, registration_reader, route_table
+from minimq_nameserver.broker_state import BrokerState
+from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.route_table import RouteTable
+from minimq_proto.v1 import nameserver_pb2
+
+
+def state(name: str, topics: Sequence[str], version: int = 1) -> BrokerState:
+    queues = {topic: QueueData(name, 8, 4, Permission.READ_WRITE) for topic in topics}
+    return BrokerState("default", name, 0, f"{name}:1", version, Permission.READ_WRITE, queues)
+
+
+def many(count: int, prefix: str = "t") -> list[str]:
+    return [f"{prefix}-{number}" for number in range(count)]
+
+
+# ---- The table -----------------------------------------------------------------------------------
+
+
+def test_there_are_no_more_brokers_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "MAX_BROKERS", 2)
+    table = RouteTable(120)
+    table.register(1, state("broker-a", ["orders"]), now=0)
+    table.register(2, state("broker-b", ["orders"]), now=0)
+    with pytest.raises(SystemBusy, match="2 brokers are registered"):
+        table.register(3, state("broker-c", ["orders"]), now=0)
+    assert [broker.broker_name for broker in table.brokers()] == ["broker-a", "broker-b"]
+    table.register(1, state("broker-a", ["orders", "bills"], version=2), now=0)
+    table.register(4, state("broker-b", ["orders"]), now=0)  # it comes back over another stream
+    table.unregister(1, now=0)
+    table.register(3, state("broker-c", ["orders"]), now=0)
+
+
+def test_there_are_no_more_topics_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "MAX_TOPICS", 10)
+    table = RouteTable(120)
+    table.register(1, state("broker-a", many(8)), now=0)
+    with pytest.raises(SystemBusy, match="there are 8 topics, and the limit is 10"):
+        table.register(2, state("broker-b", many(3, "other")), now=0)
+    table.register(2, state("broker-b", [*many(8), *many(2, "other")]), now=0)
+    with pytest.raises(SystemBusy, match="there are 10 topics"):
+        table.register(1, state("broker-a", [*many(8), "new"], version=2), now=0)
+    route = table.route("t-0")
+    assert route is not None
+    assert len(route.queues) == 2
+    table.register(1, state("broker-a", many(4), version=3), now=0)
+
+
+def test_all_brokers_together_carry_no_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "MAX_CARRIED", 20)
+    table = RouteTable(120)
+    table.register(1, state("broker-a", many(10)), now=0)
+    table.register(2, state("broker-b", many(10)), now=0)
+    with pytest.raises(SystemBusy, match="carry 20 topics, and the limit is 20"):
+        table.register(3, state("broker-c", many(1)), now=0)
+    table.register(1, state("broker-a", many(10), version=2), now=0)
+    table.unregister(2, now=0)
+    table.register(3, state("broker-c", many(10)), now=0)
+
+
+def test_brokers_that_went_are_forgotten_when_they_have_too_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(away, "MAX_AWAY_TOPICS", 10)
+    table = RouteTable(120, remember_away_s=100, remember_away=5)
+    for session, name in enumerate("abc"):
+        table.register(session, state(name, many(4, name)), now=0)
+    assert table.unregister(0, now=1).topics == set(many(4, "a"))
+    table.unregister(1, now=2)
+    assert [each.broker.broker_name for each in table.away()] == ["a", "b"]
+    assert table.unregister(2, now=3).topics == {*many(4, "a"), *many(4, "c")}
+    assert [each.broker.broker_name for each in table.away()] == ["b", "c"]
+
+
+def test_every_change_of_the_table_is_another_edition() -> None:
+    table = RouteTable(10, remember_away_s=100, remember_away=5)
+    editions = [table.edition]
+
+    def changed() -> bool:
+        editions.append(table.edition)
+        return editions[-1] != editions[-2]
+
+    table.register(1, state("broker-a", ["orders"]), now=0)
+    assert changed()
+    table.heartbeat(1, 1, now=1)
+    table.expire(now=2)
+    assert not changed()
+    table.expire(now=50)
+    assert changed()
+    table.forget("broker-a")
+    assert changed()
+    table.register(2, state("broker-a", ["orders"]), now=60)
+    assert changed()
+    table.unregister(2, now=61)
+    assert changed()
+    table.expire(now=200)
+    assert changed()
+
+
+# ---- Encoded registrations -----------------------------------------------------------------------
+
+
+def registration(topics: Sequence[str], **fields: object) -> bytes:
+    request = nameserver_pb2.RegisterRequest(
+        cluster="default", broker_name="broker-a", address="h:1", data_version=7, permission=6
+    )
+    for topic in topics:
+        request.topics.add(topic=topic, read_queues=8, write_queues=4, permission=6)
+    request.MergeFrom(nameserver_pb2.RegisterRequest(**fields))  # type: ignore[arg-type]
+    return request.SerializeToString()
+
+
+def read(request: bytes) -> BrokerState:
+    return asyncio.run(RegistrationReader().read_encoded(request, ()))
+
+
+@pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 3000])
+def test_an_encoded_registration_is_read_as_any_other(count: int) -> None:
+    opened = nameserver_pb2.RegisterRequest.FromString(registration(many(count), broker_id=2))
+    assert read(registration(many(count), broker_id=2)) == asyncio.run(RegistrationReader().read(opened, ()))
+
+
+def test_a_broker_registers_no_more_topics_than_one_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration_reader, "MAX_TOPICS_OF_A_BROKER", 1000)
+    assert len(read(registration(many(1000))).topics) == 1000
+    with pytest.raises(InvalidArgument, match="more than 1000 topics"):
+        read(registration(many(1010)))
+    # One that is named again and again, in five bytes: four MiB of them would be nearly a million.
+    with pytest.raises(InvalidArgument, match="more than 1000 topics"):
+        read(registration([]) + b"\x3a\x03\x0a\x01t" * 100_000)
+    opened = nameserver_pb2.RegisterRequest.FromString(registration(many(1001)))
+    with pytest.raises(InvalidArgument, match="more than 1000 topics"):
+        asyncio.run(RegistrationReader().read(opened, ()))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        registration(many(600))[:-1],
+        registration(many(600)) + b"\x3a",
+        registration(many(600)) + b"\x3a\xff\xff\xff\xff\x0f",
+        registration(many(600)) + b"\xff" * 20,
+        registration(many(600)) + b"\x3b",  # a group
+        registration([]) + b"\x3a\x02\xff\xff",
+        registration(many(1), heartbeat_only=True),
+    ],
+    ids=["cut", "no-length", "too-long", "no-number", "group", "no-topic", "heartbeat"],
+)
+def test_what_is_no_registration_is_refused(request_: bytes) -> None:
+    with pytest.raises(InvalidArgument):
+        read(request_)
+
+
+def test_a_table_before_the_name_of_its_broker_is_refused() -> None:
+    topics = registration(many(600))
+    with pytest.raises(InvalidArgument, match="came before its name"):
+        read(topics + nameserver_pb2.RegisterRequest(broker_name="broker-b").SerializeToString())

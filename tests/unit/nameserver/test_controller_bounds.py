@@ -1,0 +1,144 @@
+"""What a controller remembers and waits for has bounds, and no flood costs a master its lease."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_common.founding import Founding
+from minimq_common.replica_bounds import MAX_REPLICAS, check_record
+from minimq_nameserver.controller import service as service_module
+from minimq_nameserver.controller import table as table_module
+from minimq_nameserver.controller.pace import Pace
+from minimq_nameserver.controller.service import ControllerService
+from minimq_nameserver.controller.table import ControllerTable
+from support.reports import report
+
+KEY = ("default", "broker-a")
+LEASE_S = 3.0
+
+
+def founded() -> ControllerTable:
+    """A table in which replica 0 leads broker-a."""
+    table = ControllerTable([], LEASE_S, now=0)
+    record = table.found(report(founds=True), now=0)
+    assert record is not None
+    table.adopt(record, now=0)
+    return table
+
+
+def hear(table: ControllerTable, replica_id: int, now: float, address: str = "") -> None:
+    said = report(replica_id, address=address) if address else report(replica_id)
+    table.adopt(table.hear(said, now), now)
+
+
+def test_false_replicas_cost_no_master_its_lease() -> None:
+    table = founded()
+    refused = 0
+    for number in range(2_000):
+        now = number / 10
+        try:
+            hear(table, 1 + number, now)
+        except (InvalidArgument, SystemBusy):
+            refused += 1
+        hear(table, 0, now)
+        record = table.record(KEY)
+        assert record is not None
+        check_record(record)  # as the replicas do that are told of it
+        assert (record.term, record.master_id) == (1, 0)
+        assert table.master_lives(KEY, now)
+    assert refused > 2_000 - MAX_REPLICAS
+    assert len(table._calls[KEY]._heard) <= MAX_REPLICAS
+
+
+def test_a_replica_that_moves_all_the_time_is_written_down_now_and_then() -> None:
+    table = founded()
+    records = set()
+    for number in range(1_000):
+        hear(table, 0, now=number / 1000, address=f"127.0.0.1:{number + 1}")
+        record = table.record(KEY)
+        assert record is not None
+        records.add(record.version)
+        assert table.master_lives(KEY, number / 1000)
+    assert len(records) < 100
+    hear(table, 0, now=10.0, address="127.0.0.1:9")
+    record = table.record(KEY)
+    assert record is not None
+    assert record.addresses[0] == "127.0.0.1:9"
+
+
+def test_new_sets_come_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_SETS_PACE", (10, 2.0))
+    table = ControllerTable([], LEASE_S, now=0)
+    made = 0
+    for number in range(100):
+        try:
+            record = table.found(report(broker_name=f"broker-{number}", founds=True), now=number / 50)
+        except SystemBusy:
+            continue
+        assert record is not None
+        table.adopt(record, now=number / 50)
+        made += 1
+    assert 10 <= made <= 14
+
+
+def test_there_are_no_more_records_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "MAX_REPLICA_SETS", 1)
+    table = founded()
+    with pytest.raises(SystemBusy, match="records of 1 brokers"):
+        table.found(report(broker_name="broker-b", founds=True), now=0)
+    hear(table, 0, now=1)
+
+
+def test_sets_without_a_record_are_forgotten_when_nobody_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "MAX_FOUNDINGS", 5)
+    table = ControllerTable([], LEASE_S, now=0)
+    for number in range(5):
+        assert table.found(report(broker_name=f"broker-{number}", founds=False), now=number / 10) is None
+    with pytest.raises(SystemBusy, match="5 brokers of which nothing is recorded"):
+        table.found(report(broker_name="broker-x", founds=False), now=1)
+    assert table.found(report(broker_name="broker-x", founds=False), now=100) is None
+    assert len(table._foundings) == 1
+
+
+def test_a_set_without_a_record_has_no_more_replicas_than_there_may_be() -> None:
+    founding = Founding(LEASE_S)
+    for number in range(MAX_REPLICAS):
+        founding.hear(report(number), now=0)
+    with pytest.raises(InvalidArgument, match="128 replicas"):
+        founding.hear(report(MAX_REPLICAS), now=0)
+    founding.hear(report(0), now=1)
+    founding.hear(report(MAX_REPLICAS), now=100)
+
+
+def test_a_pace_lets_some_by_and_then_goes_on_steadily() -> None:
+    pace = Pace(3, 2.0, now=10)
+    assert [pace.take(10) for _ in range(5)] == [True, True, True, False, False]
+    assert [pace.take(10.5), pace.take(10.5)] == [True, False]
+    assert [pace.take(1000) for _ in range(5)] == [True, True, True, False, False]
+
+
+def test_of_too_many_held_reports_the_oldest_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "MAX_HELD_REPORTS", 10)
+
+    async def run() -> None:
+        service = ControllerService(tmp_path, LEASE_S)
+        holding = [
+            asyncio.create_task(service._hold(report(broker_name=f"broker-{number}", founds=False), 3600))
+            for number in range(30)
+        ]
+        async with asyncio.timeout(20):
+            await asyncio.gather(*holding[:20])
+        assert not any(task.done() for task in holding[20:])
+        assert len(service._held) == len(service._news) == 10
+        for task in holding:
+            task.cancel()
+        await asyncio.gather(*holding, return_exceptions=True)
+        assert not service._held
+        assert not service._news
+        service.close()
+
+    asyncio.run(run())
