@@ -20,9 +20,11 @@ from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, Whom
 from minimq_broker.replication.leadership import Leadership, lease_clock
+from minimq_broker.replication.own_damage import OwnDamage
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.services.engine import Engine
-from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, TermEnding
+from minimq_broker.services.store_slot import Extent
+from minimq_common.errors import MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaSet, Report, shown_id_of_slave, takeover_after
 
@@ -95,10 +97,8 @@ class RoleKeeper:
         self.record: ReplicaSet | None = None
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
-        #: Whether the controller knows what damage there is here, and does not let this replica lead.
-        self._damage_told = False
+        self._damage = OwnDamage(engine, lambda: self.follower)
         engine.refusal = self.refusal
-        engine.slot.damage.mend = self._damage_found
 
     # ---- what others look at --------------------------------------------------------------------
 
@@ -132,19 +132,6 @@ class RoleKeeper:
         master = f"the master is at {self.follower.whom.address}" if self.follower else "its master is not known yet"
         return NotMaster(f"this broker is not the master of {self.own.broker_name}: {master}")
 
-    def _damage_found(self, start: int, reason: str) -> None:
-        """Take over from any thread that something in a segment cannot be read."""
-        self._loop.call_soon_threadsafe(self._damaged, start, reason)
-
-    def _damaged(self, start: int, reason: str) -> None:
-        """Have a segment made anew if there is a master who has it."""
-        if self.follower is None or not self.follower.connected:
-            self._engine.slot.damage.tell(start, reason)
-        elif start not in self._engine.slot.damage.known and self._engine.store.log.mark_damaged(start, reason):
-            self._damage_told = False
-            log.error("roles: a segment is damaged, and will be made anew segment=%d reason=%s", start, reason)
-            self.follower.mend()
-
     # ---- coming and going -----------------------------------------------------------------------
 
     def start(self) -> None:
@@ -159,7 +146,7 @@ class RoleKeeper:
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
-        self._engine.slot.damage.mend = None
+        self._damage.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -172,7 +159,9 @@ class RoleKeeper:
     # ---- reporting ------------------------------------------------------------------------------
 
     def _report(self, *, resigns: bool = False) -> Report:
-        own, extent = self.own, self._engine.slot.extent
+        own = self.own
+        is_barred = self.leadership is None and self._damage.bars(self.record, own.replica_id)
+        extent = Extent() if is_barred else self._engine.slot.extent
         return Report(
             cluster=own.cluster,
             broker_name=own.broker_name,
@@ -200,10 +189,11 @@ class RoleKeeper:
         while True:
             sent_at = lease_clock()
             held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
+            knows_damage = bool(self._damage.reasons)
             try:
                 report = self._report(resigns=self._engine.slot.extent.has_failed)  # such a disk needs another master
                 answer = await self.controller.report(report, wait_s=held_s)
-                self._damage_told = not report.last_term
+                self._damage.told = knows_damage
                 record = answer.record
                 if record is not None and report.known is not None and record.number < report.known.number:
                     reason = _what_is_stale(record, report.known)
@@ -329,7 +319,7 @@ class RoleKeeper:
     async def _lead(self, record: ReplicaSet) -> None:
         await self._end_role()
         try:
-            self._check_damage()
+            self._damage.check()
             await self._engine.lead(record.term, waits_for_replicas=record.sync)
         except MiniMQError:
             # A term is begun once: the controller takes it for another run, and gives out the next one.
@@ -345,16 +335,10 @@ class RoleKeeper:
         self._begin(record.term)
         self._handing_over = asyncio.create_task(self._hand_over(), name="roles-hand-over")
 
-    def _check_damage(self) -> None:
-        """Raise `CorruptEntry` when this replica was elected before it could say that a part of its log is damaged."""
-        reasons = self._engine.store.log.damage.reasons
-        if reasons and not self._damage_told:
-            raise CorruptEntry(f"a segment is damaged, so this replica does not lead: {next(iter(reasons.values()))}")
-
     async def _follow(self, whom: Whom) -> None:
         await self._end_role()
         await self._engine.follow()
-        self._engine.slot.damage.known.clear()  # the next one who finds it has it mended
+        self._damage.begin_to_follow()
         self.follower = Follower(self._engine, whom, self._master_outage)
         self.follower.start()
         log.info("roles: following term=%d master=%s", whom.term, whom.address)

@@ -103,15 +103,10 @@ class StoreSlot:
 
     @property
     def extent(self) -> Extent:
-        """What is told about the log without a look into it; nothing while nobody may look, or a part is damaged.
-
-        So no controller lets it lead meanwhile.
-        """
+        """What is told about the log without a look into it; nothing while nobody may look."""
         if self._closed is not None:
             return Extent()
         store = self._store
-        if self.is_slave and store.log.damage.reasons:
-            return Extent(has_failed=store.has_failed)
         return Extent(store.state.term, store.end, store.confirmed, store.has_failed, store.state.log_id)
 
     @property

@@ -82,8 +82,10 @@ def test_damage_at_a_master_is_told_and_mended_once_it_follows(tmp_path: Path) -
         master, slave = cluster.brokers
         send(cluster, 30)
         slave.stop()
+        wait_in_sync(cluster, master)
         master.stop()
         flip(segments(master)[0])
+        segments(master)[1].with_suffix(".damaged").touch()  # the last one in sync leads nevertheless
         master.start()
         assert wait_for_master(cluster) == master
         wait_until(lambda: "store: a segment is damaged segment=0 " in log_of(master), PATIENCE_S)

@@ -1,0 +1,72 @@
+"""What the damage in its own log means for a replica: whether it may lead, and who makes it good."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from minimq_broker.replication.follower import Follower
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import CorruptEntry
+from minimq_common.replica_set import ReplicaSet
+
+log = logging.getLogger(__name__)
+
+
+class OwnDamage:
+    """The damaged segments of one replica. Lives on the loop of the engine, but for what says otherwise.
+
+    Args:
+        engine: whose log it is.
+        follower: returns what follows a master now; None when nothing does.
+
+    Attributes:
+        told: the controller does not let this replica lead because of what is damaged, or knows of nothing else.
+    """
+
+    def __init__(self, engine: Engine, follower: Callable[[], Follower | None]) -> None:
+        self.told = False
+        self._engine = engine
+        self._follower = follower
+        self._loop = asyncio.get_running_loop()
+        engine.slot.damage.mend = self._found
+
+    def stop(self) -> None:
+        """Mend nothing any more."""
+        self._engine.slot.damage.mend = None
+
+    def begin_to_follow(self) -> None:
+        """Forget what could not be mended: the next one who finds it has it mended."""
+        self._engine.slot.damage.known.clear()
+
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        """What is to be made anew, by the starts of segments."""
+        slot = self._engine.slot
+        return {} if slot.is_closed else slot.store.log.damage.reasons
+
+    def bars(self, record: ReplicaSet | None, own_id: int) -> bool:
+        """Say whether this replica may not be elected: it lacks something that another one in sync may have."""
+        return bool(self.reasons) and (record is None or record.in_sync != {own_id})
+
+    def check(self) -> None:
+        """Raise `CorruptEntry` when this replica was elected before it could say that a part of its log is damaged."""
+        if self.reasons and not self.told:
+            raise CorruptEntry(
+                f"a segment is damaged, so this replica does not lead: {next(iter(self.reasons.values()))}"
+            )
+
+    def _found(self, start: int, reason: str) -> None:
+        """Take over from any thread that something in a segment cannot be read."""
+        self._loop.call_soon_threadsafe(self._mend, start, reason)
+
+    def _mend(self, start: int, reason: str) -> None:
+        """Have a segment made anew if there is a master who may have it."""
+        follower, damage = self._follower(), self._engine.slot.damage
+        if follower is None or not follower.connected:
+            damage.tell(start, reason)
+        elif start not in damage.known and self._engine.store.log.mark_damaged(start, reason):
+            self.told = False
+            log.error("roles: a segment is damaged, and will be made anew segment=%d reason=%s", start, reason)
+            follower.mend()
