@@ -17,6 +17,7 @@ from minimq_broker.replication.rebuild import rebuild as rebuild_directory
 from minimq_broker.server import Broker
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
+from minimq_broker.store.crash_note import leave_notes
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.segment import Segment
 from minimq_common import daemon
@@ -42,6 +43,7 @@ def main(context: click.Context, options: BrokerOptions) -> None:
     context.obj = options
     if context.invoked_subcommand is None:
         keep_freed_memory()
+        leave_notes(options.data_dir)
         daemon.run("broker", Broker(options), log_level=options.log_level, log_format=options.log_format)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import lmdb
 
-from minimq_common.lmdb_pages import PageDamage, walk_pages
+from minimq_common.lmdb_pages import PageDamage, rows_said, sound_rows, walk_pages
 
 #: Address space for a file in the making.
 _MAKING_BYTES = 1 << 20
@@ -24,10 +24,29 @@ def check_file(path: Path, *, deep: bool = False) -> None:
 
 def walk_file(path: Path, *, deep: bool = False) -> Iterator[None]:
     """Verify the pages of an LMDB file as `check_file` does, in small steps."""
-    with path.open("rb") as file, ExitStack() as opened:
+    with _mapped(path) as data:
+        yield from walk_pages(data, deep=deep)
+
+
+def rows_in(path: Path, table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield what can be read of a table of a damaged file, see `sound_rows`. Raises `PageDamage`, `OSError`."""
+    with _mapped(path) as data:
+        yield from sound_rows(data, table)
+
+
+def rows_said_in(path: Path, table: bytes) -> int:
+    """Return how many rows a table of a damaged file says that it has. Raises `PageDamage`, `OSError`."""
+    with _mapped(path) as data:
+        return rows_said(data, table)
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise PageDamage("it is empty (delete it if an older release was killed while it made it)")
-        yield from walk_pages(opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), deep=deep)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data
 
 
 def make_file(path: Path, tables: Iterable[bytes] = ()) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 #: Number of the page, spare bytes, flags, and where free room begins and ends; of a long value how many pages it has.
@@ -93,6 +94,28 @@ def walk_pages(data: Pages, *, deep: bool = False) -> Iterator[None]:
         raise PageDamage(f"a page leads out of the file of {len(data)} bytes ({error})") from None
 
 
+def sound_rows(data: Pages, table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys and values of a table of a damaged file, as far as pages lead to them that are in order.
+
+    A row that is damaged itself may be among them.
+
+    Raises:
+        PageDamage: nothing leads to the table.
+    """
+    try:
+        yield from _Walk(data, deep=True).rows_of(table)
+    except struct.error as error:
+        raise PageDamage(f"nothing leads to the table {table.decode()!r} ({error})") from None
+
+
+def rows_said(data: Pages, table: bytes) -> int:
+    """Return how many rows a table of a damaged file says that it has. Raises `PageDamage`: nothing leads to it."""
+    try:
+        return _Walk(data, deep=True).table(table).rows
+    except struct.error as error:
+        raise PageDamage(f"nothing leads to the table {table.decode()!r} ({error})") from None
+
+
 class _Child(NamedTuple):
     """A page of a tree: how deep it is, and between which keys its own are."""
 
@@ -114,6 +137,42 @@ class _Walk:
         self._counts = [0, 0, 0, 0]
 
     def run(self) -> Iterator[None]:
+        meta = self._begin()
+        yield from self._tree(_MAIN, meta.main)
+        yield from self._tree(_FREE, meta.free)
+
+    def table(self, name: bytes) -> Table:
+        meta = self._begin()
+        found = [root for key, root in self._sound(_MAIN, meta.main) if key == name]
+        if not found:
+            raise PageDamage(f"nothing leads to the table {name.decode()!r}")
+        return Table(*_TABLE.unpack(found[0]))
+
+    def rows_of(self, name: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from self._sound("the table", self.table(name))
+
+    def _sound(self, name: str, table: Table) -> Iterator[tuple[bytes, bytes]]:
+        pending = [] if table.root == _NO_ROOT else [_Child(table.root, 1, b"", None)]
+        while pending:
+            child = pending.pop()
+            with suppress(PageDamage, struct.error):
+                if child.depth < min(table.depth, _MAX_DEPTH):
+                    pending += self._branch(name, child)
+                    continue
+                page, begins, _ = self._open(name, child.number, _LEAF)
+                for at in begins:
+                    with suppress(PageDamage, struct.error):
+                        yield self._row(name, page, at)
+
+    def _row(self, name: str, page: bytes, at: int) -> tuple[bytes, bytes]:
+        size, flags, key_bytes = _NODE.unpack_from(page, at)
+        begin = at + _NODE.size + key_bytes
+        key = page[at + _NODE.size : begin]
+        if flags & _LONG:
+            return key, self._long_value(name, _PAGE_NUMBER.unpack_from(page, begin)[0], size, wanted=True)
+        return key, page[begin : begin + size]
+
+    def _begin(self) -> _Meta:
         meta = self._meta()
         pages = len(self._data) // self._page_bytes
         if meta.last_page >= pages + _UNWRITTEN_PAGES:
@@ -121,8 +180,7 @@ class _Walk:
         self._last_page = meta.last_page
         self._seen = bytearray(meta.last_page + 1)
         self._seen[:_META_PAGES] = b"\1" * _META_PAGES
-        yield from self._tree(_MAIN, meta.main)
-        yield from self._tree(_FREE, meta.free)
+        return meta
 
     def _meta(self) -> _Meta:
         """Return the newer one of the two meta pages, verified."""

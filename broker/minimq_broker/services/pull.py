@@ -133,10 +133,14 @@ class _Pull:
                 pass
         except OffsetOutOfRange as error:  # which offsets are valid goes along, so that nobody has to ask
             await self._fail(error, *self._bounds)
+        except CorruptEntry as error:
+            where = self._where
+            log.error("pull: cannot read %s error=%s", where, error.message)
+            await self._fail(CorruptEntry(f"{where} cannot be read: {error.message}"))
         except MiniMQError as error:
             await self._fail(error)
         except (lmdb.Error, struct.error) as error:
-            where = f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
+            where = self._where
             log.error("pull: cannot read %s error=%s", where, error)
             await self._fail(
                 CorruptEntry(f"{where} cannot be read ({error}): stop the broker and run minimq-broker check")
@@ -144,6 +148,10 @@ class _Pull:
         except Exception as error:
             log.exception("pull: failed queue=%s/%d", self._request.topic, self._request.queue_id)
             await self._fail(error)
+
+    @property
+    def _where(self) -> str:
+        return f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
 
     async def _fail(self, error: Exception, first: int = 0, end: int = 0) -> None:
         frame = broker_pb2.PullFrame(end=True, failure=to_failure(error), min_offset=first, max_offset=end)
@@ -216,6 +224,10 @@ class _Pull:
         if self._engine.store.log.start != log_start:  # what was deleted meanwhile must not count as passed over
             return None
         sent = sum(batch.base_offset + batch.count - max(batch.base_offset, self._offset) for batch in batches)
+        if not batches and next_offset == self._offset:  # or it would be looked for again and again
+            raise CorruptEntry(
+                f"nothing is found there, and the queue ends at {end}: stop the broker and run minimq-broker check"
+            )
         if not batches:  # they were passed over
             if self._silent_since is None and next_offset > self._offset:
                 self._silent_since = self._loop.time()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.dead_letter_archive import DeadLetterArchive
-from minimq_broker.store.lmdb_file import DAMAGE, remove_lmdb
-from minimq_broker.store.segment import is_begun
+from minimq_broker.store.lmdb_file import DAMAGE, free_name, remove_lmdb
+from minimq_broker.store.segment_files import is_begun
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ class ArchiveFile:
             self.damage = str(error) or repr(error)
             if self._readonly:
                 return
-            aside = _free_name(self._path)
+            aside = free_name(self._path)
             try:
                 size = self._path.stat().st_size
                 if archive is not None:
@@ -108,8 +107,3 @@ class ArchiveFile:
 def set_aside_in(folder: Path) -> list[str]:
     """Return the names of the archives in a data directory that were set aside."""
     return sorted(file.name for file in folder.glob("dead-letters.mdb.damaged-*"))
-
-
-def _free_name(path: Path) -> Path:
-    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
-    return next(name for name in names if not name.exists())

@@ -25,11 +25,14 @@ from minimq_broker.store.entry import (
     read_header,
     transaction_of,
 )
-from minimq_broker.store.page_check import PageCheck
+from minimq_broker.store.kept_offsets import FILE_NAME as KEPT_OFFSETS
+from minimq_broker.store.kept_offsets import KeptOffsets
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
+from minimq_common.lmdb_files import check_file
+from minimq_common.lmdb_pages import PageDamage
 from minimq_common.words import count_of
 
 
@@ -71,25 +74,54 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
     report = Report()
     try:
         directory.check_whole()
-        with closing(CommitLog(directory.log_path, 0, readonly=True, archive=directory.archive_path)) as log:
+        damaged = _check_pages(directory, report)
+        _check_small_files(directory, report)
+        with closing(
+            CommitLog(directory.log_path, 0, readonly=True, without=damaged, archive=directory.archive_path)
+        ) as log:
             walk = _Walk(report)
-            if log.archive_file.damage:
+            if log.archive_file.damage and directory.archive_path.name not in damaged:
                 report.findings.append(f"{directory.archive_path.name}: it cannot be read: {log.archive_file.damage}")
             if log.archive is not None:
                 walk.archive_or_finding(log.archive, log)
             for segment in watch(log.segments):
                 walk.segment_or_finding(segment)
-            _check_checkpoint(directory.state_path, log, report)
+            if directory.state_path.name not in damaged:
+                _check_checkpoint(directory.state_path, log, report, is_whole=not damaged)
     finally:
         directory.close()
     return report
 
 
-def _check_checkpoint(path: Path, log: CommitLog, report: Report) -> None:
+def _check_pages(directory: DataDirectory, report: Report) -> set[str]:
+    """Verify the pages of all files that LMDB has to follow, and return the names of those that are damaged."""
+    damaged: set[str] = set()
+    for path in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path, directory.archive_path):
+        try:
+            if path.exists():
+                check_file(path, deep=True)
+        except PageDamage as error:
+            report.findings.append(f"{path.name}: it cannot be read: {error}")
+            damaged.add(path.name)
+    return damaged
+
+
+def _check_small_files(directory: DataDirectory, report: Report) -> None:
+    """Verify whose directory it is, and the offsets that were kept there."""
+    try:
+        if directory.owner_path.exists():
+            directory.owner()
+        if (kept := directory.path / KEPT_OFFSETS).exists():
+            KeptOffsets(kept, readonly=True).close()
+    except StoreError as error:
+        report.findings.append(error.message)
+
+
+def _check_checkpoint(path: Path, log: CommitLog, report: Report, *, is_whole: bool) -> None:
     try:
         with closing(Checkpoint(path, readonly=True)) as checkpoint:
             saved = checkpoint.load().position
-        if not log.start <= saved <= log.end:
+        if is_whole and not log.start <= saved <= log.end:
             report.findings.append(f"checkpoint: at position {saved}, but the log holds {log.start} to {log.end}")
     except StoreError as error:
         report.findings.append(f"checkpoint: {error.message}")
@@ -110,14 +142,6 @@ class _Walk:
 
     def segment_or_finding(self, segment: Segment) -> None:
         """Verify a segment; one that cannot be read to its end hides nothing of the others."""
-        try:
-            for _ in PageCheck(segment.path).walk(deep=True):
-                pass
-        except CorruptEntry as error:  # LMDB would trust these pages
-            self._find(segment, segment.start, error.message)
-            self._report.segments += 1
-            self.position = -1
-            return
         try:
             self.segment(segment)
         except (lmdb.Error, struct.error) as error:

@@ -24,6 +24,10 @@ _Position = Annotated[int, msgspec.Meta(ge=0)]
 _MAP_BYTES = 16 << 30
 
 
+class DamagedCheckpoint(DamagedFile):
+    """The checkpoint is damaged. As long as the log begins at position 0, another one follows from that."""
+
+
 class ChangedRows(NamedTuple):
     """What a checkpoint lacks: the rows of a state that were changed, as they are stored, and its log position.
 
@@ -45,12 +49,20 @@ def take_changes(state: State) -> ChangedRows:
 
 
 class Checkpoint:
-    """The saved state of one broker. Used by one thread at a time."""
+    """The saved state of one broker. Used by one thread at a time.
+
+    Raises:
+        DamagedCheckpoint: the file is damaged.
+        StoreError: it cannot be opened.
+    """
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
         self._readonly = readonly
-        self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
+        try:
+            self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
+        except DamagedFile as error:
+            raise DamagedCheckpoint(error.message) from None
         #: Log position up to which the state is saved, once it was loaded.
         self.position = 0
 
@@ -62,7 +74,7 @@ class Checkpoint:
         """Return the saved state, an empty one when nothing was saved yet.
 
         Raises:
-            DamagedFile: it is damaged.
+            DamagedCheckpoint: it is damaged.
             StoreError: a newer release wrote it.
         """
         state = State()
@@ -78,9 +90,8 @@ class Checkpoint:
         except StoreError as error:
             raise StoreError(f"{self._path}: {error.message}") from None
         except (*DAMAGE, ValueError) as error:
-            raise DamagedFile(
-                f"{self._path} is damaged: {error}: restore the data directory from a copy of it; "
-                "as long as the log begins at position 0 it is enough to move this file away"
+            raise DamagedCheckpoint(
+                f"{self._path} is damaged: {error}: restore the data directory from a copy of it"
             ) from None
         self.position = state.position
         return state

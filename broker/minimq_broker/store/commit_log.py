@@ -7,8 +7,9 @@ segment is named by the position at which it starts. Only the last one is writte
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,15 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.archive_file import ArchiveFile
+from minimq_broker.store.crash_note import time_to_look
 from minimq_broker.store.damage_marks import DamageMarks
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.dead_letter_archive import DeadLetterArchive
-from minimq_broker.store.lmdb_file import DAMAGE, lock_file, remove_lmdb
+from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, check_pages_of, lock_file, remove_lmdb
+from minimq_broker.store.repair import repair_segment
 from minimq_broker.store.rows import Part, Row, Wish
-from minimq_broker.store.segment import Segment, is_begun, total_bytes
+from minimq_broker.store.segment import Segment
+from minimq_broker.store.segment_files import segment_files, total_bytes
 from minimq_common.errors import CorruptEntry, StoreError, SystemBusy
 
 T = TypeVar("T")
@@ -41,6 +45,7 @@ class CommitLog:
         path: the directory of the segments.
         segment_bytes: size at which a segment is sealed and the next one begun.
         readonly: look only; nothing is made.
+        without: names of damaged segments that are left out.
         start: position of the first entry when there is none yet.
         archive: file of the dead letters whose segments are gone; None when nobody asks for them.
         archive_bytes: its limit in bytes; 0 without one.
@@ -48,6 +53,7 @@ class CommitLog:
     Attributes:
         archive_file: the archive of those dead letters.
         damage: marks of damaged segments, which are made anew.
+        lost: what is lost of segments that were found damaged when it was opened, by their starts.
         damage_found: called with the start of a segment and a reason when something in it cannot be read. Any thread.
     """
 
@@ -57,6 +63,7 @@ class CommitLog:
         segment_bytes: int,
         *,
         readonly: bool = False,
+        without: Collection[str] = (),
         start: int = 0,
         archive: Path | None = None,
         archive_bytes: int = 0,
@@ -64,16 +71,20 @@ class CommitLog:
         self.path = path
         self.archive_file = ArchiveFile(None, 0)
         self._segment_bytes = segment_bytes
+        self.lost: dict[int, str] = {}
+        #: Segments from here on were looked at when they were opened.
+        self._looked_from = 1 << 63
         #: Only ever replaced as a whole, under the lock.
         self.segments: list[Segment] = []
         self._changing = threading.RLock()
         self.damage_found: Callable[[int, str], None] = lambda start, reason: None
         try:
-            files = _segment_files(path, readonly=readonly)
+            files = segment_files(path, readonly=readonly, without=without)
+            if not readonly:
+                self.lost = self._repair(files)
             for file in files:
-                is_sealed = file is not files[-1]
                 self.segments.append(
-                    Segment(file, int(file.stem), segment_bytes, readonly=readonly, verified=is_sealed)
+                    Segment(file, int(file.stem), segment_bytes, readonly=readonly, verified=not readonly)
                 )
             if not self.segments and not readonly:
                 self._add(start)
@@ -88,7 +99,27 @@ class CommitLog:
             raise
         for segment in self.segments[:-1]:
             segment.sealed = True
-            segment.pages.is_over = False
+            segment.pages.is_over = readonly or segment.start >= self._looked_from
+
+    def _repair(self, files: list[Path]) -> dict[int, str]:
+        """Make damaged segments anew, and return what is lost of them, by their starts.
+
+        The last one is looked at in any case, those before it, the newest first, as long as that is quick: the others
+        are looked at later, while the broker runs.
+        """
+        lost: dict[int, str] = {}
+        until = time.monotonic() + (time_to_look(self.path.parent) if files else 0)
+        end: int | None = None
+        for file in reversed(files):
+            if end is not None and time.monotonic() > until:
+                break
+            try:
+                check_pages_of(file)
+            except DamagedFile as error:
+                if missing := repair_segment(file, end, self._segment_bytes, error.message):
+                    lost[int(file.stem)] = f"lost are {missing}"
+            self._looked_from = end = int(file.stem)
+        return lost
 
     def close(self) -> None:
         """Close all segments."""
@@ -274,6 +305,13 @@ class CommitLog:
             if left is None:
                 break
             part = self._ask(segment, partial(_read, queue, offset, left), Part([], offset, 0))
+            if part.begins_at > offset and self._lacks(queue, offset):
+                if rows:
+                    break
+                raise CorruptEntry(
+                    f"{segment.path.name}: offsets {offset} to {part.begins_at - 1} of queue {queue} are missing: go "
+                    f"on from offset {part.begins_at}; stop the broker and run minimq-broker check"
+                )
             found += part.found
             rows += part.rows
             left = left.less(offset, part)
@@ -281,6 +319,14 @@ class CommitLog:
             if part.is_cut:
                 break
         return Part(found, offset, rows)
+
+    def _lacks(self, queue: QueueKey, offset: int) -> bool:
+        """Tell whether an offset that is not found should be there: others before it are, and nothing was archived."""
+        archive = self.archive
+        if archive is not None and queue.topic_id in archive.topic_ids:
+            return False
+        first = self.first_offset(queue)
+        return first is not None and first <= offset
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
         """Return the row of the batch that holds `offset` or comes after it, None when there is none."""
@@ -340,11 +386,3 @@ class CommitLog:
 
 def _read(queue: QueueKey, offset: int, wish: Wish, segment: Segment) -> Part:
     return segment.read(queue, offset, wish)
-
-
-def _segment_files(path: Path, *, readonly: bool) -> list[Path]:
-    """Return the files of all segments in order."""
-    files = sorted(path.glob("*.mdb"))
-    if readonly and files and not is_begun(files[-1]):
-        files.pop()  # its making was interrupted: the writer goes on with that, a reader finds nothing to read
-    return files

@@ -28,7 +28,7 @@ from minimq_broker.store.rows import Batch, Row, row_of
 from minimq_common.errors import StoreError, StoreFull
 
 #: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.
-_OF_NO_CONCERN = frozenset({"lock", "format", "format.new", "lost+found"})
+_OF_NO_CONCERN = frozenset({"lock", "crash", "format", "format.new", "lost+found"})
 
 
 class StoreCopy:

@@ -6,10 +6,11 @@ Its files::
     DIR/owner           the broker whose data it is, in JSON; a snapshot has none until a broker is started with it
     DIR/lock            locked by the process that has the directory open
     DIR/commitlog/      the segments, see `commit_log.py`
-    DIR/state.mdb       the checkpoint, see `checkpoint.py`
+    DIR/state.mdb       the checkpoint, see `checkpoint.py`; `.damaged-N`: one that was set aside
     DIR/dead-letters.mdb  those whose segments are gone, see `dead_letter_archive.py`; not there before the first one
     DIR/dead-letters.mdb.damaged-N  one that was set aside, see `archive_file.py`
     DIR/clock           the time by which old data is deleted, see `services/deletion_clock.py`
+    DIR/crash           stacks of a process that a fault of memory ended, for the next start, see `crash_note.py`
     DIR/kept-offsets.mdb  beside the log: what groups committed at a slave without a master, see `kept_offsets.py`
     DIR/copying         there while everything is copied from another replica, see `copy.py`
     DIR/rebuilding/     a copy of another replica in the making, beside what is there, see `replication/rebuild.py`
@@ -25,6 +26,8 @@ import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import google_crc32c
 
 from minimq_broker.store.disk import is_full
 from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError, StoreFull
@@ -42,6 +45,11 @@ class Owner:
     cluster: str
     name: str
     id: int
+
+    @property
+    def crc32c(self) -> str:
+        """The checksum that is stored with it."""
+        return f"{google_crc32c.value(json.dumps(asdict(self)).encode()):08x}"
 
     def __str__(self) -> str:
         return f"{self.name} (cluster {self.cluster}, id {self.id})"
@@ -109,11 +117,16 @@ class DataDirectory:
         """Return the broker whose data it is. Raises `StoreError` when that cannot be read."""
         marker = self.owner_path
         try:
-            return Owner(**json.loads(marker.read_text()))
+            found = json.loads(marker.read_text())
+            checksum = found.pop("crc32c", None)  # an older release wrote none
+            owner = Owner(**found)
         except FileNotFoundError:
             raise StoreError(f"{self.path} has no file {marker.name}, which says whose data it holds") from None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise StoreError(f"{marker}, which says whose data {self.path} holds, cannot be read: {error!r}") from None
+        if checksum not in (None, owner.crc32c):
+            raise StoreError(f"{marker}, which says whose data {self.path} holds, does not match its CRC-32C")
+        return owner
 
     def replace_by_rebuilt(self) -> None:
         """Put the copy at `rebuilding_path`, whole and synced, in the place of log and state.
@@ -177,8 +190,9 @@ class DataDirectory:
 
     def _check_owner(self, owner: Owner) -> None:
         marker = self.owner_path
+        text = json.dumps({**asdict(owner), "crc32c": owner.crc32c}) + "\n"
         if not marker.exists():
-            _write_whole(marker, json.dumps(asdict(owner)) + "\n")
+            _write_whole(marker, text)
             return
         try:
             found = self.owner()
@@ -189,6 +203,8 @@ class DataDirectory:
                 f"{self.path} is the data directory of {found}, and this is {owner}: give each broker its own, or an "
                 f"empty one; only if the former is no more, and this one shall go on with its data, delete {marker}"
             )
+        if marker.read_text() != text:
+            _write_whole(marker, text)
 
 
 def _unusable(path: Path, error: OSError) -> StoreFull | StoreError:

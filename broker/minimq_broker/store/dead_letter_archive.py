@@ -92,7 +92,7 @@ class DeadLetterArchive(Segment):
             for _ in range(_DELETED_BATCHES):
                 if not cursor.first() or not is_due(_stored_ms(cursor), self._live_bytes(txn)):
                     break
-                queue, count = self._delete_row(txn, self.position_of(cursor.key()), cursor.value())
+                queue, count = self._delete_row(txn, int.from_bytes(cursor.key(), "big"), cursor.value())
                 gone[queue] += count
                 cursor.delete()
         return gone

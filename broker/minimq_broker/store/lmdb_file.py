@@ -9,6 +9,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import lmdb
@@ -106,6 +107,20 @@ def check_pages_of(path: Path) -> None:
 def lmdb_files(path: Path) -> list[Path]:
     """Return those of an LMDB file and its lock file that are there."""
     return [file for file in (path, lock_file(path)) if file.exists()]
+
+
+def free_name(path: Path) -> Path:
+    """Return a name for a damaged file that is set aside."""
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
+    return next(name for name in names if not name.exists())
+
+
+def set_aside(path: Path) -> Path:
+    """Give a damaged file that nobody has open another name, and return that."""
+    aside = free_name(path)
+    path.rename(aside)
+    remove_lmdb(path)  # its lock file
+    return aside
 
 
 def remove_lmdb(path: Path) -> None:

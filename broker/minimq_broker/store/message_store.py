@@ -16,7 +16,7 @@ from minimq_broker.core.disk import UNWATCHED, Watermarks
 from minimq_broker.core.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.core.staging import StagingLimits
 from minimq_broker.core.state import QueueEnd, QueueKey, State
-from minimq_broker.store.checkpoint import Checkpoint, position_of
+from minimq_broker.store.checkpoint import position_of
 from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
@@ -26,7 +26,7 @@ from minimq_broker.store.dead_letters import DeadLetters
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
-from minimq_broker.store.recovery import recover
+from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import Wish
 from minimq_broker.store.term_begin import term_begun
 from minimq_broker.store.writer import Writer
@@ -119,8 +119,6 @@ class MessageStore:
             opened.callback(self._directory.close)
             self._directory.check_whole()
             try:
-                self._checkpoint = Checkpoint(self._directory.state_path)
-                opened.callback(self._checkpoint.close)
                 self.log = CommitLog(
                     self._directory.log_path,
                     options.segment_bytes,
@@ -129,11 +127,12 @@ class MessageStore:
                 )
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)
-                state = recover(self._checkpoint, self.log, None if alone else self._confirmation)
+                self._checkpoint, state = open_state(
+                    self._directory.state_path, self.log, None if alone else self._confirmation
+                )
             except lmdb.Error as error:
-                raise DamagedFile(
-                    f"cannot open the store in {path}: {error}: run minimq-broker check {path}"
-                ) from error
+                text = f"cannot open the store in {path}: {error}: run minimq-broker check {path}"
+                raise DamagedFile(text) from error
             opened.pop_all()  # all is well: `close` closes them
         self._writer = Writer(
             self.log,
@@ -154,6 +153,8 @@ class MessageStore:
         self._writer.leads = self.log.damage.is_served = alone
         #: Of a broker that stands alone, also when its begin could not be written: readers are served nevertheless.
         self._own_term = self.state.term + 1 if alone else 0
+        for start, reason in {} if alone else self.log.lost.items():  # its master has it
+            self.log.mark_damaged(start, reason)
         self._writer.start()
         if alone:
             self.submit(FactJob(lambda state: term_begun(self._own_term, state), lambda job: None))

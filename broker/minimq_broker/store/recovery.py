@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.checkpoint import Checkpoint, DamagedCheckpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.entry import effect, stored_ms_of
-from minimq_broker.store.lmdb_file import DamagedFile
+from minimq_broker.store.lmdb_file import DamagedFile, set_aside
 from minimq_common.errors import CopyNeeded, CorruptEntry
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,38 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
         time.monotonic() - started,
     )
     return state
+
+
+def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | None = None) -> tuple[Checkpoint, State]:
+    """Open the checkpoint of a log, and return it with the state, as `recover` does.
+
+    A damaged one is set aside, and the state found anew, if all of the log is there.
+
+    Raises:
+        DamagedCheckpoint: it is damaged, and the only one who knows what deleted segments had.
+        StoreError: it cannot be opened, or as `recover` says.
+    """
+    try:
+        return _open_state(path, commit_log, confirmation)
+    except DamagedCheckpoint as error:
+        if commit_log.start > 0:
+            raise
+        aside = set_aside(path)
+        log.error(
+            "store: a damaged checkpoint is set aside, and the state found anew from the log file=%s error=%s",
+            aside,
+            error.message,
+        )
+        return _open_state(path, commit_log, confirmation)
+
+
+def _open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | None) -> tuple[Checkpoint, State]:
+    checkpoint = Checkpoint(path)
+    try:
+        return checkpoint, recover(checkpoint, commit_log, confirmation)
+    except BaseException:
+        checkpoint.close()
+        raise
 
 
 def _check_follows(change: Effect, state: State) -> None:

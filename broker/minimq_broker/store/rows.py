@@ -118,12 +118,14 @@ class Part(NamedTuple):
         next_offset: where to go on: after all that was looked at.
         rows: how many batches were looked at.
         is_cut: what comes next is damaged: who reads on from `next_offset` is told.
+        begins_at: offset at which the first batch begins that was looked at; -1 when there was none.
     """
 
     found: list[tuple[Row, bytes]]
     next_offset: int
     rows: int
     is_cut: bool = False
+    begins_at: int = -1
 
 
 def check_row(key: bytes | memoryview, value: bytes | memoryview) -> None:

@@ -15,7 +15,6 @@ import os
 import struct
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,8 @@ from minimq_broker.store.rows import (
 from minimq_common.errors import CorruptEntry, StoreError, StoreFull
 
 _POSITION = struct.Struct(">Q")
-_TABLES = (b"log", b"consumequeue")
+LOG_TABLE = b"log"
+_TABLES = (LOG_TABLE, b"consumequeue")
 _MAX_OFFSET = (1 << 64) - 1
 
 #: Room in the memory map beyond the size at which a segment is sealed; address space, not memory or disk.
@@ -285,11 +285,6 @@ class Segment:
                 yield topic_id
                 more = cursor.set_range(ROW_KEY.pack(topic_id + 1, 0, 0))
 
-    @staticmethod
-    def position_of(key: bytes | memoryview) -> int:
-        """Return the log position of a key of the table of entries."""
-        return int(_POSITION.unpack(key)[0])
-
     def read(self, queue: QueueKey, offset: int, wish: Wish) -> Part:
         """Read batches of a queue, from the one that holds `offset` or comes after it.
 
@@ -298,12 +293,16 @@ class Segment:
         found: list[tuple[Row, bytes]] = []
         next_offset, rows = offset, 0
         messages, size, wanted = wish.max_messages, wish.max_bytes, wish.tag_hashes
-        last = offset
+        last, begins_at = offset, -1
         try:
             with self._reading() as txn:
                 for last, key, value in self._values_from(txn, queue, offset):
                     check_row(key, value)
-                    self._check_follows(last - count_in(value) + 1, next_offset if rows else None)
+                    base = last - count_in(value) + 1
+                    if not rows:
+                        begins_at = base
+                    elif base != next_offset and not self.has_gaps:
+                        raise CorruptEntry(f"what follows on offset {next_offset - 1} begins at {base}")
                     if not wanted or may_hold(value, wanted):
                         row = unpack_row(last, value)
                         found.append((row, self._batch_of(txn, queue, row)))
@@ -318,13 +317,8 @@ class Segment:
                     f"{self.path.name}: queue {queue} cannot be read at offset {offset} ({error}): go on from offset "
                     f"{last + 1}; stop the broker and run minimq-broker check"
                 ) from error
-            return Part(found, next_offset, rows, is_cut=True)
-        return Part(found, next_offset, rows)
-
-    def _check_follows(self, base_offset: int, end: int | None) -> None:
-        """Raise `CorruptEntry` unless a batch goes on where the one before it ends."""
-        if end is not None and base_offset != end and not self.has_gaps:
-            raise CorruptEntry(f"what follows on offset {end - 1} begins at {base_offset}")
+            return Part(found, next_offset, rows, is_cut=True, begins_at=begins_at)
+        return Part(found, next_offset, rows, begins_at=begins_at)
 
     def _batch_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes:
         return bytes(self._entry_of(txn, queue, row)[HEADER_BYTES:])
@@ -333,12 +327,10 @@ class Segment:
         """Return the entry of a row. Raises `CorruptEntry` when it is not there, or is another one."""
         entry = txn.get(_POSITION.pack(row.position), db=self._log)
         if entry is None:
-            cause = "where no entry begins"
-        elif len(entry) != row.size or not stands_at(entry, queue, row.base_offset, row.stored_ms):
-            cause = "where another entry is"
-        else:
-            return entry
-        raise CorruptEntry(f"its index row points at position {row.position}, {cause}")
+            raise CorruptEntry(f"its index row points at position {row.position}, where no entry begins")
+        if len(entry) != row.size or not stands_at(entry, queue, row.base_offset, row.stored_ms):
+            raise CorruptEntry(f"its index row points at position {row.position}, where another entry is")
+        return entry
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
         """Return the row of the batch that holds `offset` or comes after it, None when there is none here."""
@@ -415,23 +407,3 @@ def _let_go(env: lmdb.Environment, inodes: list[int]) -> None:
     env.close()
     for inode in inodes:
         os.close(inode)
-
-
-def total_bytes(segments: Iterable[Segment]) -> int:
-    """Return how much disk segments use; one that is removed meanwhile counts for nothing."""
-    size = 0
-    for segment in segments:
-        with suppress(FileNotFoundError):
-            size += segment.path.stat().st_size
-    return size
-
-
-def is_begun(path: Path) -> bool:
-    """Tell whether a file has the tables of a segment; one whose making was interrupted has not."""
-    if path.stat().st_size == 0:
-        return False
-    env = open_lmdb(path, map_bytes=_MAP_SLACK, readonly=True)
-    try:
-        return int(env.stat()["entries"]) > 0
-    finally:
-        env.close()

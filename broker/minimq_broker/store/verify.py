@@ -13,7 +13,7 @@ from minimq_common.errors import CorruptEntry
 
 
 class Verification:
-    """A walk through all entries and index rows of one segment, which nobody writes to.
+    """A walk through all pages, then all entries and index rows of one segment, which nobody writes to.
 
     Args:
         segment: the segment.

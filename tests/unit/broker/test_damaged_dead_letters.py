@@ -125,8 +125,8 @@ def test_a_damaged_page_of_the_index_costs_what_it_held_and_the_count_is_told(
     store.append("t", 0, b"x")
     file, queue = store.store.log.segments[0].path, store.key(DEAD, 0)
     store.close()
-    lose_pages(file, row_key(queue, 0)[:12], 1)
     store = reopened(stores, store)
+    lose_pages(file, row_key(queue, 0)[:12], 1)
     with caplog.at_level(logging.WARNING):
         remove_all(store)
     kept = store.bodies(DEAD, 0)

@@ -1,0 +1,146 @@
+"""A damaged segment file made anew of what can be read of it, before LMDB follows its pages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.data_dir import sync_directory
+from minimq_broker.store.disk import is_full
+from minimq_broker.store.entry import IN_QUEUE, payload_of, read_header
+from minimq_broker.store.lmdb_file import DamagedFile, free_name, lock_file, remove_lmdb
+from minimq_broker.store.rows import Row, row_of
+from minimq_broker.store.segment import LOG_TABLE, Segment
+from minimq_common import batch
+from minimq_common.errors import CorruptEntry, StoreFull
+from minimq_common.lmdb_files import rows_in, rows_said_in
+from minimq_common.lmdb_pages import PageDamage
+
+log = logging.getLogger(__name__)
+
+_POSITION_BYTES = 8
+#: One transaction writes so many bytes.
+_WRITTEN_BYTES = 8 << 20
+#: An error names so many gaps.
+_TOLD_GAPS = 5
+
+
+def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str) -> str:
+    """Make a segment anew of the entries that can be read, with new index rows, and return what is lost; "" if nothing.
+
+    Args:
+        path: the file, which nobody has open.
+        end: log position at which it ends; None for the last one, of which nothing may be missing.
+        segment_bytes: size at which a segment is sealed.
+        damage: what is wrong with its pages.
+
+    Raises:
+        DamagedFile: not enough of it can be read; the file is as it was.
+        StoreFull: there is no space for another one.
+    """
+    refused = DamagedFile(f"{path} is damaged: {damage}: restore the data directory from a copy of it")
+    start = int(path.stem)
+    try:
+        kept = _linked(sorted((position, len(entry)) for position, entry in _entries(path)), start, end)
+        is_whole = len(kept) == rows_said_in(path, LOG_TABLE)
+    except PageDamage:
+        raise refused from None
+    lost = _missing(kept, start, end)
+    if end is None and (lost or not is_whole):
+        raise refused
+    made = path.with_name(f"{path.stem}.new")
+    aside: Path | None = None
+    try:
+        remove_lmdb(made)
+        _copy(path, made, dict(kept), segment_bytes)
+        if lost:
+            aside = free_name(path)
+            aside.hardlink_to(path)
+        lock_file(path).unlink(missing_ok=True)
+        made.replace(path)
+        remove_lmdb(made)
+        sync_directory(path.parent)
+    except (OSError, lmdb.Error) as error:
+        if is_full(error, path.parent):
+            raise StoreFull(f"no space is left on the disk to make {path} anew, which is damaged: free some") from None
+        raise
+    log.error(
+        "store: a damaged segment was made anew segment=%d reason=%s lost=%s former=%s",
+        start,
+        damage,
+        lost or "nothing",
+        aside or "deleted",
+    )
+    return lost
+
+
+def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the entries that match their checksums, with the positions at which they are said to be."""
+    for key, entry in rows_in(path, LOG_TABLE):
+        if len(key) == _POSITION_BYTES:
+            position = int.from_bytes(key, "big")
+            try:
+                read_header(memoryview(entry), position)
+            except CorruptEntry:
+                continue
+            yield position, entry
+
+
+def _linked(found: list[tuple[int, int]], start: int, end: int | None) -> list[tuple[int, int]]:
+    """Return the positions and sizes of those entries that touch another one, or the end of the segment."""
+    begins = {start if end is None else end, *(position for position, _ in found)}
+    ends = {start, *(position + size for position, size in found)}
+    kept: list[tuple[int, int]] = []
+    at = start
+    for position, size in found:
+        if position >= at and (position in ends or position + size in begins):
+            kept.append((position, size))
+            at = position + size
+    return kept
+
+
+def _missing(kept: list[tuple[int, int]], start: int, end: int | None) -> str:
+    """Say what is not among the entries of a segment; "" when nothing is missing."""
+    gaps: list[str] = []
+    at = start
+    for position, size in [*kept, *([] if end is None else [(end, 0)])]:
+        if position != at:
+            gaps.append(f"{at} to {position}")
+        at = position + size
+    more = f" and {len(gaps) - _TOLD_GAPS} more" if len(gaps) > _TOLD_GAPS else ""
+    return f"log positions {', '.join(gaps[:_TOLD_GAPS])}{more}" if gaps else ""
+
+
+def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int) -> None:
+    """Write entries of a damaged segment to another file, synced."""
+    segment = Segment(made, int(path.stem), segment_bytes)
+    try:
+        entries: list[tuple[int, bytes]] = []
+        rows: list[tuple[QueueKey, Row]] = []
+        size = 0
+
+        def write() -> None:
+            with segment.begin() as txn:
+                segment.put(txn, sorted(entries), rows)
+            entries.clear()
+            rows.clear()
+
+        for position, entry in _entries(path):
+            if kept.get(position) != len(entry):
+                continue
+            header = read_header(memoryview(entry), position)
+            if header.kind in IN_QUEUE:
+                about = batch.read_header(payload_of(memoryview(entry), header))
+                rows.append((header.queue, row_of(header, about, position, len(entry))))
+            entries.append((position, entry))
+            size += len(entry)
+            if size >= _WRITTEN_BYTES:
+                write()
+                size = 0
+        write()
+    finally:
+        segment.close()

@@ -1,0 +1,41 @@
+"""The files of the segments in a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from minimq_broker.store.lmdb_file import open_lmdb
+from minimq_broker.store.segment import Segment
+
+#: Address space for a look at a file, beyond its size.
+_MAP_BYTES = 1 << 20
+
+
+def segment_files(path: Path, *, readonly: bool, without: Collection[str] = ()) -> list[Path]:
+    """Return the files of all segments in order, but for those of some names."""
+    files = sorted(file for file in path.glob("*.mdb") if file.name not in without)
+    if readonly and files and not is_begun(files[-1]):
+        files.pop()  # its making was interrupted: the writer goes on with that, a reader finds nothing to read
+    return files
+
+
+def total_bytes(segments: Iterable[Segment]) -> int:
+    """Return how much disk segments use; one that is removed meanwhile counts for nothing."""
+    size = 0
+    for segment in segments:
+        with suppress(FileNotFoundError):
+            size += segment.path.stat().st_size
+    return size
+
+
+def is_begun(path: Path) -> bool:
+    """Tell whether a file has the tables of a segment; one whose making was interrupted has not."""
+    if path.stat().st_size == 0:
+        return False
+    env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=True)
+    try:
+        return int(env.stat()["entries"]) > 0
+    finally:
+        env.close()
