@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Many tests wait, so that two cores feed three workers; what ARGS names runs in one process, which starts sooner.
-WORKERS ?= $(if $(ARGS),0,3)
+# Many tests wait, so that two cores feed four workers; what ARGS names runs in one process, which starts sooner.
+WORKERS ?= $(if $(ARGS),0,4)
 VENV := .venv
 PROTO_VENV := .venv-proto
 COMPOSE_FILE := docker/docker-compose.yml
@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd demo test test-long fuzz docs lint format proto proto-check lock clean
-.PHONY: bench bench-exactly-once bench-faults bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
+.PHONY: bench bench-exactly-once bench-faults bench-floods bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,10 +28,10 @@ setup: $(VENV)/.done java etcd ## Install everything: the virtual environment .v
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
 
-test: setup ## Run the tests, about 16 minutes; one of them: make test ARGS="tests/unit -k batch"
+test: setup $(VENV)/spark.jsa ## Run the tests, about 13 minutes; one of them: make test ARGS="tests/unit -k batch"
 	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
-test-long: setup ## Run the long tests, and those with random rounds for many rounds; takes hours
+test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random rounds for many rounds; takes hours
 	MINIMQ_TEST_ROUNDS=20 MINIMQ_TEST_SCHEDULES=100000 $(VENV)/bin/pytest -m "long or rounds" $(ARGS)
 
 fuzz: setup ## Play hostile input at decoders and servers, for hours; a part: make fuzz ARGS="decoders --seed 7"
@@ -63,6 +63,9 @@ bench-exactly-once: setup ## Kill what a Spark query runs on, 200 times, and com
 
 bench-faults: setup ## Measure sends while a broker is killed or hangs; takes about three minutes
 	$(VENV)/bin/python bench/send_faults.py $(ARGS)
+
+bench-floods: setup ## Flood a broker in a dozen ways; measure its memory, and another client meanwhile; seven minutes
+	$(VENV)/bin/python bench/floods.py $(ARGS)
 
 bench-rebalances: setup ## Count what a group loses or reads twice while members come, leave, die and hang
 	$(VENV)/bin/python bench/rebalances.py $(ARGS)
@@ -111,6 +114,10 @@ $(VENV)/.done: pyproject.toml constraints.txt
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,etcd,dev,demo]'
 	@touch $@
+
+# Tests start a JVM many times.
+$(VENV)/spark.jsa: scripts/archive-spark-classes.py $(VENV)/.done | java
+	$(VENV)/bin/python scripts/archive-spark-classes.py $@ || touch $@
 
 # The generator has an environment of its own: it must be older than the runtime.
 $(PROTO_VENV)/.done: proto/requirements.txt

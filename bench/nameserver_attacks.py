@@ -42,9 +42,14 @@ def _controller(address: str) -> ControllerAsyncStub:
     return cast("ControllerAsyncStub", controller_pb2_grpc.ControllerStub(_channel(address)))
 
 
+#: How often something was done to the name server.
+_done = itertools.count()
+
+
 async def _forever(act: Callable[[], Awaitable[object]]) -> None:
     """Do it again and again, whatever the server says."""
     while True:
+        next(_done)
         try:
             await act()
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
@@ -401,9 +406,10 @@ async def _attack(name: str, address: str, seconds: float) -> None:
 
 
 def main() -> None:
-    """Attack: NAME ADDRESS SECONDS."""
+    """Attack: NAME ADDRESS SECONDS. Prints how often something was done."""
     name, address, seconds = sys.argv[1:]
     asyncio.run(_attack(name, address, float(seconds)))
+    print(next(_done))
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from minimq import LocalCluster
 from minimq_common import rpc
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 
-#: How often the canary does each of its calls, and how long it waits for an answer.
-EVERY_S, PATIENCE_S = 0.02, 10.0
+#: How often the canary does each of its calls.
+EVERY_S = 0.02
 _HERE = Path(__file__).parent
 
 
@@ -40,6 +40,7 @@ class Line:
 
     Attributes:
         attack: its name.
+        acts: how often something was done to the name server.
         memory_mb: most anonymous memory of the name server.
         calls: by what the canary does, the p50, p99 and most in ms.
         failures: calls of the canary that failed.
@@ -47,6 +48,7 @@ class Line:
     """
 
     attack: str
+    acts: int = 0
     memory_mb: float = 0.0
     calls: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -59,7 +61,8 @@ class Line:
 class _Canary:
     """A broker of its own, and a client of it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, patience_s: float) -> None:
+        self._patience_s = patience_s
         self._channels = [rpc.open_channel(address) for _ in range(3)]
         self._names = nameserver_pb2_grpc.NameServerStub(self._channels[0])
         self._controller = controller_pb2_grpc.ControllerStub(self._channels[1])
@@ -74,7 +77,7 @@ class _Canary:
         self._heartbeat = nameserver_pb2.RegisterRequest(broker_name="canary", data_version=1, heartbeat_only=True)
 
     def look_up(self) -> None:
-        answer = self._names.GetRoute(nameserver_pb2.GetRouteRequest(topic="canary"), timeout=PATIENCE_S)
+        answer = self._names.GetRoute(nameserver_pb2.GetRouteRequest(topic="canary"), timeout=self._patience_s)
         assert answer.route.queues
 
     def beat(self) -> None:
@@ -92,7 +95,7 @@ class _Canary:
             last_term=1 if self._known else 0,
             known=self._known,
         )
-        record = self._controller.Report(request, timeout=PATIENCE_S).replica_set
+        record = self._controller.Report(request, timeout=self._patience_s).replica_set
         assert record.term == 1, f"the lease of the canary was over: {record}"
         self._known = record
 
@@ -133,9 +136,9 @@ class _Requests:
         return request
 
 
-def sing(pipe: Connection, address: str) -> None:
+def sing(pipe: Connection, address: str, patience_s: float) -> None:
     """Be the canary: begin at once, begin to count when told so, answer what was measured when told to end."""
-    canary = _Canary(address)
+    canary = _Canary(address, patience_s)
     took: dict[str, list[float]] = {"look-up": [], "heartbeat": [], "lease": []}
     failures: list[str] = []
     over = threading.Event()
@@ -166,7 +169,7 @@ def sing(pipe: Connection, address: str) -> None:
     pipe.recv()
     over.set()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(patience_s)
     pipe.send((took, failures))
     canary.close()
 
@@ -196,7 +199,7 @@ class _Memory:
                 return  # the process is no more
 
 
-def attacked(name: str, seconds: float, lease_s: float) -> Line:
+def attacked(name: str, seconds: float, lease_s: float, patience_s: float) -> Line:
     """Attack a cluster of its own, and return what came of it."""
     line = Line(name)
     with LocalCluster(brokers=1, slaves=1, nameserver_options={"term_lease_s": lease_s}) as cluster:
@@ -204,22 +207,22 @@ def attacked(name: str, seconds: float, lease_s: float) -> Line:
         assert nameserver.pid is not None
         context = multiprocessing.get_context("spawn")  # gRPC does not outlive a fork
         pipe, theirs = context.Pipe()
-        canary = context.Process(target=sing, args=(theirs, nameserver.address), daemon=True)
+        canary = context.Process(target=sing, args=(theirs, nameserver.address, patience_s), daemon=True)
         canary.start()
         pipe.recv()
         terms = _terms(nameserver.log_path)
         memory = _Memory(nameserver.pid)
         command = [sys.executable, str(_HERE / "nameserver_attacks.py"), name, nameserver.address, str(seconds)]
-        attack = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        attack = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         time.sleep(min(1.5, seconds / 4))  # until the process is there
         pipe.send("go")
         try:
-            attack.wait(seconds + 60)
+            line.acts = int(attack.communicate(timeout=seconds + 60)[0] or 0)
         except subprocess.TimeoutExpired:
             attack.kill()
-            attack.wait()
+            attack.communicate()
         pipe.send("end")
-        if pipe.poll(4 * PATIENCE_S):
+        if pipe.poll(4 * patience_s):
             took, line.failures = pipe.recv()
             line.calls = {what: _figures(latencies) for what, latencies in took.items()}
         else:
@@ -242,7 +245,7 @@ def _figures(latencies: list[float]) -> tuple[float, float, float]:
     every_ms = EVERY_S * 1000
     took = sorted(ms - number * every_ms for ms in latencies for number in range(1 + int(ms // every_ms)))
     if not took:
-        return (PATIENCE_S * 1000,) * 3
+        return (float("inf"),) * 3
     return took[len(took) // 2], took[int(len(took) * 0.99)], took[-1]
 
 
@@ -255,13 +258,16 @@ def _terms(log: Path) -> int:
 @click.argument("attacks", nargs=-1, type=click.Choice(sorted(ATTACKS)))
 @click.option("--seconds", default=8.0, show_default=True, help="How long each attack takes.")
 @click.option("--lease", default=3.0, show_default=True, help="Length of the leases of masters, in seconds.")
+@click.option(
+    "--patience", default=10.0, show_default=True, help="How long the canary waits for an answer, in seconds."
+)
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(attacks: tuple[str, ...], seconds: float, lease: float, output: str) -> None:
+def main(attacks: tuple[str, ...], seconds: float, lease: float, patience: float, output: str) -> None:
     """Attack a name server, in each of the ways that are named; all unless given."""
     console = Console(width=None if sys.stdout.isatty() else 170)
     lines = []
     for name in attacks or tuple(ATTACKS):
-        lines.append(attacked(name, seconds, lease))
+        lines.append(attacked(name, seconds, lease, patience))
         if output == "table":
             print(name, asdict(lines[-1]), file=sys.stderr, flush=True)
     if output == "json":

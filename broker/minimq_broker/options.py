@@ -145,6 +145,24 @@ class BrokerOptions:
     max_pending_bytes: int = option(
         64 << 20, "Batches that may wait for the disk; beyond that, senders are slowed down.", minimum=1 << 20
     )
+    max_unsent_bytes: int = option(
+        96 << 20,
+        "Answers that may wait for clients to read them, in all; beyond that they are made later, and the connection "
+        "of a client that does not read is ended. They take twice as much memory.",
+        minimum=1 << 20,
+    )
+    max_incoming_bytes: int = option(
+        160 << 20,
+        "Requests that may be on their way into the broker, in all; beyond that connections are ended that hold much "
+        "of it, or do not send it to its end.",
+        minimum=64 << 20,
+    )
+    max_streams: int = option(
+        4096,
+        "Streams of one kind, such as those of producers, that may be open at once; more are refused.",
+        minimum=1,
+    )
+    max_connections: int = option(10_000, "Connections that may be open at once; more are closed.", minimum=1)
     busy_after_s: float = option(
         0.5, "Time that a batch may wait for room among these; then its sender is told to come back later.", minimum=0
     )

@@ -38,6 +38,7 @@ from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_broker.store.message_store import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.call_boundary import CallBoundary
+from minimq_common.call_limits import FIRST_REQUEST_S, CallLimits
 from minimq_common.errors import CorruptEntry
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
@@ -60,6 +61,8 @@ _REMEDY = (
     "if another replica is the master now (minimq cluster status), this one is made anew of what that has by: "
     "minimq-broker rebuild --from MASTER_HOST:PORT {}"
 )
+#: What a request may have besides the largest batch, in bytes.
+_AROUND_BATCH = 1 << 20
 
 #: What tools for gRPC find here.
 _SERVICES = ("minimq.v1.Broker", "minimq.v1.Replication")
@@ -84,7 +87,7 @@ class Broker:
         self._service: BrokerService | None = None
         self._idle_groups: IdleGroups | None = None
         self._roles: RoleKeeper | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Future[tuple[None, None]] | None = None
 
     @property
     def address(self) -> str:
@@ -110,7 +113,7 @@ class Broker:
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues)
-        self._server = grpc.aio.server(interceptors=[CallBoundary(unreadable)], options=rpc.SERVER_OPTIONS)
+        self._server = _make_server(options, engine)
         self._address = await rpc.bind(self._server, options.listen)
         self._routes = RouteLookup(options.nameservers)
         self._roles = self._make_roles(engine, options) if options.controller else None
@@ -151,7 +154,7 @@ class Broker:
             )
             self._metrics_address = await self._metrics.start(options.metrics)
         self._standard.serving()
-        self._looking = asyncio.create_task(_look_after_health(engine, self._standard), name="broker-health")
+        self._looking = asyncio.gather(_look_after_health(engine, self._standard), engine.intake.watch())
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
         return DeletionClock(
@@ -190,6 +193,8 @@ class Broker:
             max_batch_bytes=options.max_batch_bytes,
             max_pending_bytes=options.max_pending_bytes,
             busy_after_s=options.busy_after_s,
+            max_unsent_bytes=options.max_unsent_bytes,
+            max_incoming_bytes=options.max_incoming_bytes,
             slave_read_lag=options.slave_read_lag,
         )
         try:
@@ -317,3 +322,21 @@ async def _look_after_health(engine: Engine, standard: StandardServices) -> None
         else:
             standard.serving()
         await asyncio.sleep(_LOOK_S)
+
+
+def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
+    """Return a server of gRPC that keeps to the bounds of what clients may do."""
+    limits = CallLimits(
+        options.max_streams,
+        "--max-streams",
+        first_request_s=FIRST_REQUEST_S,
+        refused=engine.counters.streams_refused,
+        intake=engine.intake,
+    )
+    return grpc.aio.server(
+        interceptors=[CallBoundary(unreadable), limits],
+        options=rpc.server_options(
+            max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
+            max_allowed_incoming_connections=options.max_connections,
+        ),
+    )

@@ -55,7 +55,17 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Two servers on one port would each get half of the connections.
     ("grpc.so_reuseport", 0),
+    # A client has a few streams, and as many calls at once as it has threads.
+    ("grpc.max_concurrent_streams", 256),
+    # A peer whose machine has gone, or that does not even read from its socket, says nothing: it is let go.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
 )
+
+#: Longest text of an error that travels. A text may quote what came, and would be as long.
+_MAX_ERROR_TEXT = 2_000
+_CUT = " ... "
 
 _STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
     errors.InvalidArgument.code: grpc.StatusCode.INVALID_ARGUMENT,
@@ -149,12 +159,26 @@ async def _probe(host: str, port: int, address: str) -> None:
         raise errors.CannotListen(f"cannot listen at {address}: {refusal}")
 
 
+def server_options(**changed: int) -> tuple[tuple[str, int], ...]:
+    """Return the options of a server, of which some are others: `max_receive_message_length=...`."""
+    # A dict, since of two values for one key gRPC takes the first one.
+    return tuple({**dict(SERVER_OPTIONS), **{f"grpc.{name}": value for name, value in changed.items()}}.items())
+
+
 def to_failure(error: BaseException) -> errors_pb2.Failure:
-    """Return an error as it travels inside an answer."""
+    """Return an error as it travels inside an answer: a text that is too long has lost its middle."""
     if isinstance(error, MiniMQError):
         retry_after_ms = round(error.retry_after_s * 1000)
-        return errors_pb2.Failure(code=error.code, message=error.message, retry_after_ms=retry_after_ms)
-    return errors_pb2.Failure(code=errors.InternalError.code, message=f"{type(error).__name__}: {error}")
+        return errors_pb2.Failure(code=error.code, message=_shortened(error.message), retry_after_ms=retry_after_ms)
+    message = _shortened(f"{type(error).__name__}: {error}")
+    return errors_pb2.Failure(code=errors.InternalError.code, message=message)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_ERROR_TEXT:
+        return text
+    half = (_MAX_ERROR_TEXT - len(_CUT)) // 2
+    return text[:half] + _CUT + text[-half:]
 
 
 def from_failure(failure: errors_pb2.Failure) -> MiniMQError:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 from minimq_common import rpc
+from minimq_common.unsent import Unsent, Write
 
-Message = TypeVar("Message")
+
+class _Message(Protocol):
+    def SerializeToString(self) -> bytes: ...  # noqa: N802 - as protobuf calls it
+
+
+Message = TypeVar("Message", bound=_Message)
 
 
 class StreamWriter(Generic[Message]):
@@ -17,43 +24,61 @@ class StreamWriter(Generic[Message]):
     gRPC breaks a stream on which a write is cut short, is overtaken by another, or is still under way when the call
     ends. So a write goes on when the task that began it is cancelled, and whoever ends the call calls `drained` first.
 
+    Messages are handed to gRPC encoded, which the server allows by its `CallLimits`: so they are held once less.
+
     Args:
         context: of the call.
+        unsent: has room for what is written.
     """
 
-    def __init__(self, context: Any) -> None:  # noqa: ANN401 - the context of any stream
+    def __init__(self, context: Any, unsent: Unsent) -> None:  # noqa: ANN401 - the context of any stream
         self._context = context
+        self._unsent = unsent
+        self._peer: str = context.peer()
         self._turn = asyncio.Lock()
 
-    async def write(self, make: Callable[[], Message | None]) -> Message | None:
-        """Wait for the turn, then make a message and write it.
+    async def write(
+        self, make: Callable[[], Message | bytes | None], expected: Callable[[], int] | None = None
+    ) -> bool:
+        """Wait for the turn and for room, then make a message and write it.
 
         Args:
-            make: called when it is this message's turn, so that it takes no memory before; None writes nothing.
+            make: called when it is this message's turn, so that it takes no memory before; None writes nothing. One
+                that goes to many streams may be encoded already.
+            expected: returns how large it will be, about, in bytes; it is small if nothing is said.
 
         Returns:
-            What was made.
+            Whether there was a message.
         """
         await self._turn.acquire()
         try:
-            message = make()
+            if self._unsent.is_tight:
+                await self._unsent.room(expected() if expected else 0)
+            data = _encoded(make())
         except BaseException:
             self._turn.release()
             raise
-        if message is None:
+        if data is None:
             self._turn.release()
-            return None
-        write = asyncio.ensure_future(rpc.write(self._context, message))
-        write.add_done_callback(self._written)
+            return False
+        taken = self._unsent.begin(self._peer, len(data))
+        write = asyncio.ensure_future(rpc.write(self._context, data))
+        write.add_done_callback(partial(self._written, taken))
+        del data  # the write has it for as long as it lasts
         await asyncio.shield(write)
-        return message
+        return True
 
     async def drained(self) -> None:
         """Wait for the write that is under way."""
         async with self._turn:
             pass
 
-    def _written(self, write: asyncio.Future[None]) -> None:
+    def _written(self, taken: Write, write: asyncio.Future[None]) -> None:
+        self._unsent.end(taken)
         self._turn.release()
         if not write.cancelled():
             write.exception()  # seen: the task that waits for it, if there still is one, raises it
+
+
+def _encoded(message: _Message | bytes | None) -> bytes | None:
+    return message if message is None or isinstance(message, bytes) else message.SerializeToString()

@@ -158,7 +158,7 @@ class Caller:
         self._rpcs = rpcs
         self._weights = [_RARE.get(rpc.method.name, _OFTEN.get(rpc.method.name, 1.0)) for rpc in rpcs]
         self._channels = channels
-        self._maker = MessageMaker(POOLS, sane=0.85)
+        self._maker = MessageMaker(POOLS, sane=0.85, long=0.005)
         #: How calls ended: by the name of the status.
         self.ends: dict[str, int] = {}
 

@@ -34,6 +34,7 @@ HANGS_S: Final = 120.0
 #: Inputs after which a process has loaded what it needs, so that its memory is measured.
 _WARM_UP: Final = 20
 _SHOWN: Final = 300
+_TOLD_EVERY_S: Final = 60.0
 
 
 @dataclass
@@ -68,8 +69,12 @@ def play(seed: int, amount: int, only: str = "") -> list[str]:
     rest = [_Share(context, seed, amount, only, worker) for worker in range(PROCESSES)]
     for share in rest:
         share.start()
+    told = time.monotonic()
     while rest:
         multiprocessing.connection.wait([share.process.sentinel for share in rest], timeout=1.0)
+        if time.monotonic() - told > _TOLD_EVERY_S:
+            told = time.monotonic()
+            print(f"  at {', '.join(share.place for share in rest)}; {len(findings)} findings", flush=True)
         for share in list(rest):
             findings += share.look()
             if share.is_done:
@@ -94,6 +99,12 @@ class _Share:
         self.process = self._context.Process(target=_work, args=(*self._work, begin, self._progress, theirs))
         self.process.start()
         theirs.close()
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        target, number = self._progress.target.value, self._progress.number.value
+        return f"{chosen(self._work[2])[target].name} {number:,}" if target >= 0 else "the beginning"
 
     def look(self) -> list[str]:
         """Return what was found since the last look."""

@@ -51,11 +51,13 @@ class MessageMaker:
     Args:
         pools: where values of a field come from mostly, by the name of the field, or by "Message.field".
         sane: share of the values that come from the pools.
+        long: share of the texts that are far too long.
     """
 
-    def __init__(self, pools: Mapping[str, Pool] | None = None, sane: float = 0.8) -> None:
+    def __init__(self, pools: Mapping[str, Pool] | None = None, *, sane: float = 0.8, long: float = 0.0) -> None:
         self._pools = pools or {}
         self._sane = sane
+        self._long = long
 
     def make(self, rng: Random, descriptor: Descriptor, depth: int = 0) -> Message:
         """Return a message of a type."""
@@ -99,8 +101,13 @@ class MessageMaker:
 
     def _value(self, rng: Random, field: FieldDescriptor) -> Any:  # noqa: ANN401 - of any type
         pool = self._pools.get(".".join(field.full_name.split(".")[-2:])) or self._pools.get(field.name)
+        if field.type == FieldDescriptor.TYPE_STRING and rng.random() < self._long:
+            return rng.choice(("x", "\n", "\u20ac")) * rng.choice((300, 70_000, 1 << 20))
         if pool is not None and rng.random() < self._sane:
             return pool(rng)
+        return self._value_at_random(rng, field)
+
+    def _value_at_random(self, rng: Random, field: FieldDescriptor) -> Any:  # noqa: ANN401 - of any type
         if field.type in _INTEGERS:
             signed, bits = _INTEGERS[field.type]
             half = 1 << (bits - 1)

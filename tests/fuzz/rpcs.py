@@ -20,6 +20,7 @@ from minimq import Admin, LocalCluster, MiniMQError, Permission
 from minimq.local.server_process import ServerProcess
 from minimq_broker.store.check import check_directory
 from support.reading import read_all
+from support.replicas import wait_for_master
 
 #: Calls that are under way at the same time.
 _CALLS: Final = 32
@@ -166,6 +167,7 @@ def _restarted(cluster: LocalCluster, canary: Canary) -> list[str]:
         server.launch()
     for server in reversed(servers):
         server.wait_ready()
+    wait_for_master(cluster)  # a slave does not know yet what of its end is confirmed
     bodies = [message.body for message in read_all(cluster.nameserver, TOPIC)]
     return found + [f"after the restart: {text}" for text in losses(canary.acknowledged, bodies)]
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
 import statistics
-import struct
-import subprocess
-import sys
-import uuid
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,11 +13,8 @@ from matplotlib.lines import Line2D
 from pyspark.sql import SparkSession
 
 from minimq import Admin, LocalCluster
-from support.command import environment
-from support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPTS = ["flights_alerts", "flights_json", "flights_plot", "flights_sql", "flights_windows"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -153,65 +144,3 @@ def test_what_is_drawn_is_what_the_data_says(
 def points(line: Line2D) -> list[tuple[float, float]]:
     xy: Any = line.get_xydata()
     return [(x, y) for x, y in xy]
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_says_what_it_shows(script: str) -> None:
-    done = run(script, "--help")
-    first_line = (EXAMPLES / f"{script}.py").read_text().splitlines()[0].removeprefix('"""')
-    assert first_line in done.stdout
-
-
-#: The tests above run what these do, in a session that is there; how a script starts and ends is the same for all.
-_LONG = ("flights_alerts", "flights_sql", "flights_windows")
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("script", [pytest.param(each, marks=[pytest.mark.long] * (each in _LONG)) for each in SCRIPTS])
-def test_a_script_runs_and_leaves_nothing_running(script: str, tmp_path: Path) -> None:
-    picture = tmp_path / "plot.png"
-    done = run(script, *(["--output", str(picture)] if script == "flights_plot" else []))
-    assert len(done.stdout.splitlines()) > 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ([picture.name] if script == "flights_plot" else [])
-    if script == "flights_plot":
-        assert "328,521 flights in 19 points" in done.stdout
-        check_picture(picture.read_bytes())
-
-
-def check_picture(data: bytes) -> None:
-    signature, _, header, width, height = struct.unpack_from(">8sI4sII", data)
-    assert (signature, header) == (b"\x89PNG\r\n\x1a\n", b"IHDR")
-    assert (width, height) == (1200, 675)
-    assert 20_000 < len(data) < 500_000  # an empty picture of this size has 5,000
-
-
-def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a script, and check that none of its processes is left."""
-    command = [sys.executable, str(EXAMPLES / f"{script}.py"), *arguments]
-    mark = f"MARK_OF_A_RUN={uuid.uuid4()}"
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**dict([mark.split("=")])),
-    ) as process:
-        try:
-            stdout, stderr = process.communicate(timeout=300)
-        except BaseException:
-            process.send_signal(signal.SIGINT)  # it ends its servers
-            raise
-    assert process.returncode == 0, stderr
-    # Spark's workers notice a moment later that they are not wanted any more.
-    wait_until(lambda: not running(mark), 60, what=f"the processes of {script} have ended")
-    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
-
-
-def running(mark: str) -> list[str]:
-    """Return the command lines of all processes with an entry in their environment."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile, or is another user's
-            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
-    return found

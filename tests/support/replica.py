@@ -20,6 +20,7 @@ from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.engine import Engine
 from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
+from minimq_common.call_limits import CallLimits
 from minimq_proto.v1 import replication_pb2_grpc
 from support.replica_engine import replica_engine
 
@@ -49,7 +50,7 @@ async def replica(
 ) -> AsyncIterator[Replica]:
     """Run a replica of `NAME`, which others reach where it says; only replica 0 founds a replica set."""
     async with replica_engine(path, **options) as engine:
-        server = grpc.aio.server(interceptors=[CallBoundary()], options=rpc.SERVER_OPTIONS)
+        server = grpc.aio.server(interceptors=[CallBoundary(), CallLimits()], options=rpc.SERVER_OPTIONS)
         address = await rpc.bind(server, "127.0.0.1:0")
         shown = advertise(address)
         own = OwnReplica(CLUSTER, NAME, replica_id, new_run(), shown, not replica_id, sync=False, min_in_sync=1)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-
 from xdist.scheduler import LoadFileScheduling
 
-#: Folders whose tests stay together, because they share what is expensive to start: a session of Spark.
-TOGETHER = ("tests/spark",)
+#: Files of one folder whose tests stay together, because they share what is expensive to start: a session of Spark.
+#: Two sessions, so that neither is what all others have to wait for; the other files of the folder need none.
+TOGETHER = {
+    "tests/spark, tables": ("batch_read", "batch_write", "limits", "outages", "slaves"),
+    "tests/spark, streams": ("flights_examples", "flights_windows", "stream_read", "stream_write"),
+}
+_GROUPS = {f"tests/spark/test_{name}.py": group for group, names in TOGETHER.items() for name in names}
 
 
 class GroupScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist brings no types
-    """A distribution of whole test files, and of some whole folders, in the order of `testpaths`.
+    """A distribution of whole test files, and of some files together, in the order of `testpaths`.
 
     xdist's own groups, `--dist loadgroup`, have no effect in pytest 9.2, and would change the names of the tests.
     """
@@ -22,4 +25,4 @@ class GroupScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist brings 
 
 def group_of(file: str) -> str:
     """Return the group of the tests in a file."""
-    return next((folder for folder in TOGETHER if PurePosixPath(file).is_relative_to(folder)), file)
+    return _GROUPS.get(file, file)

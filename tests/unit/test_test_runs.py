@@ -120,6 +120,12 @@ def test_all_that_a_command_has_written_is_returned_after_its_first_line_was_rea
 def test_what_shares_something_expensive_shares_a_worker() -> None:
     assert group_of("tests/spark/test_batch_read.py") == group_of("tests/spark/test_slaves.py")
     assert group_of("tests/fault/test_kill.py") == "tests/fault/test_kill.py"
+    needs_a_session = {
+        str(path.relative_to(REPOSITORY))
+        for path in (TESTS / "spark").glob("test_*.py")
+        if "spark: SparkSession" in path.read_text()
+    }
+    assert {file for file in needs_a_session if group_of(file) == file} == set()
 
 
 def test_no_folder_of_tests_is_left_out() -> None:

@@ -21,6 +21,11 @@ from minimq_common.names import retry_topic
 
 Held = tuple[MessageQueue, ...]
 
+#: Queues that the members of one group, and of all, may be remembered to hold: a member list names them all. Of members
+#: that say they hold more, some are forgotten, and so are allocated as if nobody held them.
+MAX_HELD_OF_GROUP = 50_000
+MAX_HELD = 400_000
+
 
 class Remembered(NamedTuple):
     """What groups agreed on before a start.
@@ -67,6 +72,8 @@ class _Group:
     def __init__(self) -> None:
         self.members: dict[str, _Member] = {}
         self.version = 0
+        #: How many queues they hold.
+        self.held = 0
         #: What all agree on.
         self.agreement: Agreement | None = None
         #: What each subscribes to; empty while that is the same.
@@ -89,6 +96,8 @@ class GroupTable:
         self._remembered = dict(remembered.agreements)
         self._groups: dict[str, _Group] = {}
         self._version = first_version
+        #: How many queues all members hold, as far as that is remembered.
+        self._held = 0
         #: Who was refused for a conflict, by group.
         self._refused: dict[str, dict[str, MemberConfig]] = {}
 
@@ -122,11 +131,11 @@ class GroupTable:
             GroupConflict: the other members say something else than this one, or did until a moment ago. Nothing has
                 changed then; `admissible` tells when the member may ask again.
         """
-        config, holding = MemberConfig(agreement, topics_may_differ), tuple(sorted(set(held)))
+        config, holding = MemberConfig(agreement, topics_may_differ), self._remembered_of(group, client_id, held)
         self._forget_refused(group, client_id)
         former = self._member(group, client_id)
         if former is not None and former.config == config:
-            self._groups[group].members[client_id] = _Member(config, holding)
+            self._put(self._groups[group], client_id, _Member(config, holding))
             return None
         try:
             self._check(group, client_id, config, now)
@@ -135,21 +144,23 @@ class GroupTable:
             raise
         self._come_back(group, agreement)
         entry = self._groups.setdefault(group, _Group())
-        entry.members[client_id] = _Member(config, holding)
+        self._put(entry, client_id, _Member(config, holding))
         return self._changed(group, entry)
 
     def hold(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Remember what a member holds now, for the next version; of others nothing is remembered."""
         member = self._member(group, client_id)
         if member is not None:
-            self._groups[group].members[client_id] = member._replace(holding=tuple(sorted(set(queues))))
+            holding = self._remembered_of(group, client_id, queues)
+            self._put(self._groups[group], client_id, member._replace(holding=holding))
 
     def leave(self, group: str, client_id: str) -> Members | None:
         """Remove a member, or one that was refused. Returns the list if it changed."""
         self._forget_refused(group, client_id)
         entry = self._groups.get(group)
-        if entry is None or entry.members.pop(client_id, None) is None:
+        if entry is None or client_id not in entry.members:
             return None
+        self._put(entry, client_id, None)
         if not entry.members:
             del self._groups[group]
             self._remembered.pop(group, None)
@@ -219,6 +230,22 @@ class GroupTable:
         return _members(group, entry) if entry else Members(group, 0, (), {})
 
     # ---- deciding -------------------------------------------------------------------------------
+
+    def _remembered_of(self, group: str, client_id: str, held: Iterable[MessageQueue]) -> Held:
+        """Return what is remembered of what a member holds: all, unless the group, or all of them, hold too much."""
+        entry, member = self._groups.get(group), self._member(group, client_id)
+        own = len(member.holding) if member else 0
+        room = own + min(MAX_HELD_OF_GROUP - (entry.held if entry else 0), MAX_HELD - self._held)
+        return tuple(sorted(set(held))[:room])
+
+    def _put(self, entry: _Group, client_id: str, member: _Member | None) -> None:
+        """Add a member, replace it, or remove it."""
+        former = entry.members.pop(client_id, None)
+        if member is not None:
+            entry.members[client_id] = member
+        more = (len(member.holding) if member else 0) - (len(former.holding) if former else 0)
+        entry.held += more
+        self._held += more
 
     def _member(self, group: str, client_id: str) -> _Member | None:
         entry = self._groups.get(group)

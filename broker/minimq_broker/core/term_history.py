@@ -50,5 +50,5 @@ def common_point(mine: Sequence[TermStart], my_end: int, theirs: Sequence[TermSt
 
 
 def _with_ends(starts: Sequence[TermStart], end: int) -> list[tuple[TermStart, int]]:
-    """Return each term with the position at which the next one begins."""
-    return list(zip(starts, [*(start.position for start in starts[1:]), end], strict=True))
+    """Return each term with the position at which the next one begins; none where no terms are said."""
+    return list(zip(starts, [*(start.position for start in starts[1:]), end], strict=False))

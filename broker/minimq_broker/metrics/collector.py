@@ -167,6 +167,23 @@ class BrokerMetrics:
             ("call",),
             (((call,), streams[call]) for call in ("append", "pull", "session")),
         )
+        refused = engine.counters.streams_refused
+        yield counters(
+            f"{PREFIX}_streams_refused_total",
+            "Streams that were one too many.",
+            ("call",),
+            (((call,), refused[call]) for call in ("append", "pull", "replicate", "session")),
+        )
+        yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
+        yield gauge(
+            f"{PREFIX}_incoming_bytes", "Bytes of requests that have come and are not taken in.", engine.intake.bytes
+        )
+        yield counters(
+            f"{PREFIX}_connections_ended_total",
+            "Connections of clients that did not read, or did not send their requests to the end.",
+            ("reason",),
+            ((("unread",), engine.unsent.ended), (("incoming",), engine.intake.ended)),
+        )
         yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", engine.long_polls)
         groups = islice(engine.groups.names(), self._most_series)
         yield gauges(

@@ -18,6 +18,8 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.store.copy import check_free
 from minimq_broker.store.message_store import Snapshot
 from minimq_common import rpc
+from minimq_common.errors import SystemBusy
+from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:
@@ -25,12 +27,18 @@ if TYPE_CHECKING:
 
 Moved = Callable[[int], None]
 
-#: A copy that does not move on for so long, in seconds, keeps nothing from being deleted any more.
+#: A copy that does not move on for so long, in seconds, keeps nothing from being deleted any more, and makes room for
+#: another one.
 _STUCK_S = 10.0
+#: Copies that may be taken at once: each reads the whole log, and holds the state.
+MAX_COPIES = 4
+#: When somebody who was refused may come back, in seconds.
+_COME_BACK_S = 5.0
 
 
 @dataclass(slots=True)
 class _Copy:
+    peer: str
     position: int
     moved_at: float
 
@@ -57,32 +65,45 @@ class Snapshots:
 
         Raises:
             CopyNeeded: the copy was stuck, and retention was faster; it has to begin anew.
-            SystemBusy: nobody may look into the store at this moment.
+            SystemBusy: nobody may look into the store at this moment, or too many copies are being taken.
         """
-        copy = _Copy(self._engine.store.log.start, self._loop.time())
+        self._admit()
+        copy = _Copy(context.peer(), self._engine.store.log.start, self._loop.time())
         self._copies.append(copy)
         try:
             await self._send(copy, context)
         finally:
             self._copies.remove(copy)
 
+    def _admit(self) -> None:
+        """Refuse one more when there are as many as may be; the first that does not move on is ended for the next."""
+        if len(self._copies) < MAX_COPIES:
+            return
+        since = self._loop.time() - _STUCK_S
+        self._engine.unsent.give_up({copy.peer for copy in self._copies if copy.moved_at <= since})
+        raise SystemBusy(
+            f"{len(self._copies)} copies of this broker are taken now, which is the limit: come back when one is done",
+            retry_after_s=_COME_BACK_S,
+        )
+
     async def _send(self, copy: _Copy, context: Any) -> None:  # noqa: ANN401 - the context of the stream
+        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)
+
+        async def write(frame: replication_pb2.ReplicaFrame) -> None:
+            frame.end = end
+            await writer.write(lambda: frame)
+            copy.moved_at = self._loop.time()
+
         snapshot, copy.position, end = await asyncio.to_thread(self._begin)
         for frame in state_frames(snapshot, copy.position):
-            frame.end = end
-            await rpc.write(context, frame)
-            copy.moved_at = self._loop.time()
+            await write(frame)
         start = copy.position
         async for frame in archive_frames(lambda position: asyncio.to_thread(self._archived, position, start)):
-            frame.end = end
-            await rpc.write(context, frame)
-            copy.moved_at = self._loop.time()
+            await write(frame)
         while copy.position < end:
             entries = await asyncio.to_thread(self._entries, copy.position, end)
-            frame = replication_pb2.ReplicaFrame(position=copy.position, entries=entries, end=end)
-            await rpc.write(context, frame)
+            await write(replication_pb2.ReplicaFrame(position=copy.position, entries=entries))
             copy.position += sum(map(len, entries))
-            copy.moved_at = self._loop.time()
 
     def _begin(self) -> tuple[Snapshot, int, int]:
         with self._engine.slot.reading() as store:

@@ -21,6 +21,7 @@ from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import MiniMQError, StoreError
 from minimq_common.outage_log import OutageLog
 from minimq_common.stream_writer import StreamWriter
+from minimq_common.unsent import Unsent
 from minimq_proto.v1 import replication_pb2
 
 Context = grpc.aio.ServicerContext[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
@@ -59,6 +60,7 @@ class Feed:
         position: up to where its log is the same; None when it has to copy everything.
         moved: called when the slave has synced more, has come or has gone.
         record: records offsets that were kept at the slave.
+        unsent: has room for what is sent.
     """
 
     def __init__(
@@ -69,8 +71,10 @@ class Feed:
         position: int | None,
         moved: Callable[[], None],
         record: Callable[[Sequence[Kept]], Awaitable[None]],
+        unsent: Unsent,
     ) -> None:
         self._store = store
+        self._unsent = unsent
         self._in_sync = in_sync
         self.slave = slave
         self._replica_id = slave.replica_id
@@ -118,7 +122,7 @@ class Feed:
 
     async def run(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Context) -> None:
         """Serve until the slave leaves, is silent for too long, or `end` is called."""
-        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context)
+        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._unsent)
         position = self._position
         # Nothing is held there for sure as long as the slave has not seen that the logs are of the same replica set.
         is_kin = self.slave.log_id == self._store.state.log_id

@@ -15,10 +15,10 @@ from minimq_broker.replication.copying import FRAME_BYTES
 from minimq_broker.replication.feed import Context, Feed, Introduced, go_on
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_slot import to_the_end
-from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaSet
+from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,9 @@ class Leadership:
         self._check_term(follow)
         record = self._engine.offsets.take_over
         self._introduce(slave)
-        feed = Feed(self._store, self.in_sync, slave, self._meeting_point(follow), self._moved, record)
+        feed = Feed(
+            self._store, self.in_sync, slave, self._meeting_point(follow), self._moved, record, self._engine.unsent
+        )
         self._feeds[replica_id] = feed
         try:
             await feed.run(requests, context)
@@ -208,14 +210,19 @@ class Leadership:
         self._check_term(fetch.log)
         point = self._meeting_point(fetch.log)
         state = self._store.state
+        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)
+
+        async def write(frame: replication_pb2.ReplicaFrame) -> None:
+            await writer.write(lambda: frame)
+
         if point is None:
-            await rpc.write(context, replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(), log_id=state.log_id))
+            await write(replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(), log_id=state.log_id))
             return
-        await rpc.write(context, replication_pb2.ReplicaFrame(go_on=go_on(self._store, point), log_id=state.log_id))
+        await write(replication_pb2.ReplicaFrame(go_on=go_on(self._store, point), log_id=state.log_id))
         position, end = max(fetch.start, self._store.log.start), min(fetch.end, point)
         while True:
             entries = await to_the_end(asyncio.to_thread(self._entries, position, end))
-            await rpc.write(context, replication_pb2.ReplicaFrame(position=position, entries=entries))
+            await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
             position += sum(map(len, entries))
             if position >= end:
                 return

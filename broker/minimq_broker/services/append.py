@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.engine import Engine, raise_failure
 from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, SendStatus
 from minimq_common import batch, rpc
-from minimq_common.errors import MessageTooLarge, MiniMQError
+from minimq_common.errors import CorruptBatch, MessageTooLarge, MiniMQError, UsageError
+from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
 _STATUS = {
@@ -23,22 +24,30 @@ _STATUS = {
 
 Context = grpc.aio.ServicerContext[broker_pb2.AppendRequest, broker_pb2.AppendResponse]
 
+#: Results that may wait for a client that does not read; with more, nothing is received from it.
+MAX_WAITING = 1_000
+#: Requests that are refused for what they are, and larger than this, are taken at this rate, all together.
+_LARGE_BYTES, _REFUSED_BYTES_PER_S = 64 << 10, 16 << 20
+
 
 class AppendService:
     """The `Append` call of the broker."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._refusals = asyncio.Lock()
 
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
         answers = _Answers()
+        writer: StreamWriter[broker_pb2.AppendResponse] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.receive(self._receive(requests, answers), "append-receiver")
         try:
-            while results := await answers.take():
-                await rpc.write(context, broker_pb2.AppendResponse(results=results))
+            while await answers.some():
+                await writer.write(answers.take)
         finally:
             receiver.cancel()
+        raise_failure(receiver)
 
     async def _receive(self, requests: AsyncIterator[broker_pb2.AppendRequest], answers: _Answers) -> None:
         try:
@@ -49,10 +58,20 @@ class AppendService:
                     self._engine.counters.refused[error.code] += 1
                     result = broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error))
                     answers.add(result)
+                    if isinstance(error, UsageError | CorruptBatch):
+                        await self._slow_down(len(request.batch) + len(request.topic))
                 # Only now: one that waits for room when the broker stops is not written, and gets no answer.
                 answers.expect()
+                if answers.are_too_many:
+                    await answers.fewer()
         finally:
             answers.end()
+
+    async def _slow_down(self, size: int) -> None:
+        """Take large requests that no client of ours makes at a rate that leaves time for others."""
+        if size > _LARGE_BYTES:
+            async with self._refusals:
+                await asyncio.sleep(size / _REFUSED_BYTES_PER_S)
 
     def _job(self, request: broker_pb2.AppendRequest, answers: _Answers) -> AppendJob:
         """Return the request as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
@@ -100,6 +119,18 @@ class _Answers:
         self._expected = 0
         self._ended = False
         self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether so many wait to be sent that no further request is to be taken."""
+        return len(self._results) >= MAX_WAITING
+
+    async def fewer(self) -> None:
+        """Return when they are not too many."""
+        while self.are_too_many:
+            self._taken.clear()
+            await self._taken.wait()
 
     def expect(self) -> None:
         """One more result will come, or has just been added."""
@@ -114,13 +145,18 @@ class _Answers:
         self._ended = True
         self._changed.set()
 
-    async def take(self) -> list[broker_pb2.AppendResult]:
-        """Return what there is to send; nothing once all is answered and no request will come."""
+    async def some(self) -> bool:
+        """Wait until there are some; False once all is answered and no request will come."""
         while not self._results:
             if self._ended and not self._expected:
-                return []
+                return False
             self._changed.clear()
             await self._changed.wait()
+        return True
+
+    def take(self) -> broker_pb2.AppendResponse:
+        """Return all that there are."""
         results, self._results = self._results, []
         self._expected -= len(results)
-        return results
+        self._taken.set()
+        return broker_pb2.AppendResponse(results=results)

@@ -19,6 +19,7 @@ class Counters:
         expired_by_age: how often transactions expired because of their age.
         expired_for_room: transactions that expired because they were idle and there was little room.
         append_s: seconds from the arrival of a batch to its answer.
+        streams_refused: streams that were one too many, by the name of the call.
     """
 
     messages_in: int = 0
@@ -32,4 +33,5 @@ class Counters:
     expired_by_age: int = 0
     expired_for_room: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    streams_refused: Counter[str] = field(default_factory=Counter)
     append_s: Distribution = field(default_factory=lambda: Distribution(distribution.SECONDS))

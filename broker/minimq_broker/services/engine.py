@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine, Set
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from google.protobuf.message import DecodeError
+
 from minimq_broker.core.facts import Fact, GroupDeleted, Told, TopicDeleted
 from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.leases import LeaseTable, Recovery
@@ -31,6 +33,8 @@ from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common.epochs import first_epoch
 from minimq_common.errors import MiniMQError, SystemBusy
+from minimq_common.intake import Intake
+from minimq_common.unsent import Unsent
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +71,8 @@ class Engine:
         refusal: asked before anything is accepted, and again at the moment in which it is acknowledged.
         grown: called when the log has grown.
         slot: has the store.
+        unsent: bounds what is written to clients and not read by them.
+        intake: bounds what they have sent and is not taken in.
         offsets: those that groups commit.
         topics_came: called when topics may have come, or have got more queues.
     """
@@ -88,6 +94,8 @@ class Engine:
         self.topics_came: Callable[[], None] = lambda: None
         self.limits = limits
         self.counters = Counters()
+        self.unsent = Unsent(limits.max_unsent_bytes)
+        self.intake = Intake(limits.max_incoming_bytes)
         self._loop = asyncio.get_running_loop()
         self._topics_changed = topics_changed
         self._long_poll: LongPoll[asyncio.Future[None]] = LongPoll()
@@ -244,7 +252,9 @@ class Engine:
 
     def _received(self, task: asyncio.Task[None]) -> None:
         self._receivers.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled() or isinstance(task.exception(), MiniMQError | DecodeError):  # of which the client is told
+            return
+        if task.exception() is not None:
             log.warning("stream: ended by an error name=%s error=%r", task.get_name(), task.exception())
 
     def end_streams(self) -> None:
@@ -401,6 +411,13 @@ class Engine:
     def _wake(self, waiters: set[asyncio.Future[None]]) -> None:
         for waiter in waiters:
             _resolve(waiter)
+
+
+def raise_failure(receiver: asyncio.Task[None]) -> None:
+    """Raise the error by which the requests of a stream have ended, if it is one that its client is to be told."""
+    failure = None if receiver.cancelled() or not receiver.done() else receiver.exception()
+    if isinstance(failure, MiniMQError | DecodeError):
+        raise failure
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

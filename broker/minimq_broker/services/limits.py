@@ -14,6 +14,8 @@ class Limits:
         max_batch_bytes: largest batch, in bytes.
         max_pending_bytes: bytes of batches that may wait for the disk; more are not read from the network.
         busy_after_s: seconds that a batch may wait for room among these bytes.
+        max_unsent_bytes: bytes that may have been made for clients that have not read them yet.
+        max_incoming_bytes: bytes of requests that may have come in part, or wait to be taken in.
         slave_read_lag: bytes that a reader may be behind the end of the log before it is sent to a slave.
     """
 
@@ -21,4 +23,6 @@ class Limits:
     max_batch_bytes: int
     max_pending_bytes: int
     busy_after_s: float = 0.5
+    max_unsent_bytes: int = 96 << 20
+    max_incoming_bytes: int = 160 << 20
     slave_read_lag: int = 1 << 32

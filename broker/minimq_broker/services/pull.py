@@ -13,7 +13,7 @@ import lmdb
 
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.engine import Engine, now_ms, raise_failure
 from minimq_broker.store.rows import Wish
 from minimq_common.errors import (
     CorruptEntry,
@@ -25,6 +25,7 @@ from minimq_common.errors import (
 from minimq_common.model import Permission
 from minimq_common.rpc import to_failure
 from minimq_common.stream_writer import StreamWriter
+from minimq_common.unsent import SMALL_BYTES
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class PullService:
     async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
         """Start and cancel pulls as the client asks, until it closes its side and the last pull has ended."""
         pulls: dict[int, asyncio.Task[None]] = {}
-        writer: StreamWriter[broker_pb2.PullFrame] = StreamWriter(context)
+        writer: StreamWriter[broker_pb2.PullFrame] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.receive(self._receive(requests, writer, pulls), "pull-receiver")
         try:
             await asyncio.wait((receiver,))
@@ -71,6 +72,7 @@ class PullService:
             for task in pulls.values():
                 task.cancel()
         await writer.drained()
+        raise_failure(receiver)
 
     async def _receive(
         self,
@@ -124,6 +126,8 @@ class _Pull:
         self._bounds = (0, 0)
         #: The latest term in the log in which the offset is right; 0 when it is to be taken as it is.
         self._term = request.term
+        #: The frame that was made last is the last one.
+        self._is_over = False
 
     async def run(self) -> None:
         """Send frames until a bound is reached, the time is over or an error ends the pull."""
@@ -182,12 +186,15 @@ class _Pull:
         if self._offset == end:
             return await self._wait(queue, first, end)
         # Read only when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
-        frame = await self._writer.write(lambda: self._next_frame(queue, first, end, log_start))
-        if frame is None:
+        made = await self._writer.write(
+            lambda: self._next_frame(queue, first, end, log_start),
+            partial(self._engine.store.next_size, queue, self._offset),
+        )
+        if not made:
             await asyncio.sleep(0)  # all was passed over: it is the turn of others
             return False
         self._told()
-        return frame.end
+        return self._is_over
 
     def _check_term(self, queue: QueueKey) -> None:
         """Refuse an offset that is of a log which was longer than this one when a later term began."""
@@ -219,7 +226,8 @@ class _Pull:
         return True
 
     def _next_frame(self, queue: QueueKey, first: int, end: int, log_start: int) -> broker_pb2.PullFrame | None:
-        wish = Wish(self._messages_left, min(self._bytes_left, FRAME_BYTES), self._tags, STEP_ROWS)
+        frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
+        wish = Wish(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS)
         batches, next_offset = self._engine.store.search(queue, self._offset, wish)
         if self._engine.store.log.start != log_start:  # what was deleted meanwhile must not count as passed over
             return None
@@ -239,11 +247,12 @@ class _Pull:
         self._offset = next_offset
         self._engine.counters.messages_out += sent
         self._engine.counters.bytes_out += size
+        self._is_over = self._messages_left <= 0 or self._bytes_left <= 0
         frame = broker_pb2.PullFrame(
             pull_id=self._request.pull_id,
             min_offset=first,
             max_offset=end,
-            end=self._messages_left <= 0 or self._bytes_left <= 0,
+            end=self._is_over,
             next_offset=next_offset,
             suggested_broker_id=self._advice(batches[-1].position),
             from_slave=self._engine.slot.is_slave,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import partial
 
 import grpc.aio
 
@@ -19,7 +20,7 @@ from minimq_broker.core.groups import Members
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.agreements import Agreements
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.engine import Engine, raise_failure
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.starts import Beginning, GroupStarts
 from minimq_common.allocation import known_to_brokers
@@ -33,11 +34,16 @@ from minimq_proto.v1 import broker_pb2
 Context = grpc.aio.ServicerContext[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
 log = logging.getLogger(__name__)
 
-#: Events that may wait for a client that does not read; with more its session ends.
-MAX_WAITING_EVENTS = 100_000
+#: Bytes of events that may wait for a client that does not read, besides member lists, of which the latest one of each
+#: group waits; with more its session ends.
+MAX_WAITING_BYTES = 8 << 20
+#: With more than this nothing is received from it.
+_ENOUGH_BYTES = 64 << 10
 #: Time in seconds in which changes of a group are collected before its members are told: those that start together make
 #: one round of it, which a person does not notice.
 ROUND_S = 0.05
+#: Rounds of large groups come later, so that they take no more than one in so many parts of the time.
+_ROUND_SHARE = 10
 
 #: For a client that has not said in this session where its group begins: nothing is passed over.
 _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
@@ -64,17 +70,67 @@ class _Session:
         self.connected = True
         self.grace: asyncio.TimerHandle | None = None
         self.receiver: asyncio.Task[None] | None = None
-        self.events: asyncio.Queue[broker_pb2.SessionEvent] = asyncio.Queue(MAX_WAITING_EVENTS)
+        self.events = _Events()
         #: Where its groups begin if they are new.
         self.starts: dict[str, broker_pb2.StartPosition] = {}
 
     def tell(self, event: broker_pb2.SessionEvent) -> None:
-        try:
-            self.events.put_nowait(event)
-        except asyncio.QueueFull:
+        self.events.add(event.SerializeToString())
+        if self.events.waiting_bytes > MAX_WAITING_BYTES and self.receiver is not None:
             log.warning("session: ended, the client does not read client=%s", self.client_id)
-            if self.receiver is not None:
-                self.receiver.cancel()
+            self.receiver.cancel()
+
+
+class _Events:
+    """Encoded events that wait for one client, in order. A member list takes the place of one that still waits."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes | str] = deque()  # of member lists the group
+        self._lists: dict[str, bytes] = {}
+        self._changed = asyncio.Event()
+        self.waiting_bytes = 0
+
+    def add(self, event: bytes) -> None:
+        self._waiting.append(event)
+        self.waiting_bytes += len(event)
+        self._changed.set()
+
+    def add_list(self, group: str, event: bytes) -> None:
+        if group not in self._lists:
+            self._waiting.append(group)
+        self._lists[group] = event
+        self._changed.set()
+
+    async def some(self) -> None:
+        """Return when an event waits."""
+        while not self._waiting:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def few(self) -> None:
+        """Return when not many wait."""
+        while self.waiting_bytes > _ENOUGH_BYTES:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def next_size(self) -> int:
+        """Bytes of the first of them."""
+        return len(self._event(self._waiting[0]))
+
+    def take(self) -> bytes:
+        """Return the first of them."""
+        item = self._waiting.popleft()
+        event = self._event(item)
+        if isinstance(item, str):
+            del self._lists[item]
+        else:
+            self.waiting_bytes -= len(event)
+        self._changed.set()
+        return event
+
+    def _event(self, item: bytes | str) -> bytes:
+        return self._lists[item] if isinstance(item, str) else item
 
 
 class SessionService:
@@ -97,6 +153,8 @@ class SessionService:
         #: Groups whose members will be told of a new list in a moment.
         self._changed_groups: set[str] = set()
         self._is_retired = False
+        #: Time that the latest round took, in seconds.
+        self._round_took_s = 0.0
         self.agreements = Agreements(engine)
         self._starts = GroupStarts(engine)
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
@@ -139,7 +197,7 @@ class SessionService:
             return
         session = self._open(first.client_id)
         name = f"session-{session.client_id}"
-        writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context)
+        writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
         sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
         receiver = session.receiver = self._engine.receive(self._receive(session, first, incoming), f"{name}-receiver")
         try:
@@ -149,6 +207,7 @@ class SessionService:
             sender.cancel()
             self._disconnected(session)
         await writer.drained()
+        raise_failure(receiver)
 
     async def _receive(
         self,
@@ -161,9 +220,14 @@ class SessionService:
             while request is not None:
                 await self._handle(session, request)
                 async with asyncio.timeout(self._options.timeout_s):
+                    await session.events.few()
                     request = await anext(incoming, None)
         except TimeoutError:
-            log.warning("session: no heartbeat client=%s seconds=%s", session.client_id, self._options.timeout_s)
+            log.warning(
+                "session: no heartbeat, or it reads nothing client=%s seconds=%s",
+                session.client_id,
+                self._options.timeout_s,
+            )
 
     # ---- coming and going -----------------------------------------------------------------------
 
@@ -247,7 +311,7 @@ class SessionService:
             self._changed(group)
         session.starts[group] = join.start
         if changed is None:
-            session.tell(self._members_event(self._engine.groups.members(group)))
+            session.events.add_list(group, self._members_event(self._engine.groups.members(group)))
         else:
             self._broadcast_soon(group)
 
@@ -280,18 +344,23 @@ class SessionService:
         """Tell a group its member list in a moment: what changes until then makes no round of its own."""
         if group not in self._changed_groups:
             self._changed_groups.add(group)
-            asyncio.get_running_loop().call_later(ROUND_S, self._broadcast, group)
+            after_s = max(ROUND_S, _ROUND_SHARE * self._round_took_s)
+            asyncio.get_running_loop().call_later(after_s, self._broadcast, group)
 
     def _broadcast(self, group: str) -> None:
         self._changed_groups.discard(group)
         if self._is_retired or self._engine.slot.is_closed:
             return
+        began = time.monotonic()
         members = self._engine.groups.members(group)
-        event = self._members_event(members)
+        event = self._members_event(members)  # once for all of them
         for client_id in members.client_ids:
-            self._tell(client_id, event)
+            session = self._sessions.get(client_id)
+            if session is not None:
+                session.events.add_list(group, event)
+        self._round_took_s = time.monotonic() - began
 
-    def _members_event(self, members: Members) -> broker_pb2.SessionEvent:
+    def _members_event(self, members: Members) -> bytes:
         held = [
             broker_pb2.MemberQueues(client_id=client_id, queues=map(_queue_name, queues))
             for client_id, queues in members.held.items()
@@ -309,7 +378,7 @@ class SessionService:
                 for client_id, topics in members.topics.items()
             ],
         )
-        return broker_pb2.SessionEvent(members=event)
+        return broker_pb2.SessionEvent(members=event).SerializeToString()
 
 
 def _agreement(join: broker_pb2.JoinGroup) -> Agreement:
@@ -334,10 +403,7 @@ def _queue_name(queue: MessageQueue) -> broker_pb2.QueueName:
 
 
 async def _send(session: _Session, writer: StreamWriter[broker_pb2.SessionEvent]) -> None:
+    events = session.events
     while True:
-        event = await session.events.get()
-        await writer.write(partial(_as_it_is, event))
-
-
-def _as_it_is(event: broker_pb2.SessionEvent) -> broker_pb2.SessionEvent:
-    return event
+        await events.some()
+        await writer.write(events.take, lambda: events.next_size)

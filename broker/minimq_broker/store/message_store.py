@@ -375,6 +375,11 @@ class MessageStore:
         ]
         return batches, min(part.next_offset, end)
 
+    def next_size(self, queue: QueueKey, offset: int) -> int:
+        """Return the bytes of the entry that holds an offset of a queue, or comes after it; 0 when there is none."""
+        row = self.log.row_at(queue, offset)
+        return row.size if row is not None else 0
+
     def stored_ms(self, queue: QueueKey, offset: int) -> int:
         """Return when the message at an offset was stored, in ms since 1970; 0 when there is none at or after it.
 

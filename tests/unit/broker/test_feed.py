@@ -27,10 +27,11 @@ class Frames:
     def __init__(self) -> None:
         self.written: asyncio.Queue[replication_pb2.ReplicaFrame] = asyncio.Queue()
 
-    async def write(self, frame: replication_pb2.ReplicaFrame) -> None:
-        copied = replication_pb2.ReplicaFrame()
-        copied.CopyFrom(frame)
-        self.written.put_nowait(copied)
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, frame: bytes) -> None:
+        self.written.put_nowait(replication_pb2.ReplicaFrame.FromString(frame))
 
 
 def handed_over(number: int, group: str) -> replication_pb2.ReplicaRequest:
@@ -55,7 +56,7 @@ def test_what_comes_later_does_not_pass_by_what_was_refused(tmp_path: Path, monk
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         in_sync = InSync(0, {0}, Patience(), 0.0, sync=False)
-        feed = Feed(engine.store, in_sync, SLAVE, engine.store.end, lambda: None, record)
+        feed = Feed(engine.store, in_sync, SLAVE, engine.store.end, lambda: None, record, engine.unsent)
         frames = Frames()
 
         async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
@@ -96,7 +97,13 @@ def test_nothing_of_a_feed_goes_on_when_it_has_ended(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         feed = Feed(
-            engine.store, InSync(0, {0}, Patience(), 0.0, sync=False), SLAVE, engine.store.end, lambda: None, record
+            engine.store,
+            InSync(0, {0}, Patience(), 0.0, sync=False),
+            SLAVE,
+            engine.store.end,
+            lambda: None,
+            record,
+            engine.unsent,
         )
 
         async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:

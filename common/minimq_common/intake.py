@@ -1,0 +1,153 @@
+"""What clients have sent and a server has not taken in yet: requests that have come in part, and those that wait.
+
+gRPC receives as many requests at once as there are calls, each up to the largest one that is allowed, and tells nobody
+how much of them there is. The kernel tells how many bytes a connection has received, and `CallLimits` how many of them
+became requests. The rest is held by gRPC. When it is too much in all, connections are ended that hold much of it, or
+that send none of their requests to the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from minimq_common import connections
+from minimq_common.connections import Traffic
+
+log = logging.getLogger(__name__)
+
+#: Bytes on a connection around those of a request: headers, frames of HTTP/2.
+AROUND_REQUEST = 256
+#: Parts of what was taken in, and of what was sent, that frames of HTTP/2 come to besides.
+_AROUND_TAKEN, _AROUND_SENT = 0.01, 0.005
+#: What is not counted on any connection: the windows of idle streams, pings.
+_NOT_COUNTED = 1 << 20
+#: A connection that takes part may hold so much; one that has sent nothing to its end for `_STUCK_S` nothing.
+_ENOUGH_BYTES = 8 << 20
+_STUCK_S = 1.0
+#: Time between two looks at the memory of this process, and between two at its connections in any case, in seconds.
+_LOOK_S = 0.1
+_LOOK_AT_ALL_S = 5.0
+#: With so much more memory than a while ago, connections are looked at; each look forgets as much of it.
+_GROWN_BYTES, _FORGOTTEN_BYTES = 48 << 20, 1 << 20
+
+#: After a flood the C library keeps what it was given back, and more with each further one, since threads of gRPC have
+#: heaps of their own. It is asked for it so often at most, in seconds.
+_GIVE_BACK_S = 5.0
+
+_STATM = Path("/proc/self/statm")
+_PAGE_BYTES = 4096
+
+
+@dataclass(slots=True)
+class Taken:
+    """What of the bytes of a connection became requests. `since`: when that was looked at first and not changed."""
+
+    bytes: int = 0
+    seen_bytes: int = -1
+    since: float = 0.0
+
+
+class Intake:
+    """Bounds what all connections of a server hold of requests. Lives on one event loop.
+
+    Args:
+        limit: bytes in all.
+        traffic: returns the traffic of all connections of this process.
+        cut: ends connections by their addresses.
+
+    Attributes:
+        bytes: what was held at the latest look.
+        ended: connections that were ended.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        traffic: Callable[[], Iterable[Traffic]] = connections.traffic,
+        cut: Callable[[Collection[str]], object] = connections.cut,
+    ) -> None:
+        self._limit = limit
+        self._traffic = traffic
+        self._cut = cut
+        self._taken: dict[str, Taken] = {}
+        self._memory = 0
+        self.bytes = 0
+        self.ended = 0
+
+    def of(self, peer: str) -> Taken:
+        """Return the count of a connection by its peer, as gRPC names it."""
+        address = connections.peer_address(peer)
+        taken = self._taken.get(address)
+        if taken is None:
+            taken = self._taken[address] = Taken()
+        return taken
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled."""
+        loop = asyncio.get_running_loop()
+        looked_at = given_back_at = -math.inf
+        while connections.TELLS_TRAFFIC:
+            await asyncio.sleep(_LOOK_S)
+            has_grown = self._has_grown()
+            if has_grown or loop.time() >= looked_at + _LOOK_AT_ALL_S:
+                known = list(self._taken.items())
+                found = await asyncio.to_thread(lambda: {each.address: each for each in self._traffic()})
+                looked_at = loop.time()
+                await self._bound(known, found, looked_at)
+            if has_grown and self.bytes < self._limit // 4 and loop.time() >= given_back_at + _GIVE_BACK_S:
+                given_back_at = loop.time()
+                await asyncio.to_thread(_give_back)
+
+    def _has_grown(self) -> bool:
+        """Tell whether this process has more memory than a while ago, without the pages of files."""
+        fields = _STATM.read_text("ascii").split()
+        now = (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
+        self._memory = min(now, self._memory + _FORGOTTEN_BYTES) if self._memory else now
+        return now > self._memory + _GROWN_BYTES
+
+    async def _bound(self, known: Iterable[tuple[str, Taken]], found: Mapping[str, Traffic], now: float) -> None:
+        held: list[tuple[int, bool, str]] = []
+        for address, taken in known:
+            if address not in found:
+                del self._taken[address]
+                continue
+            _, received, sent = found[address]
+            size = int(received - taken.bytes * (1 + _AROUND_TAKEN) - sent * _AROUND_SENT - _NOT_COUNTED)
+            if taken.bytes != taken.seen_bytes:
+                taken.seen_bytes, taken.since = taken.bytes, now
+            if size > 0:
+                held.append((size, size > _ENOUGH_BYTES or now > taken.since + _STUCK_S, address))
+        self.bytes = sum(size for size, _, _ in held)
+        if self.bytes > self._limit:
+            await self._end(sorted(held, reverse=True))
+
+    async def _end(self, held: Iterable[tuple[int, bool, str]]) -> None:
+        left, ended = self.bytes, []
+        for size, may_end, address in held:
+            if left <= self._limit // 2:
+                break
+            if may_end:
+                left -= size
+                ended.append(address)
+                log.warning(
+                    "connection ended: too much of requests has come that are not sent to their end, or not taken in "
+                    "peer=%s held_bytes=%d limit_bytes=%d",
+                    address,
+                    size,
+                    self._limit,
+                )
+        self.ended += len(ended)
+        await asyncio.to_thread(self._cut, ended)
+
+
+def _give_back() -> None:
+    """Let the C library return to the system what it does not need, where it can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
