@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -236,7 +237,7 @@ class GroupTable:
         entry, member = self._groups.get(group), self._member(group, client_id)
         own = len(member.holding) if member else 0
         room = own + min(MAX_HELD_OF_GROUP - (entry.held if entry else 0), MAX_HELD - self._held)
-        return tuple(sorted(set(held))[:room])
+        return tuple(sorted(set(islice(held, room))))
 
     def _put(self, entry: _Group, client_id: str, member: _Member | None) -> None:
         """Add a member, replace it, or remove it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine, raise_failure
 from minimq_broker.services.leases import LeaseKeeper
+from minimq_broker.services.session_events import SessionEvents
 from minimq_broker.services.starts import Beginning, GroupStarts
 from minimq_common.allocation import known_to_brokers
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 #: Bytes of events that may wait for a client that does not read, besides member lists, of which the latest one of each
 #: group waits; with more its session ends.
 MAX_WAITING_BYTES = 8 << 20
-#: With more than this nothing is received from it.
-_ENOUGH_BYTES = 64 << 10
+#: A request of so many bytes takes a millisecond or more.
+_LARGE_BYTES = 16 << 10
 #: Time in seconds in which changes of a group are collected before its members are told: those that start together make
 #: one round of it, which a person does not notice.
 ROUND_S = 0.05
@@ -70,7 +70,7 @@ class _Session:
         self.connected = True
         self.grace: asyncio.TimerHandle | None = None
         self.receiver: asyncio.Task[None] | None = None
-        self.events = _Events()
+        self.events = SessionEvents()
         #: Where its groups begin if they are new.
         self.starts: dict[str, broker_pb2.StartPosition] = {}
 
@@ -79,58 +79,6 @@ class _Session:
         if self.events.waiting_bytes > MAX_WAITING_BYTES and self.receiver is not None:
             log.warning("session: ended, the client does not read client=%s", self.client_id)
             self.receiver.cancel()
-
-
-class _Events:
-    """Encoded events that wait for one client, in order. A member list takes the place of one that still waits."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[bytes | str] = deque()  # of member lists the group
-        self._lists: dict[str, bytes] = {}
-        self._changed = asyncio.Event()
-        self.waiting_bytes = 0
-
-    def add(self, event: bytes) -> None:
-        self._waiting.append(event)
-        self.waiting_bytes += len(event)
-        self._changed.set()
-
-    def add_list(self, group: str, event: bytes) -> None:
-        if group not in self._lists:
-            self._waiting.append(group)
-        self._lists[group] = event
-        self._changed.set()
-
-    async def some(self) -> None:
-        """Return when an event waits."""
-        while not self._waiting:
-            self._changed.clear()
-            await self._changed.wait()
-
-    async def few(self) -> None:
-        """Return when not many wait."""
-        while self.waiting_bytes > _ENOUGH_BYTES:
-            self._changed.clear()
-            await self._changed.wait()
-
-    @property
-    def next_size(self) -> int:
-        """Bytes of the first of them."""
-        return len(self._event(self._waiting[0]))
-
-    def take(self) -> bytes:
-        """Return the first of them."""
-        item = self._waiting.popleft()
-        event = self._event(item)
-        if isinstance(item, str):
-            del self._lists[item]
-        else:
-            self.waiting_bytes -= len(event)
-        self._changed.set()
-        return event
-
-    def _event(self, item: bytes | str) -> bytes:
-        return self._lists[item] if isinstance(item, str) else item
 
 
 class SessionService:
@@ -153,6 +101,8 @@ class SessionService:
         #: Groups whose members will be told of a new list in a moment.
         self._changed_groups: set[str] = set()
         self._is_retired = False
+        #: Requests that take long take turns, so that others come in between.
+        self._turn = asyncio.Lock()
         #: Time that the latest round took, in seconds.
         self._round_took_s = 0.0
         self.agreements = Agreements(engine)
@@ -218,7 +168,12 @@ class SessionService:
         try:
             request: broker_pb2.SessionRequest | None = first
             while request is not None:
-                await self._handle(session, request)
+                if request.ByteSize() > _LARGE_BYTES:
+                    async with self._turn:  # one in each round of the event loop
+                        await self._handle(session, request)
+                        await asyncio.sleep(0)
+                else:
+                    await self._handle(session, request)
                 async with asyncio.timeout(self._options.timeout_s):
                     await session.events.few()
                     request = await anext(incoming, None)

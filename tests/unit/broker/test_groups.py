@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minimq_broker.core import groups as groups_module
 from minimq_broker.core.agreement import Agreement
 from minimq_broker.core.groups import GroupTable, Members, Remembered
 from minimq_common.errors import GroupConflict
@@ -283,3 +284,29 @@ def test_whoever_looks_at_one_version_sees_the_same(history: list[tuple[str, str
             assert seen.setdefault(members.version, members) == members
             assert members.version == max(seen)
             assert members.held.keys() <= set(members.client_ids)
+
+
+def test_what_members_hold_is_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_module, "MAX_HELD_OF_GROUP", 10)
+    monkeypatch.setattr(groups_module, "MAX_HELD", 15)
+    table = GroupTable(1)
+
+    def held(number: int) -> list[MessageQueue]:
+        return [MessageQueue("t", "b", queue_id) for queue_id in range(number)]
+
+    def remembered(group: str) -> dict[str, int]:
+        return {name: len(queues) for name, queues in table.members(group).held.items()}
+
+    table.join("g", "a", T, held(7))
+    table.join("g", "b", T, held(7))
+    table.join("other", "a", T, held(9))
+    assert (remembered("g"), remembered("other")) == ({"a": 7, "b": 3}, {"a": 5})
+    table.hold("g", "a", held(2))
+    table.hold("g", "b", held(9))
+    table.leave("other", "a")
+    table.join("g", "c", T, held(4))
+    assert remembered("g") == {"a": 2, "b": 8}
+    table.leave("g", "b")
+    table.hold("g", "c", held(4))
+    table.join("g", "d", T, held(9))
+    assert remembered("g") == {"a": 2, "c": 4, "d": 4}

@@ -13,7 +13,7 @@ import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.state import State
-from minimq_broker.services.append import AppendService
+from minimq_broker.services.append import MAX_WAITING, AppendService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.offsets import OffsetService
@@ -165,5 +165,36 @@ def test_committed_offsets_are_told_while_topics_are_created(tmp_path: Path) -> 
         assert list(answer.offsets) == []
         del engine.state.topics["dawdler"]
         assert len(engine.state.topics) == 2
+
+    with_engine(tmp_path, test)
+
+
+def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:
+    """A client that sends what is refused, and does not read why."""
+    asked = 0
+    reads = asyncio.Event()
+
+    async def requests() -> AsyncIterator[broker_pb2.AppendRequest]:
+        nonlocal asked
+        for asked in range(1, 5001):
+            yield broker_pb2.AppendRequest(request_id=asked, topic="t", batch=b"x")
+            await asyncio.sleep(0)
+
+    class Unread(Answers):
+        async def write(self, response: bytes) -> None:
+            await reads.wait()
+            await super().write(response)
+
+    async def test(engine: Engine) -> None:
+        answers = Unread()
+        serving = asyncio.create_task(AppendService(engine).serve(requests(), cast("Any", answers)))
+        before = -1
+        while before != asked:
+            before = asked
+            await asyncio.sleep(0.1)
+        assert MAX_WAITING <= asked <= MAX_WAITING + 10
+        reads.set()
+        await serving
+        assert sorted(result.request_id for result in answers.results) == list(range(1, 5001))
 
     with_engine(tmp_path, test)

@@ -1,0 +1,105 @@
+"""Clients that ask for much and read nothing of it: those that read are served, and the others are let go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.transport.broker_link import BrokerLink
+from minimq_broker.replication import backup
+from minimq_common import rpc
+from minimq_common.errors import MiniMQError, SystemBusy, Unavailable
+from minimq_proto.v1 import broker_pb2, replication_pb2, replication_pb2_grpc
+from support.waiting import wait_until
+
+PATIENCE_S = 60.0
+TOPIC, LITTLE = "large", "little"
+#: What a client can be sent before it reads anything is about four of them.
+BODY, BATCHES = bytes(1 << 20), 12
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """A broker that holds few unsent bytes, with some large batches."""
+    with LocalCluster(brokers=1, broker_options={"max_unsent_bytes": 4 << 20}) as made:
+        with Admin(made.nameserver) as admin, Producer(made.nameserver) as producer:
+            admin.create_topic(TOPIC, queues=1)
+            admin.create_topic(LITTLE, queues=1)
+            for _ in range(BATCHES):
+                producer.send(Message(TOPIC, BODY))
+            producer.send(Message(LITTLE, b"x"))
+        yield made
+
+
+def ended(call: Any) -> MiniMQError:  # noqa: ANN401 - of any stream
+    """Return the error by which a stream ends, after what came before."""
+    with pytest.raises(grpc.RpcError) as raised:
+        for _ in call:
+            pass
+    return rpc.from_rpc_error(raised.value, "broker")
+
+
+def test_who_reads_is_served_while_others_do_not(cluster: LocalCluster) -> None:
+    [broker] = cluster.brokers
+    request = broker_pb2.PullRequest(pull_id=1, topic=TOPIC, max_messages=1 << 40, max_bytes=1 << 40, wait_ms=60_000)
+    over = threading.Event()
+
+    def asks() -> Iterator[broker_pb2.PullRequest]:
+        yield request
+        over.wait()
+
+    with ExitStack() as links:
+        idle: list[Any] = []
+        for _ in range(5):
+            link = BrokerLink(broker.address)
+            links.callback(link.close)
+            idle.append(link.stub.Pull(asks(), timeout=PATIENCE_S))
+        with PullConsumer(cluster.nameserver) as consumer:
+            consumer.assign([MessageQueue(LITTLE, broker.broker_name, 0)])
+            assert [message.body for message in consumer.poll(timeout=PATIENCE_S)] == [b"x"]
+        received = 0
+        with PullConsumer(cluster.nameserver) as consumer:
+            consumer.assign([MessageQueue(TOPIC, broker.broker_name, 0)])
+            while received < BATCHES:  # once one of the others was let go
+                received += len(consumer.poll(timeout=PATIENCE_S))
+        gone = [call for call in idle if not call.is_active()]
+        assert gone
+        assert all(isinstance(ended(call), Unavailable) for call in gone)
+        over.set()
+        for call in idle:
+            call.cancel()
+    assert "the client does not read what it asked for" in broker.log_tail()
+
+
+def test_only_some_copies_are_taken_at_a_time(cluster: LocalCluster) -> None:
+    [broker] = cluster.brokers
+    request = replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot())
+    with ExitStack() as opened:
+        calls = []
+        for _ in range(backup.MAX_COPIES):
+            channel = opened.enter_context(rpc.open_channel(broker.address))
+            replicate: Any = replication_pb2_grpc.ReplicationStub(channel).Replicate
+            calls.append(replicate(iter([request]), timeout=PATIENCE_S))
+            assert next(calls[-1]).HasField("copy")
+        link = opened.enter_context(rpc.open_channel(broker.address))
+        another: Any = replication_pb2_grpc.ReplicationStub(link).Replicate
+        error = ended(another(iter([request]), timeout=PATIENCE_S))
+        assert isinstance(error, SystemBusy)
+        assert error.message == (
+            f"{backup.MAX_COPIES} copies of this broker are taken now, which is the limit: come back when one is done"
+        )
+        calls[0].cancel()
+
+        def is_taken() -> bool:
+            try:
+                return bool(next(another(iter([request]), timeout=PATIENCE_S)).HasField("copy"))
+            except grpc.RpcError:
+                return False
+
+        wait_until(is_taken, PATIENCE_S)
