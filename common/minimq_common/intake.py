@@ -48,6 +48,7 @@ _PAGE_BYTES = 4096
 class Taken:
     """What of the bytes of a connection became requests. `since`: when that was looked at first and not changed."""
 
+    address: str = ""
     bytes: int = 0
     seen_bytes: int = -1
     since: float = 0.0
@@ -82,10 +83,9 @@ class Intake:
 
     def of(self, peer: str) -> Taken:
         """Return the count of a connection by its peer, as gRPC names it."""
-        address = connections.peer_address(peer)
-        taken = self._taken.get(address)
+        taken = self._taken.get(peer)
         if taken is None:
-            taken = self._taken[address] = Taken()
+            taken = self._taken[peer] = Taken(connections.peer_address(peer))
         return taken
 
     async def watch(self) -> None:
@@ -113,16 +113,16 @@ class Intake:
 
     async def _bound(self, known: Iterable[tuple[str, Taken]], found: Mapping[str, Traffic], now: float) -> None:
         held: list[tuple[int, bool, str]] = []
-        for address, taken in known:
-            if address not in found:
-                del self._taken[address]
+        for peer, taken in known:
+            if taken.address not in found:
+                del self._taken[peer]
                 continue
-            _, received, sent = found[address]
+            _, received, sent = found[taken.address]
             size = int(received - taken.bytes * (1 + _AROUND_TAKEN) - sent * _AROUND_SENT - _NOT_COUNTED)
             if taken.bytes != taken.seen_bytes:
                 taken.seen_bytes, taken.since = taken.bytes, now
             if size > 0:
-                held.append((size, size > _ENOUGH_BYTES or now > taken.since + _STUCK_S, address))
+                held.append((size, size > _ENOUGH_BYTES or now > taken.since + _STUCK_S, taken.address))
         self.bytes = sum(size for size, _, _ in held)
         if self.bytes > self._limit:
             await self._end(sorted(held, reverse=True))

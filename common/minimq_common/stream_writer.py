@@ -68,6 +68,23 @@ class StreamWriter(Generic[Message]):
         await asyncio.shield(write)
         return True
 
+    async def write_alone(self, make: Callable[[], Message]) -> None:
+        """Write a message as the only task that writes to this stream, and that leaves it when it is cancelled.
+
+        It costs less than `write`.
+
+        Args:
+            make: as for `write`; its message is small.
+        """
+        if self._unsent.is_tight:
+            await self._unsent.room(0)
+        data = make().SerializeToString()
+        taken = self._unsent.begin(self._peer, len(data))
+        try:
+            await rpc.write(self._context, data)
+        finally:
+            self._unsent.end(taken)
+
     async def drained(self) -> None:
         """Wait for the write that is under way."""
         async with self._turn:

@@ -44,7 +44,7 @@ class AppendService:
         receiver = self._engine.receive(self._receive(requests, answers), "append-receiver")
         try:
             while await answers.some():
-                await writer.write(answers.take)
+                await writer.write_alone(answers.take)
         finally:
             receiver.cancel()
         raise_failure(receiver)
