@@ -16,6 +16,7 @@ from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq.routes.away import state_of
 from minimq.routes.conflict_report import ConflictReport
 from minimq.routes.nameserver_link import NameServerLinks
+from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import AwayBroker, BrokerData, MessageQueue, Permission
 from minimq_common.moments import Time, timestamp_ms
@@ -46,6 +47,7 @@ class Admin(TopicAdmin, GroupAdmin):
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
         nameservers = NameServerLinks(nameserver_addresses(nameserver), timeout_s)
         super().__init__(Masters(nameservers, FanOut(timeout_s), timeout_s))
+        self._when_dropped = WhenDropped(self, self._masters.close)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -59,6 +61,7 @@ class Admin(TopicAdmin, GroupAdmin):
 
     def close(self) -> None:
         """End all connections; later calls raise `Closed`. Idempotent."""
+        self._when_dropped.closed()
         self._masters.close()
 
     # ---- Brokers --------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from minimq.sending.queue_selection import Selector
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
+from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import Closed, SendFailed
 from minimq_common.model import Message, MessageQueue
 
@@ -55,6 +56,7 @@ class Producer:
         #: How many messages are with it.
         self._with_thread = 0
         self._outcomes: LoopOutcomes[SendReceipt] | None = None
+        self._when_dropped = WhenDropped(self, self._sender.release)
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,6 +120,7 @@ class Producer:
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything handed in is on disk or has failed; see `minimq.Producer.flush`."""
+        self._sender.check_process()
         await asyncio.to_thread(self._sender.flush, timeout)
 
     def statistics(self) -> ProducerStatistics:
@@ -126,6 +129,9 @@ class Producer:
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush and end; see `minimq.Producer.close`. Idempotent."""
+        if self._sender.is_forked:
+            return
+        self._when_dropped.closed()
         try:
             await asyncio.to_thread(self._sender.close, timeout)
         finally:
@@ -140,6 +146,7 @@ class Producer:
 
         What comes while others are with the thread goes there as well, or it would overtake them.
         """
+        self._sender.check_process()
         if not self._with_thread and len(message.body) < _LARGE_BYTES and self._sender.knows(message.topic):
             prepared = self._sender.prepare(message, queue, selector)
             if self._sender.try_hand_in(prepared, outcome):

@@ -18,6 +18,7 @@ from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.portion import Portion
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
+from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, Fenced, MiniMQError
@@ -73,6 +74,7 @@ class PullConsumer:
         self._thread = ThreadPoolExecutor(1, "minimq-aio-consumer")
         self._turn = asyncio.Lock()
         self._closing: asyncio.Future[None] | None = None
+        self._when_dropped = WhenDropped(self, self._reader.release)
 
     async def __aenter__(self) -> Self:
         return self
@@ -189,6 +191,7 @@ class PullConsumer:
         if self._process.is_forked:
             return
         if self._closing is None:
+            self._when_dropped.closed()
             self._reader.halt()  # a poll that is under way would hold the thread
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple, Protocol, TypeVar
 
+from minimq_common.batch import MAX_TAG
 from minimq_common.errors import InvalidArgument
 
 #: "*", tags joined by "||", or a collection of tags.
@@ -63,6 +64,12 @@ class TagFilter:
         else:
             raise _no_expression(expression)
         self.tags = None if "*" in parts else frozenset(parts)
+        longest = max(self.tags or (), key=len, default="")
+        if len(longest) > MAX_TAG:
+            raise InvalidArgument(
+                f"a subscription names a tag of {len(longest)} characters, and the tag of a message has {MAX_TAG} at "
+                f"most: {longest[:40]!r}..."
+            )
 
     def apply(self, messages: list[T]) -> list[T]:
         """Return the messages that are wanted."""

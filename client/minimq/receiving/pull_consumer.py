@@ -13,6 +13,7 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
+from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
 from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
@@ -65,6 +66,7 @@ class PullConsumer:
             client_id=client_id,
             options=with_changes(options or ConsumerOptions(), changes, PullConsumer),
         )
+        self._when_dropped = WhenDropped(self, self._reader.release)
 
     def __enter__(self) -> Self:
         return self
@@ -229,4 +231,5 @@ class PullConsumer:
                 same, as after each of these errors.
             MiniMQError: the last commit failed.
         """
+        self._when_dropped.closed()
         self._reader.close()

@@ -238,6 +238,19 @@ class PullReader(Consumer):
                     self._ticking.join()
                 self._shut_down()
 
+    def release(self) -> None:
+        """Leave the group and end without a commit or a callback: nobody has the consumer, or what it handed out."""
+        self._core.halt()
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            self._stop.set()
+            self._all_revoked = True
+            if self._ticking is not None:
+                self._ticking.join()
+            self._shut_down()
+
     # ---- bit by bit -----------------------------------------------------------------------------
 
     def _put_back(self) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -31,6 +32,7 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import delay_ms, from_copy, passed_on, tried_again
 from minimq.receiving.retry_sender import RetrySender
 from minimq.receiving.returns import Returns
+from minimq.transport.dropped import WhenDropped, close_all
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
@@ -135,6 +137,8 @@ class PushConsumer(Consumer):
         self._ending = threading.Event()
         self._ends_at = 0.0
         self._broken: BaseException | None = None
+        #: Once it runs, its threads hold it, and it runs on: so it is one that was never started.
+        self._when_dropped = WhenDropped(self, partial(close_all, self._links, self._routes, self._sender))
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -199,6 +203,7 @@ class PushConsumer(Consumer):
         if threading.current_thread() is self._dispatcher or self._threads.is_mine():
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
         self._closed = True
+        self._when_dropped.closed()
         self._ends_at = time.monotonic() + timeout
         self._stop.set()
         self._core.wake()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 import grpc
@@ -15,6 +16,7 @@ from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
+from minimq.transport.dropped import WhenDropped, close_all
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import AwayBroker, MessageQueue, Permission
 from minimq_common.moments import Time, timestamp_ms
@@ -101,6 +103,7 @@ class QueueFinder:
         self._routes = RouteCache(addresses, timeout_s=timeout_s)
         self._links = BrokerLinks()
         self._places = ReadPlaces(self._routes, self._links)
+        self._when_dropped = WhenDropped(self, partial(close_all, self._links, self._routes, self._nameservers))
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
@@ -215,6 +218,7 @@ class QueueFinder:
 
     def close(self) -> None:
         """End all connections. Idempotent."""
+        self._when_dropped.closed()
         self._links.close()
         self._routes.close()
         self._nameservers.close()

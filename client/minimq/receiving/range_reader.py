@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from minimq.options import DEFAULT_NAMESERVER, check_above_zero, nameserver_addresses
 from minimq.receiving.pull_stream import PullStream
@@ -18,6 +19,7 @@ from minimq.receiving.received import ReceivedBatch, StoredBatch
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
+from minimq.transport.dropped import WhenDropped, close_all
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import tag_hash
 from minimq_common.errors import (
@@ -79,6 +81,7 @@ class RangeReader:
         self._links = BrokerLinks()
         #: Where the queues of a broker are read.
         self.places = ReadPlaces(self._routes, self._links, slaves=self.options.read_from_slaves)
+        self._when_dropped = WhenDropped(self, partial(close_all, self._links, self._routes))
 
     def read(
         self, queue: MessageQueue, start: int, end: int, tags: Collection[str] = (), term: int = 0
@@ -139,6 +142,7 @@ class RangeReader:
 
     def close(self) -> None:
         """End all connections; reads under way fail. Idempotent."""
+        self._when_dropped.closed()
         self._links.close()
         self._routes.close()
 

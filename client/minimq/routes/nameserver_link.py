@@ -14,6 +14,7 @@ import grpc
 from minimq.routes.away import check_route
 from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view_from_wire
 from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
+from minimq.transport.home_process import HomeProcess
 from minimq_common import rpc
 from minimq_common.errors import (
     Closed,
@@ -133,6 +134,7 @@ class NameServerLinks:
         self._addresses = tuple(dict.fromkeys(check_address(address) for address in addresses))
         self._timeout_s = timeout_s
         self._closed = threading.Event()
+        self._process = HomeProcess("client", Closed)
         self._lock = threading.Lock()  # protects all below
         self._preferred = random.choice(self._addresses)  # so that the clients spread over the name servers
         self._links: dict[str, NameServerLink] = {}
@@ -191,6 +193,7 @@ class NameServerLinks:
             Closed: the connections were closed.
             MiniMQError: another refusal.
         """
+        self._process.check()
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
             refusal: MiniMQError | None = None
@@ -336,7 +339,8 @@ class NameServerLinks:
     # ---- Connections ----------------------------------------------------------------------------
 
     def to(self, address: str) -> NameServerLink:
-        """Return the connection to one of the addresses. Raises `Closed`."""
+        """Return the connection to one of the addresses. Raises `Closed`, also in a fork."""
+        self._process.check()
         with self._lock:
             if self._closed.is_set():
                 raise Closed(_CLOSED)
@@ -368,7 +372,12 @@ class NameServerLinks:
             raise
 
     def close(self) -> None:
-        """End all connections and all waiting; calls under way end with `Closed`. Idempotent."""
+        """End all connections and all waiting; calls under way end with `Closed`. Idempotent.
+
+        In a fork, whose connections they are not, nothing is done.
+        """
+        if self._process.is_forked:
+            return
         with self._lock:
             self._closed.set()
             links = list(self._links.values())

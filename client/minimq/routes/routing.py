@@ -14,6 +14,7 @@ import grpc
 from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.retries import with_retries
 from minimq.routes.route_refresher import RouteRefresher
+from minimq.transport.home_process import HomeProcess
 from minimq_common import rpc
 from minimq_common.errors import Closed, InvalidArgument, SystemBusy, TopicNotFound, TopicUnavailable, TransportError
 from minimq_common.model import TopicRoute
@@ -74,6 +75,7 @@ class RouteCache:
         self._refresher = RouteRefresher(
             lambda topic: self._refresh(topic, min(_SOON_S, timeout_s)), self._neglected, poll_s
         )
+        self._process = HomeProcess("client", Closed)
         # Protects everything below. No call is made and no callback run while it is held.
         self._lock = threading.Lock()
         self._routes: dict[str, TopicRoute] = {}  # read without the lock: a value is never changed, only replaced
@@ -191,7 +193,12 @@ class RouteCache:
             self._callbacks = (*self._callbacks, callback)
 
     def close(self) -> None:
-        """End the watch and all connections; later questions raise `Closed`. May be called twice, from any thread."""
+        """End the watch and all connections; later questions raise `Closed`. May be called twice, from any thread.
+
+        In a fork, whose connections they are not, nothing is done.
+        """
+        if self._process.is_forked:
+            return
         with self._lock:
             self._closed.set()
             watch = self._watch
@@ -202,6 +209,7 @@ class RouteCache:
             watch.join()
 
     def _check_open(self) -> None:
+        self._process.check()
         if self._closed.is_set():
             raise Closed(_CLOSED)
 

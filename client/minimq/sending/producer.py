@@ -14,6 +14,7 @@ from minimq.sending.queue_selection import Selector
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
+from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 
@@ -46,6 +47,7 @@ class Producer:
         **changes: Unpack[ProducerChanges],
     ) -> None:
         self._sender = Sender(nameserver, with_changes(options or ProducerOptions(), changes, Producer), interceptors)
+        self._when_dropped = WhenDropped(self, self._sender.release)
 
     def __enter__(self) -> Self:
         return self
@@ -166,6 +168,7 @@ class Producer:
             SendFailed: messages were not acknowledged in that time, so many for each topic; their futures fail with
                 `Closed`.
         """
+        self._when_dropped.closed()
         self._sender.close(timeout)
 
 

@@ -13,6 +13,7 @@ from minimq.sending.outgoing import Records
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.sender import Sender
+from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import SendFailed
 from minimq_common.model import MessageQueue
 
@@ -33,6 +34,7 @@ class RecordsSender:
         self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, options: ProducerOptions | None = None
     ) -> None:
         self._sender = Sender(nameserver, options or ProducerOptions(), ())
+        self._when_dropped = WhenDropped(self, self._sender.release)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -84,4 +86,5 @@ class RecordsSender:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Take nothing in any more, wait for what is on its way, and end; raises `SendFailed`. Idempotent."""
+        self._when_dropped.closed()
         self._sender.close(timeout_s)

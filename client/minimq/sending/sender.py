@@ -72,6 +72,15 @@ class Sender:
         self._closed = False
         self._process = HomeProcess("producer", InvalidArgument)
 
+    @property
+    def is_forked(self) -> bool:
+        """True if the caller runs in a fork of the process that made this."""
+        return self._process.is_forked
+
+    def check_process(self) -> None:
+        """Raise `InvalidArgument` in a fork."""
+        self._process.check()
+
     # ---- one by one -----------------------------------------------------------------------------
 
     def knows(self, topic: str) -> bool:
@@ -228,16 +237,23 @@ class Sender:
 
     def statistics(self) -> ProducerStatistics:
         """Return what was done so far."""
+        self._process.check()
         return self._dispatcher.statistics()
 
     def flush(self, timeout_s: float | None) -> None:
         """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""
+        self._process.check()
         left = self._buffer.wait(timeout_s)
         if left:
             raise SendFailed(f"{messages_were(left)} still on their way after {timeout_s} s")
 
     def close(self, timeout_s: float | None) -> None:
-        """Take nothing in any more, flush and end; raises `SendFailed`, which names what has no receipt. Idempotent."""
+        """Take nothing in any more, flush and end; raises `SendFailed`, which names what has no receipt. Idempotent.
+
+        In a fork, whose threads and connections they are not, nothing is done.
+        """
+        if self._process.is_forked:
+            return
         with self._closing:
             if self._closed:
                 return
@@ -257,3 +273,9 @@ class Sender:
                 f"{messages_were(left.total())} not acknowledged within {timeout_s} s before the producer closed: "
                 f"{topics}"
             )
+
+    def release(self) -> None:
+        """End when all that was handed in has its outcome, for which somebody may wait: nobody has the producer."""
+        self._buffer.close()
+        self._buffer.wait(None)  # each is tried for `send_timeout_s` at most
+        self.close(0.0)

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from types import TracebackType
 from typing import Self
@@ -15,6 +16,7 @@ from minimq.administration.masters import Masters
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq.routes.nameserver_link import NameServerLinks
 from minimq.sending.decisions import Call, Commit, CommitProtocol, Decision, Describe, StagedPart, Transaction
+from minimq.transport.dropped import WhenDropped, close_all
 from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -60,6 +62,7 @@ class TransactionCommitter:
         self._others = FanOut(min(timeout_s, _OTHERS_S))
         self._patience_s = patience_s
         self._closed = threading.Event()
+        self._when_dropped = WhenDropped(self, partial(close_all, self._masters, self._others))
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -120,6 +123,7 @@ class TransactionCommitter:
 
     def close(self) -> None:
         """End all connections; later calls, and those under way, raise `Closed`. Idempotent."""
+        self._when_dropped.closed()
         self._closed.set()
         self._masters.close()
         self._others.close()

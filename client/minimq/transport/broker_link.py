@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import grpc
 
+from minimq.transport.home_process import HomeProcess
 from minimq_common.errors import Closed
 from minimq_common.rpc import from_rpc_error, open_channel, status_of
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -90,12 +91,14 @@ class BrokerLinks:
     """The connections of one client, made when first asked for. Thread-safe."""
 
     def __init__(self) -> None:
+        self._process = HomeProcess("client", Closed)
         self._lock = threading.Lock()
         self._links: dict[str, BrokerLink] = {}
         self._closed = False
 
     def to(self, address: str) -> BrokerLink:
-        """Return the connection to an address. Raises `Closed` after `close`."""
+        """Return the connection to an address. Raises `Closed` after `close`, and in a fork."""
+        self._process.check()
         with self._lock:
             if self._closed:
                 raise Closed("the client is closed")
@@ -105,7 +108,9 @@ class BrokerLinks:
             return link
 
     def close(self) -> None:
-        """End all connections. Idempotent."""
+        """End all connections; in a fork, whose they are not, nothing. Idempotent."""
+        if self._process.is_forked:
+            return
         with self._lock:
             self._closed = True
             links = list(self._links.values())

@@ -88,3 +88,10 @@ def test_a_pattern_is_answered_with_what_does_the_same() -> None:
 @pytest.mark.parametrize("tag", ["in progress", "R&D", "a.b-c_d", "OR", "and", "it's", "größe", "50%"])
 def test_a_tag_is_not_taken_for_a_mistake(tag: str) -> None:
     assert TagFilter(f"{tag} || x").tags == frozenset([tag, "x"])
+
+
+@pytest.mark.parametrize("expression", ["x" * 256, ["paid", "x" * 256], "paid || " + "x" * 256])
+def test_a_tag_that_no_message_can_have_is_refused(expression: str | list[str]) -> None:
+    with pytest.raises(InvalidArgument, match="a tag of 256 characters, and the tag of a message has 255 at most"):
+        TagFilter(expression)
+    assert TagFilter("x" * 255).tags == {"x" * 255}

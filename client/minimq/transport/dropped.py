@@ -1,0 +1,79 @@
+"""Clients that were dropped without being closed: nobody has them any more, and their threads would live on."""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+#: What belongs to clients that a fork has dropped. gRPC would end it, and with it the connections of the other process.
+_left_alone: list[Callable[[], None]] = []
+
+
+class WhenDropped:
+    """Ends what a client has made, if the client itself is dropped. It warns then, by `ResourceWarning`.
+
+    The threads of a client hold what it has made, and must not hold the client.
+
+    Args:
+        client: the object that users have.
+        release: ends what the client has made; runs on a thread of its own, and may wait. It must not hold the client.
+    """
+
+    def __init__(self, client: object, release: Callable[[], None]) -> None:
+        kind = type(client)
+        package = "minimq.aio" if kind.__module__.startswith("minimq.aio") else "minimq"
+        self._finalizer = weakref.finalize(client, _drop, f"{package}.{kind.__name__}", release, os.getpid())
+        self._finalizer.atexit = False
+
+    def closed(self) -> None:
+        """Do nothing any more: the client was closed."""
+        self._finalizer.detach()
+
+
+class Closable(Protocol):
+    """Anything that can be closed."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+def close_all(*parts: Closable) -> None:
+    """Close one after the other."""
+    for part in parts:
+        part.close()
+
+
+def _drop(name: str, release: Callable[[], None], process: int) -> None:
+    """Run wherever the garbage collector does, whatever locks are held there: so it only begins a thread."""
+    if os.getpid() != process:
+        _left_alone.append(release)
+        return
+    try:
+        _thread.start_new_thread(_begin, (name, release))  # which takes no lock of `threading`
+    except RuntimeError:  # the interpreter ends, and with it the threads
+        return
+    word = "async with" if name.startswith("minimq.aio") else "with"
+    warnings.warn(
+        f"a {name} was dropped without being closed: use `{word} {name.rpartition('.')[2]}(...)`, or call its close()",
+        ResourceWarning,
+        stacklevel=2,
+    )
+
+
+def _begin(name: str, release: Callable[[], None]) -> None:
+    threading.Thread(target=_release, args=(name, release), name="minimq-release", daemon=True).start()
+
+
+def _release(name: str, release: Callable[[], None]) -> None:
+    try:
+        release()
+    except Exception:
+        log.exception("client: what was dropped is not all ended client=%s", name)
