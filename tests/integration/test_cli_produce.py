@@ -156,7 +156,7 @@ def test_ctrl_c_says_what_was_acknowledged_and_ends_with_130(minimq: Minimq, top
         producing.stdin.flush()
         wait_until(lambda: admin.describe_topic(topic).messages == 1, 20)
         producing.send_signal(signal.SIGINT)
-        output, said = producing.communicate(timeout=20)
+        output, said = producing.communicate(timeout=60)
     assert (output, producing.returncode) == (b"", 130)
     assert said == b"interrupted: lines 1 to 1 are stored: go on with line 2\n"
 
@@ -179,7 +179,7 @@ def test_a_slow_pipe_is_sent_as_it_arrives(minimq: Minimq, topic: str, admin: Ad
             producing.stdin.write(b"a line\n")
             producing.stdin.flush()
             wait_until(lambda count=count: admin.describe_topic(topic).messages == count, 20)  # type: ignore[misc]
-        output, _ = producing.communicate(timeout=20)
+        output, _ = producing.communicate(timeout=60)
     assert output.startswith(b"sent 2 messages")
 
 

@@ -141,7 +141,7 @@ def test_a_member_whose_queues_were_taken_away_cannot_commit_them(
         producer.send_many(Message(topic, b"%d" % number) for number in range(200))
     with PullConsumer(cluster.nameserver, group=group, drain_s=0.3, auto_commit=False) as slow:
         slow.subscribe(topic)
-        in_hand = slow.poll(timeout=10)[0]
+        in_hand = slow.poll(timeout=30)[0]
         before = set(slow.assignment)
         with PullConsumer(cluster.nameserver, group=group) as other:
             other.subscribe(topic)
@@ -150,7 +150,7 @@ def test_a_member_whose_queues_were_taken_away_cannot_commit_them(
                 other.poll(timeout=0.05)
                 return bool(before & set(other.assignment))
 
-            wait_until(others_have_some, timeout=20)
+            wait_until(others_have_some, timeout=40)
             [lost, *_] = sorted(before & set(other.assignment))
 
             with pytest.raises(Fenced):
@@ -204,7 +204,7 @@ def test_a_topic_that_is_deleted_and_made_again_is_read_again_and_harms_no_other
             producer.send(Message(second, b"second %d" % number))
 
         wait_for_body(consumer, b"after 0", b"after 3", b"second 0", b"second 3")
-        wait_until(lambda: commits(consumer), timeout=20)
+        wait_until(lambda: commits(consumer), timeout=40)
 
 
 def commits(consumer: PullConsumer) -> bool:
@@ -241,7 +241,7 @@ def test_a_strategy_that_fails_is_named(cluster: LocalCluster, topic: str, group
     with PullConsumer(cluster.nameserver, group=group, allocation=Faulty()) as consumer:
         consumer.subscribe(topic)
         with pytest.raises(InvalidArgument, match=r"faulty.*no members left"):
-            wait_until(lambda: bool(consumer.poll(timeout=0.1)), timeout=10)
+            wait_until(lambda: bool(consumer.poll(timeout=0.1)), timeout=30)
 
 
 #: Bytes of the second batch that are changed: one of its body, and the first one of its header, the version.
@@ -286,14 +286,14 @@ def test_a_damaged_batch_is_named_once_and_neither_other_queues_nor_what_follows
                 errors.append(error)
             return len(bodies) == 4 and bool(errors)
 
-        wait_until(has_all, timeout=20)
+        wait_until(has_all, timeout=40)
         [error] = errors
         found = re.search(r"queue (\S+) at offset (\d+) \(log position \d+ .*seek to (\d+)", error.message)
         assert found is not None, error.message
         assert (found[2], found[3]) == ("1", "2")
         [broken] = [queue for queue in both if str(queue) == found[1]]
         consumer.seek(broken, int(found[3]))
-        assert [message.body[:5] for message in consumer.poll(timeout=10)] == [b"third"]
+        assert [message.body[:5] for message in consumer.poll(timeout=30)] == [b"third"]
     assert sorted(bodies) == sorted([b"first", b"first", b"damag", b"third"])
 
 
@@ -319,7 +319,7 @@ def test_a_consumer_goes_on_where_it_was_when_its_broker_comes_back(tmp_path: Pa
 
                 return enough
 
-            wait_until(reads(100), timeout=20)
+            wait_until(reads(100), timeout=40)
             getattr(broker, how)()
             broker.start()
             producer.send_many(Message("t", b"after %d" % number) for number in range(100))

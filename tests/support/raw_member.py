@@ -10,7 +10,7 @@ from minimq.transport.broker_link import BrokerLinks
 from minimq.transport.duplex import Duplex
 from minimq_proto.v1 import broker_pb2
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class RawMember:

@@ -15,6 +15,8 @@ from support.loop_thread import LoopThread
 
 #: As short as a loaded machine allows.
 LEASE_S = 1.5
+#: For what comes out otherwise when a replica is held up for the time of a lease.
+PATIENT_LEASE_S = 5.0
 
 
 class Reporter:
@@ -101,7 +103,7 @@ class Reporter:
             self.record = record
 
 
-#: Takes what `--controller` takes, a replica id, and fields of its report.
+#: Takes what `--controller` takes, a replica id, the time of a lease, and fields of its report.
 StartReporter = Callable[..., Reporter]
 
 

@@ -14,7 +14,7 @@ from minimq_broker.replication.controller import parse
 from support.controller_process import ControllerProcess
 from support.etcd_cluster import EtcdCluster, etcd_cluster
 from support.loop_thread import LoopThread
-from support.reporter import LEASE_S, Reporter, StartReporter
+from support.reporter import LEASE_S, PATIENT_LEASE_S, Reporter, StartReporter
 from support.reports import report
 
 _names = (f"broker-{number}" for number in itertools.count())
@@ -58,6 +58,16 @@ def controller(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def patient_controller(controller: str, tmp_path: Path) -> Iterator[str]:
+    """One that collects reports for `PATIENT_LEASE_S`; one that goes by etcd is told by its replicas."""
+    if controller.startswith("etcd:"):
+        yield controller
+        return
+    with ControllerProcess(tmp_path / "patient", PATIENT_LEASE_S) as own:
+        yield own.address
+
+
+@pytest.fixture
 def broker_name() -> str:
     """A replica set that no other test has."""
     return next(_names)
@@ -67,9 +77,14 @@ def broker_name() -> str:
 def start(loop: LoopThread, broker_name: str) -> Iterator[StartReporter]:
     with contextlib.ExitStack() as stack:
 
-        def start_one(controller: str, replica_id: int = 0, **other: Any) -> Reporter:  # noqa: ANN401 - fields
+        def start_one(
+            controller: str,
+            replica_id: int = 0,
+            lease_s: float = LEASE_S,
+            **other: Any,  # noqa: ANN401 - fields
+        ) -> Reporter:
             made = Reporter(
-                loop, parse(controller, term_lease_s=LEASE_S), report(replica_id, broker_name=broker_name, **other)
+                loop, parse(controller, term_lease_s=lease_s), report(replica_id, broker_name=broker_name, **other)
             )
             stack.callback(made.close)
             made.start()

@@ -10,7 +10,7 @@ import pytest
 from minimq_common.errors import BrokerConflict, InvalidArgument, NotInSync, ReplicaSetChanged, StaleTerm, TermEnding
 from minimq_common.replica_set import Answer, ReplicaSet
 from support.loop_thread import LoopThread
-from support.reporter import LEASE_S, Reporter, StartReporter
+from support.reporter import LEASE_S, PATIENT_LEASE_S, Reporter, StartReporter
 from support.waiting import wait_until
 
 
@@ -19,7 +19,7 @@ def record_of(reporter: Reporter) -> ReplicaSet:
 
 
 def wait_for_master(reporter: Reporter) -> None:
-    wait_until(lambda: reporter.is_master, 20, what=f"replica {reporter.report.replica_id} leads")
+    wait_until(lambda: reporter.is_master, 40, what=f"replica {reporter.report.replica_id} leads")
 
 
 def pair(controller: str, start: StartReporter) -> tuple[Reporter, Reporter]:
@@ -46,10 +46,12 @@ def test_the_first_reporter_leads_and_the_others_learn_of_it(controller: str, st
     assert record.lease_s == LEASE_S
 
 
-def test_without_a_record_the_longest_log_leads_and_not_the_first_one(controller: str, start: StartReporter) -> None:
-    first = start(controller, 1, last_term=4, log_end=10)
-    longest = start(controller, 0, last_term=4, log_end=90, log_id="ab")
-    empty = start(controller, 2)
+def test_without_a_record_the_longest_log_leads_and_not_the_first_one(
+    patient_controller: str, start: StartReporter
+) -> None:
+    first = start(patient_controller, 1, PATIENT_LEASE_S, last_term=4, log_end=10)
+    longest = start(patient_controller, 0, PATIENT_LEASE_S, last_term=4, log_end=90, log_id="ab")
+    empty = start(patient_controller, 2, PATIENT_LEASE_S)
     wait_for_master(longest)
     record = record_of(longest)
     assert (record.term, set(record.in_sync), record.log_id) == (5, {0}, "ab")

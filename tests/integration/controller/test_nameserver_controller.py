@@ -100,7 +100,7 @@ def test_two_controllers_do_not_share_a_directory(tmp_path: Path) -> None:
     with ControllerProcess(tmp_path, LEASE_S):
         command = (sys.executable, "-m", "minimq_nameserver", "--listen", "127.0.0.1:0")
         with process(*command, "--controller-dir", str(tmp_path)) as second:
-            _, errors = second.communicate(timeout=20)
+            _, errors = second.communicate(timeout=60)
             assert second.returncode == 1
             assert f"{tmp_path} is in use by another controller" in errors
 
@@ -109,7 +109,7 @@ def test_a_damaged_file_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "decisions.mdb").write_bytes(b"not a database" * 1000)
     command = (sys.executable, "-m", "minimq_nameserver", "--listen", "127.0.0.1:0")
     with process(*command, "--controller-dir", str(tmp_path)) as nameserver:
-        _, errors = nameserver.communicate(timeout=20)
+        _, errors = nameserver.communicate(timeout=60)
         assert nameserver.returncode == 1
         assert "error: " in errors
         assert str(tmp_path / "decisions.mdb") in errors

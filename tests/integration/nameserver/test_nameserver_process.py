@@ -33,7 +33,7 @@ def test_the_process_says_when_it_serves_and_ends_cleanly(number: signal.Signals
         assert match
         assert registered(match[1]) == []
         nameserver.send_signal(number)
-        rest, errors = nameserver.communicate(timeout=10)
+        rest, errors = nameserver.communicate(timeout=60)
         assert (nameserver.returncode, rest, errors) == (0, "", "")
 
 
@@ -48,7 +48,7 @@ def test_the_process_says_when_it_serves_and_ends_cleanly(number: signal.Signals
 )
 def test_what_cannot_start_says_why(args: list[str], status: int, said: str) -> None:
     with nameserver_process(*args) as nameserver:
-        output, errors = nameserver.communicate(timeout=20)
+        output, errors = nameserver.communicate(timeout=60)
         assert (nameserver.returncode, output) == (status, "")
         assert said in errors
 
@@ -57,7 +57,7 @@ def test_what_cannot_start_says_why(args: list[str], status: int, said: str) -> 
 def test_a_port_in_use_is_one_clear_sentence(start_nameserver: StartNameServer) -> None:
     address = start_nameserver().address
     with nameserver_process("--listen", address) as nameserver:
-        output, errors = nameserver.communicate(timeout=20)
+        output, errors = nameserver.communicate(timeout=60)
         assert (nameserver.returncode, output) == (1, "")
         reason = "the port is in use; stop the process that has it, or choose another port"
         assert errors == f"error: cannot listen at {address}: {reason}\n"

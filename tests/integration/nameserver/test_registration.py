@@ -32,7 +32,7 @@ from support.process import process
 from support.starting import StartBroker, StartNameServer
 from support.waiting import wait_until
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 def test_a_broker_that_stops_is_gone_when_stop_returns(
@@ -135,7 +135,7 @@ def test_a_killed_broker_is_removed_at_once(start_nameserver: StartNameServer) -
         wait_until(lambda: [each.broker_name for each in registered(nameserver.address)] == ["broker-a"], timeout=20)
         broker.kill()
         broker.wait()
-        wait_until(lambda: registered(nameserver.address) == [], timeout=1)
+        wait_until(lambda: registered(nameserver.address) == [])  # one that is silent stays for 120 s
 
 
 @pytest.mark.fault

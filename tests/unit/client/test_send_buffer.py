@@ -10,7 +10,7 @@ from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import BufferFull, Closed
 from support.waiting import wait_until
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 def waiting_reserve(buffer: SendBuffer, size: int) -> tuple[threading.Thread, list[str]]:

@@ -16,7 +16,7 @@ from minimq_common.call_boundary import CallBoundary
 from minimq_common.errors import CorruptEntry, InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from support.loop_thread import LoopThread
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 KINDS = ["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
 RAISED: dict[bytes, Exception] = {
     b"unforeseen": KeyError("k"),

@@ -50,7 +50,7 @@ class Daemon:
         return stdout.readline()
 
     def end(self) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=10)
+        _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 
 
