@@ -105,6 +105,7 @@ async def _fill(address: str, brokers: int, topics_of_each: int) -> list[tuple[_
     for number in range(brokers):
         broker, name = _Broker(_names(address)), f"filler-{number}"
         topics = _topics(topics_of_each, f"of-{number}")
+        next(_done)
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             await broker.tell(_table(name, topics))
             filled.append((broker, name, topics))
