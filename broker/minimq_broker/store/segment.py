@@ -72,7 +72,8 @@ class Segment:
         map_bytes = max(segment_bytes, size) + _MAP_SLACK
         self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=_TABLES, verified=verified)
         try:
-            if not readonly:  # both at once, so that no crash leaves one without the other
+            # Both at once, so that no crash leaves one without the other. Nothing is written to a file that has them.
+            if not readonly and not self._env.stat()["entries"]:
                 with self._env.begin(write=True) as txn:
                     self._env.open_db(b"log", txn)
                     self._env.open_db(b"consumequeue", txn)
