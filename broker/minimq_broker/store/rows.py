@@ -131,13 +131,10 @@ class Part(NamedTuple):
 def check_row(key: bytes | memoryview, value: bytes | memoryview) -> None:
     """Raise `CorruptEntry` when a row as stored does not match its checksum. Those of older releases have none."""
     stored = bytes(value)
-    plain = len(stored) - _SEAL.size
-    if plain < _ROW.size or (plain - _ROW.size) % 4:
-        if len(stored) >= _ROW.size and len(stored) == _plain_size(stored):
-            return
-        raise CorruptEntry(f"an index row of {len(stored)} bytes cannot be one")
-    crc, mark = _SEAL.unpack_from(stored, plain)
-    if crc != google_crc32c.value(bytes(key) + stored[:plain]) or mark != _SEALED or plain != _plain_size(stored):
+    seal = _SEAL.pack(google_crc32c.value(bytes(key) + stored[: -_SEAL.size]), _SEALED)
+    if stored[-_SEAL.size :] == seal and len(stored) >= _ROW.size + _SEAL.size:
+        return
+    if len(stored) < _ROW.size or len(stored) != _plain_size(stored):
         raise CorruptEntry("an index row does not match its CRC-32C")
 
 
