@@ -74,7 +74,7 @@ class MessageMaker:
         return message
 
     def _fill(self, rng: Random, message: Message, field: FieldDescriptor, depth: int) -> None:
-        if field.is_repeated:
+        if isinstance(field.default_value, list | tuple):  # `is_repeated` is not known to older releases
             self._fill_list(rng, message, field, depth)
         elif field.message_type is not None:
             if depth < 6:
