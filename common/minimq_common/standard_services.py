@@ -110,6 +110,7 @@ async def _until(stopped: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncI
     try:
         while True:
             coming = asyncio.ensure_future(anext(requests, None))
+            coming.add_done_callback(_seen)  # the call may end while it is on its way
             await asyncio.wait((coming, stop), return_when=asyncio.FIRST_COMPLETED)
             if not coming.done():
                 coming.cancel()
@@ -121,3 +122,9 @@ async def _until(stopped: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncI
             yield request
     finally:
         stop.cancel()
+
+
+def _seen(request: asyncio.Future[Any]) -> None:
+    """Take note of how a request has ended, which asyncio complains of when nobody does."""
+    if not request.cancelled():
+        request.exception()

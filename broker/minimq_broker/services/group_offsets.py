@@ -133,6 +133,7 @@ class GroupOffsets:
         Raises:
             NotMaster, NotEnoughReplicas: it is not recorded, or not everywhere.
         """
+        rows = _possible(rows, self._engine.state)
         ends = {row: self._end_since(row) for row in rows}
         if gone := {row.group for row in rows if row.forced and _is_overtaken(self._engine.state, row)}:
             log.info("offsets: not set as a slave has kept it, since they have moved since groups=%s", sorted(gone))
@@ -165,6 +166,12 @@ def _by_group(rows: Sequence[Kept]) -> dict[tuple[str, bool], list[Kept]]:
     return grouped
 
 
+def _possible(rows: Sequence[Kept], state: State) -> list[Kept]:
+    """Return the rows that are of queues there are: who calls itself a slave may say anything."""
+    queues = {topic.topic_id: topic.queues for topic in state.topics.copy().values()}
+    return [row for row in rows if 0 <= row.queue.queue_id < queues.get(row.queue.topic_id, 0) and row.offset >= 0]
+
+
 def _is_overtaken(state: State, row: Kept) -> bool:
     is_overtaken = state.has_moved_since if row.forced else state.was_forced_since
     return is_overtaken(row.group, row.queue, row.place)
@@ -177,12 +184,9 @@ def _decide(
     if not is_group(group):
         log.error("offsets: a slave has handed over offsets of what cannot be a group: %.200r", group)
         return None
-    queues = {topic.topic_id: topic.queues for topic in state.topics.values()}
     offsets = tuple(
         CommittedOffset(*row.queue, min(row.offset, ends[row]))
-        for row in rows
-        if 0 <= row.queue.queue_id < queues.get(row.queue.topic_id, 0)
-        and row.offset >= 0
-        and not _is_overtaken(state, row)
+        for row in _possible(rows, state)
+        if not _is_overtaken(state, row)
     )
     return OffsetsCommitted(group, offsets, forced) if offsets else None

@@ -252,3 +252,18 @@ def test_what_no_slave_can_have_kept_is_not_taken_over(tmp_path: Path, wrong: di
         assert engine.state.committed == before
 
     with_engine(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "queue", [QueueKey(-1, 0), QueueKey(1 << 63, 0), QueueKey(12345, 0)], ids=["negative", "large", "unknown"]
+)
+def test_offsets_of_queues_that_there_are_not_hold_up_no_others(tmp_path: Path, queue: QueueKey) -> None:
+    async def test(engine: Engine) -> None:
+        known = await left_alone(engine, committed=300)
+        await engine.lead(2, waits_for_replicas=False)
+        engine.begin(2)
+        wrong = [Kept("g", queue, 5, 1), Kept("g", QueueKey(known.topic_id, -1), 5, 1), Kept("g", known, -1, 1)]
+        await engine.offsets.take_over([*wrong, Kept("g", known, 400, 1)])
+        assert engine.offsets.of_group("g") == {known: 400}
+
+    with_engine(tmp_path, test)
