@@ -12,6 +12,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.log_format import LogFormat
 from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_common.options import check_limits, option
+from minimq_common.protocol_bounds import MAX_TOPICS
 from minimq_common.replica_bounds import MAX_LEASE_S, MAX_REPLICA_ID, MAX_REPLICAS
 
 #: Where Linux says how much memory the control group of this process may use: that of its container.
@@ -172,6 +173,22 @@ class BrokerOptions:
         "made. Names that begin with % never are.",
         minimum=0,
         maximum=1024,
+    )
+    max_topics: int = option(
+        MAX_TOPICS,
+        "Topics that this broker carries, those of groups for retries and dead letters included; no more are created.",
+        minimum=1,
+        maximum=MAX_TOPICS,
+    )
+    max_groups: int = option(
+        10_000,
+        "Consumer groups that this broker knows; no more are begun. Those that nobody uses are deleted after "
+        "--group-expiry.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    max_sessions: int = option(
+        10_000, "Members of consumer groups that may be connected; no more are served.", minimum=1, maximum=1_000_000
     )
     transaction_expiry_s: float = option(
         24 * 3600.0,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import grpc.aio
 
 from minimq_common import rpc
+from minimq_common.bound_check import check_answer
 from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
@@ -159,7 +160,7 @@ class _Link:
 
     async def _read(self, stream: _Stream, answers: asyncio.Queue[nameserver_pb2.RegisterResponse]) -> None:
         async for answer in stream:
-            answers.put_nowait(answer)
+            answers.put_nowait(check_answer(answer, f"name server {self.address}"))
         if not self._leaving.is_set():
             raise Unavailable(f"name server {self.address} ended the registration")
 

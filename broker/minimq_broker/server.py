@@ -56,6 +56,9 @@ _STOP_S = 8.0
 #: Time between two looks at whether the store has failed, in seconds.
 _LOOK_S = 0.5
 
+#: Streams that say of a single request that it is refused, and go on.
+_IN_BAND = ("/minimq.v1.Broker/Append", "/minimq.v1.Broker/Pull", "/minimq.v1.Broker/Session")
+
 #: What one of several replicas is told whose store cannot be opened.
 _REMEDY = (
     "if another replica is the master now (minimq cluster status), this one is made anew of what that has by: "
@@ -196,6 +199,9 @@ class Broker:
             max_unsent_bytes=options.max_unsent_bytes,
             max_incoming_bytes=options.max_incoming_bytes,
             slave_read_lag=options.slave_read_lag,
+            max_topics=options.max_topics,
+            max_groups=options.max_groups,
+            max_sessions=options.max_sessions,
         )
         try:
             return Engine(
@@ -334,7 +340,7 @@ def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
         intake=engine.intake,
     )
     return grpc.aio.server(
-        interceptors=[CallBoundary(unreadable), limits],
+        interceptors=[CallBoundary(unreadable, _IN_BAND), limits],
         options=rpc.server_options(
             max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
             max_allowed_incoming_connections=options.max_connections,

@@ -1,4 +1,4 @@
-"""The outer boundary of a server: a call that fails ends with a coded error, whatever was raised."""
+"""The outer boundary of a server: no request comes in that is out of its bounds, and no call ends without a code."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from minimq_common import rpc
+from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError
 
 log = logging.getLogger(__name__)
@@ -26,18 +27,22 @@ if TYPE_CHECKING:  # at run time the class has no parameters
 
 
 class CallBoundary(grpc.aio.ServerInterceptor):
-    """Turns what a handler raises into an error with a code. It is entered once for each call or stream.
+    """Checks requests, and turns what a handler raises into an error with a code. Entered once for each call or stream.
 
-    Without it gRPC answers UNKNOWN, and callers can neither tell what happened nor whether to try again. What nobody
-    foresaw is logged with its place, and answered as `InternalError`. What is no message of protobuf is answered as
-    `InvalidArgument`.
+    Every request is checked against the table of `protocol_bounds` before a handler sees it; one that is out of its
+    bounds ends the call with `InvalidArgument`. Without this boundary gRPC would also answer UNKNOWN to whatever a
+    handler raises, and callers could neither tell what happened nor whether to try again. What nobody foresaw is logged
+    with its place, and answered as `InternalError`. What is no message of protobuf is answered as `InvalidArgument`.
 
     Args:
         translate: knows the exceptions of the libraries that the server is built on.
+        in_band: streams that answer a request that is out of its bounds in their own way, and go on: their handlers
+            call `check_bounds` themselves. By full method name: "/minimq.v1.Broker/Append".
     """
 
-    def __init__(self, translate: Translate = lambda _: None) -> None:
+    def __init__(self, translate: Translate = lambda _: None, in_band: Collection[str] = ()) -> None:
         self._translate = translate
+        self._in_band = frozenset(in_band)
 
     async def intercept_service(
         self,
@@ -50,22 +55,23 @@ class CallBoundary(grpc.aio.ServerInterceptor):
             return None
         kind = f"{_kind(handler.request_streaming)}_{_kind(handler.response_streaming)}"
         make = getattr(grpc, f"{kind}_rpc_method_handler")
-        wrapped = self._wrapped(getattr(handler, kind), handler_call_details.method)
+        method = handler_call_details.method
+        check: Callable[[Any], Any] = _Checked if handler.request_streaming else _checked
         decode = handler.request_deserializer
-        if (
-            decode is not None and not handler.request_streaming
-        ):  # what is wrong in a stream is raised where its requests are read
-            decode = _or_why_not(decode)
+        if method in self._in_band:
+            check = _as_it_is
+        wrapped = self._wrapped(getattr(handler, kind), method, check)
+        if decode is not None and not handler.request_streaming:
+            decode = _or_why_not(decode)  # what is wrong in a stream is raised where its requests are read
         return make(wrapped, decode, handler.response_serializer)  # type: ignore[no-any-return]
 
-    def _wrapped(self, handle: Callable[..., Any], method: str) -> Callable[..., Any]:
+    def _wrapped(self, handle: Callable[..., Any], method: str, check: Callable[[Any], Any]) -> Callable[..., Any]:
         if inspect.isasyncgenfunction(handle):
 
             @functools.wraps(handle)
             async def generate(request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - of any call
                 try:
-                    _check_decoded(request)
-                    async for response in handle(request, context):
+                    async for response in handle(check(request), context):
                         yield response
                 except Exception as error:  # noqa: BLE001 - the boundary
                     await self._end(error, method, context)
@@ -77,8 +83,7 @@ class CallBoundary(grpc.aio.ServerInterceptor):
         @functools.wraps(handle)
         async def call(request: Any, context: Any) -> Any:  # noqa: ANN401 - of any call
             try:
-                _check_decoded(request)
-                return await handle(request, context)
+                return await handle(check(request), context)
             except Exception as error:  # noqa: BLE001 - the boundary
                 await self._end(error, method, context)
 
@@ -113,9 +118,29 @@ def _or_why_not(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return decode_or_tell
 
 
-def _check_decoded(request: Any) -> None:  # noqa: ANN401 - of any call
+class _Checked:
+    """The requests of a stream, each checked as it comes."""
+
+    def __init__(self, requests: AsyncIterator[Any]) -> None:
+        self._requests = aiter(requests)
+
+    def __aiter__(self) -> _Checked:
+        return self
+
+    async def __anext__(self) -> Any:  # noqa: ANN401 - of any call
+        return _checked(await anext(self._requests))
+
+
+def _checked(request: Any) -> Any:  # noqa: ANN401 - of any call
     if isinstance(request, DecodeError):
         raise request
+    if isinstance(request, Message):
+        check_bounds(request)
+    return request
+
+
+def _as_it_is(request: Any) -> Any:  # noqa: ANN401 - of any call
+    return request
 
 
 def _kind(is_streaming: bool) -> str:

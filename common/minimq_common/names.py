@@ -19,6 +19,8 @@ MAX_TOPIC = 127
 MAX_GROUP = 120
 MAX_BROKER = 120
 MAX_TRANSACTION = 120
+#: A host name, a process and a number, or whatever somebody calls a client.
+MAX_CLIENT_ID = 512
 #: A host name of DNS has 253 characters at most.
 MAX_ADDRESS = 260
 
@@ -73,6 +75,17 @@ def check_broker(name: str) -> str:
 def check_cluster(name: str) -> str:
     """Return the name. Raises `InvalidArgument` when it cannot name a cluster."""
     return _check("cluster", name, MAX_BROKER)
+
+
+def check_client_id(client_id: str) -> str:
+    """Return the id. Raises `InvalidArgument` when it cannot be that of a client: it is empty, or too long."""
+    if not client_id:
+        raise InvalidArgument("the client id is empty: give each client its own")
+    if len(client_id) > MAX_CLIENT_ID:
+        raise InvalidArgument(
+            f"the client id has {len(client_id)} characters, the limit is {MAX_CLIENT_ID}: {client_id[:40]!r}..."
+        )
+    return client_id
 
 
 def check_address(address: str) -> str:

@@ -12,13 +12,12 @@ import grpc.aio
 
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
+from minimq_common.protocol_bounds import MAX_FRAME_BYTES
 from minimq_proto.v1 import errors_pb2
-
-#: A frame carries a whole batch: the largest body (4 MiB by default, 32 MiB at most) and its columns.
-MAX_FRAME_BYTES = 64 << 20
 
 #: Why a peer is not reached on whose host no process has the port.
 NOTHING_LISTENS = "nothing listens there"
+
 
 _CODE_KEY = "minimq-code"
 _RETRY_KEY = "minimq-retry-after-ms"

@@ -6,8 +6,10 @@ refused with a text that says so, and everybody who has a place keeps it.
 
 from __future__ import annotations
 
+from minimq_common import protocol_bounds
+
 #: Topics that one broker carries.
-MAX_TOPICS_OF_A_BROKER = 50_000
+MAX_TOPICS_OF_A_BROKER = protocol_bounds.MAX_TOPICS
 #: Topics that have a route.
 MAX_TOPICS = 200_000
 #: Topics of all brokers together; one that ten brokers carry counts ten times.
@@ -20,7 +22,7 @@ MAX_AWAY_TOPICS = 200_000
 #: Streams of clients that watch routes.
 MAX_WATCHERS = 4_000
 #: Topics that one of them watches; the clients of this release ask for the routes of further ones.
-MAX_WATCHED_BY_ONE = 20_000
+MAX_WATCHED_BY_ONE = protocol_bounds.MAX_WATCHED
 #: Topics of all watchers together; one that ten clients watch counts ten times.
 MAX_WATCHED = 300_000
 #: Bytes of large routes, on their way to all watchers together.

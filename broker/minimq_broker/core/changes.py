@@ -51,7 +51,7 @@ def change_of(state: State, fact: Fact) -> AdminChange | None:
         case TopicDeleted(name):
             return AdminChange("topic deleted", name, _settings(state.topics.get(name)))
         case GroupDeleted(group, topics):
-            offsets = sum(name == group for name, _, _ in state.committed)
+            offsets = sum(1 for _ in state.index.queues(group))
             return AdminChange("group deleted", group, ", ".join((f"offsets of {count_of(offsets, 'queue')}", *topics)))
         case PermissionSet(permission):
             return AdminChange(

@@ -54,8 +54,7 @@ def find_lags(state: State, queues: Mapping[QueueKey, Bounds], ignored: Collecti
         ignored: groups that do not count.
     """
     topic_ids = {queue.topic_id for queue in queues}
-    groups = {group for group, topic_id, _ in state.committed if topic_id in topic_ids}
-    groups |= {group for group, topic_id in state.started if topic_id in topic_ids}
+    groups = {group for topic_id in topic_ids for group in state.index.groups(topic_id)}
     counting = sorted(groups.difference(ignored))
     lags = [_lag(state, queues, group, [group]) for group in counting] or [_lag(state, queues, None, groups)]
     return [lag for lag in lags if lag.messages]

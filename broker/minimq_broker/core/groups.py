@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from minimq_broker.core.agreement import Agreement, MemberConfig, check_agreement
+from minimq_broker.core.group_room import GroupRoom, Share, check_size
 from minimq_common.allocation.members import MemberList
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
@@ -65,8 +66,8 @@ class Members(NamedTuple):
 
 class _Member(NamedTuple):
     config: MemberConfig
-    #: What it holds now, as far as it has said.
-    holding: Held
+    #: What it holds now, as far as it has said: a set that keeps its order.
+    holding: Mapping[MessageQueue, None]
 
 
 class _Group:
@@ -101,6 +102,7 @@ class GroupTable:
         self._held = 0
         #: Who was refused for a conflict, by group.
         self._refused: dict[str, dict[str, MemberConfig]] = {}
+        self._room = GroupRoom()
 
     # ---- coming and going -----------------------------------------------------------------------
 
@@ -131,9 +133,14 @@ class GroupTable:
         Raises:
             GroupConflict: the other members say something else than this one, or did until a moment ago. Nothing has
                 changed then; `admissible` tells when the member may ask again.
+            SystemBusy: there are too many members, or they have too much to say.
         """
         config, holding = MemberConfig(agreement, topics_may_differ), self._remembered_of(group, client_id, held)
         self._forget_refused(group, client_id)
+        share = Share.of(agreement)
+        self._room.check(group, client_id, share)
+        known = self.agreement(group)
+        check_size(group, {*agreement.filters, *(known.filters if known is not None else ())})
         former = self._member(group, client_id)
         if former is not None and former.config == config:
             self._put(self._groups[group], client_id, _Member(config, holding))
@@ -141,18 +148,28 @@ class GroupTable:
         try:
             self._check(group, client_id, config, now)
         except GroupConflict:
+            if former is None:
+                self._room.put(group, client_id, share)
             self._refused.setdefault(group, {})[client_id] = config
             raise
         self._come_back(group, agreement)
+        self._room.put(group, client_id, share)
         entry = self._groups.setdefault(group, _Group())
         self._put(entry, client_id, _Member(config, holding))
         return self._changed(group, entry)
 
-    def hold(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Remember what a member holds now, for the next version; of others nothing is remembered."""
+    def hold(self, group: str, client_id: str, queues: Iterable[MessageQueue], *, adds: bool = False) -> None:
+        """Remember what a member holds now, for the next version; of others nothing is remembered.
+
+        Args:
+            group: name of the group.
+            client_id: the member.
+            queues: what it holds.
+            adds: besides what it has said before.
+        """
         member = self._member(group, client_id)
         if member is not None:
-            holding = self._remembered_of(group, client_id, queues)
+            holding = self._remembered_of(group, client_id, dict.fromkeys((*(member.holding if adds else ()), *queues)))
             self._put(self._groups[group], client_id, member._replace(holding=holding))
 
     def leave(self, group: str, client_id: str) -> Members | None:
@@ -162,6 +179,7 @@ class GroupTable:
         if entry is None or client_id not in entry.members:
             return None
         self._put(entry, client_id, None)
+        self._room.take(group, client_id)
         if not entry.members:
             del self._groups[group]
             self._remembered.pop(group, None)
@@ -232,12 +250,12 @@ class GroupTable:
 
     # ---- deciding -------------------------------------------------------------------------------
 
-    def _remembered_of(self, group: str, client_id: str, held: Iterable[MessageQueue]) -> Held:
+    def _remembered_of(self, group: str, client_id: str, held: Iterable[MessageQueue]) -> Mapping[MessageQueue, None]:
         """Return what is remembered of what a member holds: all, unless the group, or all of them, hold too much."""
         entry, member = self._groups.get(group), self._member(group, client_id)
         own = len(member.holding) if member else 0
         room = own + min(MAX_HELD_OF_GROUP - (entry.held if entry else 0), MAX_HELD - self._held)
-        return tuple(sorted(set(islice(held, room))))
+        return dict.fromkeys(sorted(set(islice(held, room))))
 
     def _put(self, entry: _Group, client_id: str, member: _Member | None) -> None:
         """Add a member, replace it, or remove it."""
@@ -279,7 +297,8 @@ class GroupTable:
 
     def _forget_refused(self, group: str, client_id: str) -> None:
         refused = self._refused.get(group, {})
-        refused.pop(client_id, None)
+        if refused.pop(client_id, None) is not None and self._member(group, client_id) is None:
+            self._room.take(group, client_id)
         if not refused:
             self._refused.pop(group, None)
 
@@ -287,7 +306,7 @@ class GroupTable:
         self._version += 1
         entry.version = self._version
         self._summarize(group, entry)
-        entry.frozen = {name: member.holding for name, member in sorted(entry.members.items()) if member.holding}
+        entry.frozen = {name: tuple(member.holding) for name, member in sorted(entry.members.items()) if member.holding}
         return _members(group, entry)
 
     def _summarize(self, group: str, entry: _Group) -> None:

@@ -17,6 +17,8 @@ Times are seconds on any clock that does not go back.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 from collections.abc import Collection
 from typing import NamedTuple
@@ -111,6 +113,10 @@ class LeaseStatus(NamedTuple):
         return bool(self.owner or self.holder)
 
 
+#: Queues whose time has come that one call of `expire` looks at, and those of one member that one of `drop` gives back.
+AT_ONCE = 500
+
+
 class _Lease:
     __slots__ = ("epoch", "owned", "owner", "saved", "until", "waiting")
 
@@ -140,12 +146,26 @@ class LeaseTable:
         self._first_epoch = self._last_epoch = first_epoch(term, stand_in)
         self._recovery = recovery
         self._leases: dict[LeaseKey, _Lease] = {}
-        #: The queues that wait for a time, so that nobody has to look at all.
+        #: The queues that each member holds or waits for, by group and client, so that nobody has to look at all.
+        self._of_member: dict[tuple[str, str], set[LeaseKey]] = {}
+        #: The queues that wait for a time, and a heap of these times; in it are some that do not count any more.
         self._until: dict[LeaseKey, float] = {}
+        self._due: list[tuple[float, LeaseKey]] = []
         #: The queues that were granted in this run while it recovers: what comes later is no matter of former owners.
         self._recovered: set[LeaseKey] = set()
 
     # ---- looking --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def of_member(self, group: str, client_id: str) -> Collection[LeaseKey]:
+        """Return the queues that a member holds or waits for."""
+        return self._of_member.get((group, client_id), ())
+
+    def of_group(self, group: str) -> list[LeaseKey]:
+        """Return the queues that members of a group hold or wait for, or that are held for one that has left."""
+        return [key for key in self._leases if key.group == group]
 
     def owner(self, key: LeaseKey) -> tuple[str, int] | None:
         """Return who owns a queue, and the epoch."""
@@ -186,6 +206,7 @@ class LeaseTable:
         if lease.owned and lease.owner == client_id:
             lease.saved = False  # it goes on
             return [Granted(client_id, key, lease.epoch)]
+        self._of_member.setdefault((key.group, client_id), set()).add(key)
         is_former = 0 < claim.epoch < self._first_epoch and self._is_recovering(key, now)
         lease.waiting[client_id] = max(claim.epoch if is_former else 0, lease.waiting.get(client_id, 0))
         if lease.owned:
@@ -206,6 +227,7 @@ class LeaseTable:
         lease = self._leases.get(key)
         if lease is None:
             return []
+        self._leaves(key, client_id)
         if not lease.owned or lease.owner != client_id:
             lease.waiting.pop(client_id, None)
             return self._settle(key, lease, now)
@@ -225,9 +247,9 @@ class LeaseTable:
         return self._settle(key, lease, now)
 
     def drop(self, group: str, client_id: str, now: float, hold_s: float = 0.0) -> list[LeaseEvent]:
-        """Release all that a member of a group holds or waits for; see `release`."""
+        """Release what a member of a group holds or waits for; see `release`. Of much only a part: repeat it then."""
         events: list[LeaseEvent] = []
-        for key in [key for key in self._leases if key.group == group]:
+        for key in list(itertools.islice(self.of_member(group, client_id), AT_ONCE)):
             if self._leases[key].owned and self._leases[key].owner == client_id:
                 events.append(Fencing(client_id, key))
             events += self.release(key, client_id, now, hold_s)
@@ -245,13 +267,21 @@ class LeaseTable:
     @property
     def next_expiry(self) -> float | None:
         """When `expire` has something to do next; None when nothing waits for a time."""
-        return min(self._until.values(), default=None)
+        while self._due and self._until.get(self._due[0][1]) != self._due[0][0]:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
 
     def expire(self, now: float) -> list[LeaseEvent]:
-        """Grant what has waited long enough."""
+        """Grant what has waited long enough. Of much only a part: `next_expiry` is over then."""
         self._end_recovery(now)
-        over = [key for key, until in self._until.items() if until <= now]
-        return [event for key in over for event in self._settle(key, self._leases[key], now)]
+        events: list[LeaseEvent] = []
+        for _ in range(AT_ONCE):
+            due = self.next_expiry
+            if due is None or due > now:
+                break
+            _, key = heapq.heappop(self._due)
+            events += self._settle(key, self._leases[key], now)
+        return events
 
     def retain_topics(self, topic_ids: Collection[int]) -> None:
         """Forget all leases and wishes in topics that are gone."""
@@ -271,6 +301,18 @@ class LeaseTable:
 
     def _wait_until(self, key: LeaseKey, lease: _Lease, until: float) -> None:
         lease.until = self._until[key] = until
+        heapq.heappush(self._due, (until, key))
+        if len(self._due) > 2 * len(self._until) + AT_ONCE:  # most of them do not count any more
+            self._due = [(until, key) for key, until in self._until.items()]
+            heapq.heapify(self._due)
+
+    def _leaves(self, key: LeaseKey, client_id: str) -> None:
+        """A member neither holds a queue nor waits for it."""
+        keys = self._of_member.get((key.group, client_id))
+        if keys is not None:
+            keys.discard(key)
+            if not keys:
+                del self._of_member[key.group, client_id]
 
     def _settle(self, key: LeaseKey, lease: _Lease, now: float) -> list[LeaseEvent]:
         """Give a queue without an owner to the next one when the time has come."""
@@ -297,5 +339,8 @@ class LeaseTable:
         return [granted, Wanted(client_id, key)] if lease.waiting else [granted]
 
     def _forget(self, key: LeaseKey) -> None:
-        self._leases.pop(key, None)
+        lease = self._leases.pop(key, None)
+        if lease is not None:
+            for client_id in (lease.owner, *lease.waiting):
+                self._leaves(key, client_id)
         self._until.pop(key, None)

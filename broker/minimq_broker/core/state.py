@@ -35,6 +35,7 @@ from minimq_broker.core.facts import (
     TransactionPrepared,
     TransactionsExpired,
 )
+from minimq_broker.core.group_index import GroupIndex
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.staged_batches import BatchStaged, StageKey
 from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
@@ -89,6 +90,7 @@ class State:
             began it.
         moved: where committed offsets were changed last.
         forced: where committed offsets were set last, also back, by who asked for that.
+        index: which groups have committed offsets and decided starts, and in which topics.
         used: when each group last began, committed, or changed what its members agree on, in ms since 1970. A group
             that has not been used since an older release wrote the log is not in it.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
@@ -106,11 +108,13 @@ class State:
         self.log_id = ""
         self.permission: int = Permission.READ_WRITE
         self.topics: dict[str, Topic] = {}
+        self._names: dict[int, str] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
         self.moved: dict[tuple[str, int, int], LogPlace] = {}
         self.forced: dict[tuple[str, int, int], LogPlace] = {}
         self.started: dict[tuple[str, int], int] = {}
+        self.index = GroupIndex()
         self.used: dict[str, int] = {}
         self.agreements: dict[str, Agreement] = {}
         self.producers = ProducerTable()
@@ -126,6 +130,10 @@ class State:
         if topic is None:
             raise TopicNotFound(f"topic {name!r} does not exist on this broker: minimq topic create {name}")
         return topic
+
+    def topic_name(self, topic_id: int) -> str | None:
+        """Return the name of a topic by its id; None when there is none. Any thread may ask."""
+        return self._names.get(topic_id)
 
     def queue(self, name: str, queue_id: int) -> QueueKey:
         """Return a queue by topic name and number. Raises `TopicNotFound`, `QueueNotFound`."""
@@ -161,10 +169,19 @@ class State:
 
     def groups(self) -> set[str]:
         """Return the names of all groups that have an offset, a decided start or an agreement. Any thread may ask."""
-        names = {group for group, _, _ in self.committed.copy()}
-        names.update(group for group, _ in self.started.copy())
-        names.update(self.agreements.copy())
-        return names
+        return {*self.index.names(), *self.agreements.copy()}
+
+    def known_groups(self) -> set[str]:
+        """Return the names of all groups of which anything is known, if only when one was used. Any thread may ask."""
+        return self.groups().union(self.used.copy())
+
+    def knows_group(self, group: str) -> bool:
+        """Tell whether anything is known of a group. Any thread may ask."""
+        return group in self.used or self.has_group(group)
+
+    def has_group(self, group: str) -> bool:
+        """Tell whether a group has an offset, a decided start or an agreement. Any thread may ask."""
+        return group in self.index or group in self.agreements
 
     @property
     def end_place(self) -> LogPlace:
@@ -213,6 +230,7 @@ class State:
                     self._forget(name)
             case TopicSet(topic):
                 self._set(("topic", topic.name), self.topics, topic.name, topic)
+                self._names[topic.topic_id] = topic.name
             case TopicDeleted(name):
                 self._forget(name)
             case PermissionSet(permission):
@@ -234,6 +252,7 @@ class State:
                 self._commit(group, offsets, forced=forced)
             case GroupStarted(group, topic_id, offsets, started_ms):
                 self._set(("started", group, topic_id), self.started, (group, topic_id), started_ms)
+                self.index.add(group, topic_id)
                 self._move(group, offsets, forced=True)
             case GroupAgreed(group, agreement):
                 self._agree(group, agreement)
@@ -258,6 +277,7 @@ class State:
             if forced or item.offset > self.committed.get(key, -1):
                 self._set(("offset", *key), self.committed, key, item.offset)
                 self._set(("moved", *key), self.moved, key, self.end_place)
+                self.index.add(*key)
 
     def _agree(self, group: str, agreement: Agreement | None) -> None:
         self.changed.add(("agreement", group))
@@ -271,19 +291,27 @@ class State:
             self._set(("used", group), self.used, group, at_ms)
 
     def _forget_group(self, group: str) -> None:
+        for topic_id in self.index.topics(group):
+            self._forget_rows(group, topic_id)
+        self.index.forget_group(group)
+        for kind, names in (("agreement", self.agreements), ("used", self.used)):
+            if names.pop(group, None) is not None:
+                self.changed.add((kind, group))
+
+    def _forget_rows(self, group: str, topic_id: int) -> None:
+        """Forget the offsets of a group in a topic, and its start."""
         tables: tuple[tuple[str, dict[Any, Any]], ...] = (
             ("offset", self.committed),
             ("moved", self.moved),
             ("forced", self.forced),
-            ("started", self.started),
         )
-        for kind, table in tables:
-            for key in [key for key in table if key[0] == group]:
-                del table[key]
-                self.changed.add((kind, *key))
-        for kind, names in (("agreement", self.agreements), ("used", self.used)):
-            if names.pop(group, None) is not None:
-                self.changed.add((kind, group))
+        for queue_id in self.index.queue_ids(group, topic_id):
+            key = (group, topic_id, queue_id)
+            for kind, table in tables:
+                if table.pop(key, None) is not None:
+                    self.changed.add((kind, *key))
+        if self.started.pop((group, topic_id), None) is not None:
+            self.changed.add(("started", group, topic_id))
 
     def _remember(self, batch: BatchApplied, position: int) -> None:
         self.changed.add(("producer", batch.producer_id))
@@ -301,19 +329,19 @@ class State:
         self.changed.add(("topic", name))
         if topic is None:
             return
-        tables: tuple[tuple[str, dict[Any, Any], int], ...] = (
-            ("end", self.ends, 0),
-            ("offset", self.committed, 1),
-            ("moved", self.moved, 1),
-            ("forced", self.forced, 1),
-            ("started", self.started, 1),
-        )
-        for kind, table, place in tables:
-            for key in [key for key in table if key[place] == topic.topic_id]:
-                del table[key]
-                self.changed.add((kind, *key))
+        self._names.pop(topic.topic_id, None)
+        for key in [key for key in self.ends if key.topic_id == topic.topic_id]:
+            del self.ends[key]
+            self.changed.add(("end", *key))
+        for group in self.index.groups(topic.topic_id):
+            self._forget_rows(group, topic.topic_id)
+        self.index.forget_topic(topic.topic_id)
         self.changed.update(("producer", producer_id) for producer_id in self.producers.forget_topic(topic.topic_id))
         self.transactions.forget_topic(topic.topic_id, self.position)
+
+    def note_name(self, name: str) -> None:
+        """Note under which id a topic is found that was loaded."""
+        self._names[self.topics[name].topic_id] = name
 
     # ---- as rows, for the checkpoint -----------------------------------------------------------------
 
@@ -353,12 +381,18 @@ class _Row(NamedTuple):
     set: Callable[..., None]
 
 
-def _row_of(table: Callable[[State], dict[Any, Any]], key: Any, kind: Any) -> _Row:
-    """Return the rows of one table, with the types of its keys and of its values."""
+def _row_of(
+    table: Callable[[State], dict[Any, Any]], key: Any, kind: Any, note: Callable[..., None] = lambda *_: None
+) -> _Row:
+    """Return the rows of one table, with the types of its keys and of its values.
+
+    What is found by these rows is noted in the state as they are loaded: `note` takes it, and the parts of the key.
+    """
 
     def put(state: State, value: Any, *parts: Any) -> None:
         found = parts[0] if key is str and len(parts) == 1 else parts
         table(state)[msgspec.convert(found, key)] = msgspec.convert(value, kind)
+        note(state, *parts)
 
     def get(state: State, *parts: Any) -> Any:
         return table(state).get(parts[0] if key is str else parts)  # a tuple with names is as good as one without
@@ -373,16 +407,20 @@ def _row_of_attribute(name: str, kind: Any) -> _Row:
     return _Row(lambda state: getattr(state, name), put)
 
 
+def _note_row(state: State, *key: Any) -> None:
+    state.index.add(*key)
+
+
 #: Every kind of row. What `apply` marks as changed has to be here: saving and loading follow from it.
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
-    "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int),
+    "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int, _note_row),
     "moved": _row_of(lambda state: state.moved, tuple[str, int, int], LogPlace),
     "forced": _row_of(lambda state: state.forced, tuple[str, int, int], LogPlace),
-    "started": _row_of(lambda state: state.started, tuple[str, int], int | bool),  # True in the first logs
+    "started": _row_of(lambda state: state.started, tuple[str, int], int | bool, _note_row),  # True in the first logs
     "used": _row_of(lambda state: state.used, str, int),
     "agreement": _row_of(lambda state: state.agreements, str, Agreement),
-    "topic": _row_of(lambda state: state.topics, str, Topic),
+    "topic": _row_of(lambda state: state.topics, str, Topic, lambda state, name: state.note_name(name)),
     "producer": _Row(
         lambda state, producer_id: state.producers.row(producer_id),
         lambda state, row, producer_id: state.producers.load(msgspec.convert(producer_id, int), row),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from minimq_common.bound_check import check_answer
 from minimq_common.errors import DeadlineExceeded, Unavailable
 from minimq_proto.v1 import replication_pb2
 
@@ -31,6 +32,7 @@ async def next_frame(stream: ReplicaStream, patience_s: float, peer: str) -> rep
     Raises:
         DeadlineExceeded: there was none in that time.
         Unavailable: the broker has ended the stream.
+        InternalError: it has sent what cannot be.
         grpc.RpcError: the stream broke.
     """
     try:
@@ -40,4 +42,4 @@ async def next_frame(stream: ReplicaStream, patience_s: float, peer: str) -> rep
         raise DeadlineExceeded(f"{peer} said nothing for {patience_s} s") from None
     if not isinstance(frame, replication_pb2.ReplicaFrame):
         raise Unavailable(f"{peer} has ended the stream")
-    return frame
+    return check_answer(frame, peer)

@@ -12,6 +12,7 @@ from minimq_broker.services.engine import Engine, raise_failure
 from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, SendStatus
 from minimq_common import batch, rpc
+from minimq_common.bound_check import check_bounds
 from minimq_common.errors import CorruptBatch, MessageTooLarge, MiniMQError, UsageError
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
@@ -53,6 +54,7 @@ class AppendService:
         try:
             async for request in requests:
                 try:
+                    check_bounds(request)
                     await self._engine.append(self._job(request, answers))
                 except MiniMQError as error:
                     self._engine.counters.refused[error.code] += 1

@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from minimq_broker.core.facts import Fact, GroupAgreed, GroupDeleted
 from minimq_broker.core.idle_groups import GroupExpiry
-from minimq_broker.core.leases import LeaseKey
-from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.groups import check_idle, expires_ms, topics_of
+from minimq_broker.services.groups import check_idle, expires_ms
 from minimq_broker.services.session import SessionService
 from minimq_common.errors import MiniMQError, SystemBusy
 from minimq_common.names import check_group, dead_letter_topic, retry_topic
 from minimq_common.outage_log import OutageLog
+from minimq_common.slices import slices
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -67,21 +67,15 @@ class GroupDeletion:
             InvalidArgument: the name cannot be that of a group.
         """
         group = check_group(request.group)
-        state = self._engine.state
         if not request.force:
-            keys = [
-                LeaseKey(group, QueueKey(topic.topic_id, number))
-                for topic in topics_of(state, group)
-                for number in range(topic.queues)
-            ]
-            check_idle(self._engine, group, keys, "deletion")
+            check_idle(self._engine, group, self._engine.leases.of_group(group), "deletion")
         has_members = bool(self._engine.groups.members(group).client_ids)
         own = [] if has_members else [retry_topic(group)]
         own += [dead_letter_topic(group)] if request.dead_letters else []
 
         def decide(state: State) -> Fact | None:
             topics = tuple(name for name in own if name in state.topics)
-            return GroupDeleted(group, topics) if topics or group in state.groups() else None
+            return GroupDeleted(group, topics) if topics or state.has_group(group) else None
 
         fact = await self._delete(group, decide)
         return broker_pb2.DeleteGroupResponse(deleted=fact is not None, data_version=self._engine.answered_version)
@@ -109,18 +103,24 @@ class GroupDeletion:
         self._engine.check()
         state, now = self._engine.state, self._clock_ms()
         deleted = 0
-        for group in sorted(state.groups() | state.used.copy().keys()):
-            if self._engine.groups.agreement(group) is not None:
-                continue  # it has members
-            if group in state.agreements:
-                self._give_up_members(group)
-            elif group not in state.used:  # an older release wrote the log: its time begins now
-                await self._engine.record(lambda state, group=group: _first_use(group, state))  # type: ignore[misc]
-            else:
-                deleted += await self._look_at(group, now)
+        async for part in slices(sorted(state.known_groups())):
+            for group in part:
+                deleted += await self._look_at_group(group, state, now)
                 if deleted == _DELETE_MOST:
                     log.warning("group: many were idle, the next look goes on deleted=%d", deleted)
                     return
+
+    async def _look_at_group(self, group: str, state: State, now: int) -> bool:
+        """Look whether a group is idle. Returns whether it was deleted."""
+        if self._engine.groups.agreement(group) is not None:
+            return False  # it has members
+        if group in state.agreements:
+            self._give_up_members(group)
+        elif group not in state.used:  # an older release wrote the log: its time begins now
+            await self._engine.record(lambda state: _first_use(group, state))
+        else:
+            return await self._look_at(group, now)
+        return False
 
     def _give_up_members(self, group: str) -> None:
         """Record that the members are gone which a group had before the start, once they had the time to come back."""

@@ -48,13 +48,13 @@ class GroupOffsets:
         """Return the committed offset of a group, None when there is none."""
         recorded = self._engine.state.offset(group, queue)
         kept = self._file.get(group, queue) if self._file is not None and self.keeps else None
-        if kept is None or queue.topic_id not in self._topic_ids():
+        if kept is None or self._engine.state.topic_name(queue.topic_id) is None:
             return recorded
         return kept.offset if kept.forced or recorded is None else max(kept.offset, recorded)
 
     def of_group(self, group: str) -> dict[QueueKey, int]:
         """Return all that a group has committed."""
-        queues = {QueueKey(*queue) for name, *queue in self._engine.state.committed.copy() if name == group}
+        queues = {QueueKey(*queue) for queue in self._engine.state.index.queues(group)}
         if self._file is not None and self.keeps:
             queues.update(kept.queue for kept in self._file.rows() if kept.group == group)
         offsets = {queue: self.committed(group, queue) for queue in queues}

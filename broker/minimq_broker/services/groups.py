@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable, Iterable
 
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic
@@ -14,10 +15,13 @@ from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import start_offset
 from minimq_common.errors import GroupConflict, InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_group, dead_letter_topic, retry_topic
+from minimq_common.slices import slices
 from minimq_proto.v1 import broker_pb2
 
 #: Queues that are described before it is the turn of others.
 _DESCRIBED_AT_ONCE = 50
+#: Names that are sorted before it is the turn of others.
+_SORTED_AT_ONCE = 5_000
 #: Queues and clients that an error names.
 _NAMED = 5
 
@@ -38,8 +42,12 @@ class GroupService:
 
     async def list_groups(self) -> broker_pb2.ListGroupsResponse:
         """Tell all groups that have members here, or something in the state, sorted."""
-        names = self._engine.state.groups().union(self._engine.groups.names())
-        return broker_pb2.ListGroupsResponse(groups=sorted(names))
+        names = list(self._engine.state.groups().union(self._engine.groups.names()))
+        sorted_parts = [sorted(part) async for part in slices(names, _SORTED_AT_ONCE)]
+        answer = broker_pb2.ListGroupsResponse()
+        async for part in slices(list(heapq.merge(*sorted_parts)), _SORTED_AT_ONCE):
+            answer.groups.extend(part)
+        return answer
 
     # ---- describe -------------------------------------------------------------------------------
 
@@ -61,9 +69,10 @@ class GroupService:
             dead_letters=self._dead_letters(group),
             expires_ms=expires_ms(self._engine, self._expiry, group),
         )
-        for client_id in described.client_ids:
-            topics = self._engine.groups.topics(group, client_id)
-            described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
+        async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
+            for client_id in part:
+                topics = self._engine.groups.topics(group, client_id)
+                described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
         for topic in topics_of(self._engine.state, group, agreement.topics if agreement else ()):
             for queue_id in range(topic.read_queues):
                 described.queues.append(self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id)))
@@ -117,6 +126,7 @@ class GroupService:
         place = self._place(request)
         topic = self._engine.state.topic(request.topic)
         ids = sorted(set(request.queue_ids)) or range(topic.queues)
+        self._engine.check_new_group(group)
         keys = [LeaseKey(group, self._engine.state.queue(request.topic, queue_id)) for queue_id in ids]
 
         def decide(state: State) -> Fact:
@@ -124,9 +134,14 @@ class GroupService:
             offsets = tuple(CommittedOffset(*queue, place(queue)) for queue in queues)
             return OffsetsCommitted(group, offsets, forced=True)
 
+        self._engine.check_new_offsets(group, [key.queue for key in keys])
         if not request.force:
             check_idle(self._engine, group, keys, "reset")
-        decide(self._engine.state)  # what is refused disturbs nobody
+        async for part in slices(keys, _DESCRIBED_AT_ONCE):
+            for key in part:
+                place(key.queue)  # what is refused disturbs nobody
+        if not request.force:
+            check_idle(self._engine, group, keys, "reset")
         self._leases.renew(keys)
         fact = await self._engine.record(decide)
         assert isinstance(fact, OffsetsCommitted)
@@ -207,16 +222,8 @@ def _waits_for_retry(engine: Engine, group: str) -> bool:
 
 def topics_of(state: State, group: str, subscribed: Iterable[str] = ()) -> list[Topic]:
     """Return the topics that a group reads: it has begun there, or its members subscribe to them."""
-    names = set(subscribed)
-    topics = state.topics.copy()
-    return [topic for name, topic in sorted(topics.items()) if name in names or _has_begun(state, group, topic)]
-
-
-def _has_begun(state: State, group: str, topic: Topic) -> bool:
-    """Whether the start of a group in a topic is decided, or somebody committed or reset its offsets before."""
-    if (group, topic.topic_id) in state.started:
-        return True
-    return any(state.offset(group, QueueKey(topic.topic_id, number)) is not None for number in range(topic.queues))
+    names = {*subscribed, *filter(None, map(state.topic_name, state.index.topics(group)))}
+    return [topic for name in sorted(names) if (topic := state.topics.get(name)) is not None]
 
 
 def _some(names: Iterable[str]) -> str:

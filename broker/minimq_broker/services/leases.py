@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from minimq_broker.core.leases import Claim, Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.services.starts import Beginning, GroupStarts
-from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound
+from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue
+from minimq_common.slices import slices
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
 #: Tells a client something; one that is gone is passed over.
 Tell = Callable[[str, broker_pb2.SessionEvent], None]
+
+
+#: Queues of this broker that one member of a group asks for, and that all members of all groups do.
+MAX_OF_MEMBER = 20_000
+MAX_WANTED = 300_000
 
 
 class _Wish(NamedTuple):
@@ -49,10 +55,15 @@ class LeaseKeeper:
         self._timer: asyncio.TimerHandle | None = None
         self._news: asyncio.Queue[LeaseEvent] = asyncio.Queue()
         #: What members said when they asked: how often they had given a queue back. 0 is left out.
-        self._given_back: dict[tuple[str, LeaseKey], int] = {}
+        #: By group and client.
+        self._given_back: dict[tuple[str, str], dict[QueueKey, int]] = {}
         #: Wishes that are not granted, by group and client, then by topic and number. A queue that is not here may come
         #: yet, or come back without the client noticing that it was away.
         self._wishes: dict[tuple[str, str], dict[tuple[str, int], _Wish]] = {}
+        self._wish_count = 0
+        #: Looks for wishes of which the queues have come; set when there may be some.
+        self._asking: asyncio.Task[None] | None = None
+        self._look_again = asyncio.Event()
         engine.topics_came = self._ask_again
         engine.receive(self._deliver(), "lease-news")
 
@@ -71,6 +82,7 @@ class LeaseKeeper:
 
         Raises:
             InvalidArgument: it is not in the group.
+            SystemBusy: it asks for too many.
             NotMaster, StoreError: it cannot be recorded where the group begins.
         """
         if not self._engine.groups.is_member(request.group, client_id):
@@ -86,48 +98,105 @@ class LeaseKeeper:
             await self._starts.decide(group, topic, beginning)
         if not self._engine.groups.is_member(group, client_id):
             return  # it was given up meanwhile
-        for wish in wishes:
-            self._wishes.setdefault((group, client_id), {})[wish.item.topic, wish.item.queue_id] = wish
-        for key, item in self._present(group, [wish.item for wish in wishes]):
-            queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
-            self._note_given_back(client_id, key, item.given_back)
-            claim = Claim(item.epoch, self._engine.groups.holds(group, client_id, queue))
-            self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
-        self._wind()
+        absent = 0
+        async for part in slices(wishes):
+            if not self._engine.groups.is_member(group, client_id):
+                return  # it was given up meanwhile
+            for wish in part:
+                absent += not self._acquire(group, client_id, wish)
+            self._wind()
+        _log_absent(group, absent)
+
+    def _acquire(self, group: str, client_id: str, wish: _Wish) -> bool:
+        """Ask for one queue. Returns False when it is not here: it may come yet."""
+        item = wish.item
+        key = self._find(group, item)
+        self._keep_wish(group, client_id, key, wish)
+        if key is None:
+            return False
+        queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
+        self._note_given_back(client_id, key, item.given_back)
+        claim = Claim(item.epoch, self._engine.groups.holds(group, client_id, queue))
+        self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
+        return True
+
+    def _keep_wish(self, group: str, client_id: str, key: LeaseKey | None, wish: _Wish) -> None:
+        """Remember that a member asks for a queue. Raises `SystemBusy` when there are too many by it."""
+        wishes = self._wishes.get((group, client_id), {})
+        own = self._engine.leases.of_member(group, client_id)
+        name = wish.item.topic, wish.item.queue_id
+        if name not in wishes:
+            if key not in own:
+                self._check_room(group, client_id, len(wishes) + len(own))
+            self._wish_count += 1
+        self._wishes.setdefault((group, client_id), wishes)[name] = wish
+
+    def _check_room(self, group: str, client_id: str, own: int) -> None:
+        if own >= MAX_OF_MEMBER:
+            raise SystemBusy(
+                f"{client_id} asks this broker for more than {MAX_OF_MEMBER} queues for group {group!r}: "
+                "start more members of the group, each of which then gets fewer"
+            )
+        if self._wish_count + len(self._engine.leases) >= MAX_WANTED:
+            raise SystemBusy(
+                f"the members of all groups ask this broker for more than {MAX_WANTED} queues: "
+                "stop consumers that are not needed, or give topics fewer queues"
+            )
 
     def _ask_again(self) -> None:
-        """Ask for those queues that have come for members that wait for them."""
-        for (group, client_id), wishes in self._wishes.items():
-            come = [wish for wish in wishes.values() if self._has_come(group, client_id, wish)]
-            if come:
-                self._engine.receive(self._ask(group, client_id, come), "lease-wishes")
+        """Ask for those queues that have come for members that wait for them, in a moment."""
+        if self._wishes and (self._asking is None or self._asking.done()):
+            self._asking = self._engine.receive(self._look_for_wishes(), "lease-wishes")
+        self._look_again.set()
+
+    async def _look_for_wishes(self) -> None:
+        while self._look_again.is_set():
+            self._look_again.clear()
+            for group, client_id in list(self._wishes):
+                wishes = list(self._wishes.get((group, client_id), {}).values())
+                async for part in slices(wishes):
+                    come = [wish for wish in part if self._has_come(group, client_id, wish)]
+                    if come:
+                        self._engine.receive(self._ask(group, client_id, come), "lease-wishes")
+                await asyncio.sleep(0)
 
     def _has_come(self, group: str, client_id: str, wish: _Wish) -> bool:
         key = self._find(group, wish.item)
         return key is not None and client_id not in self._engine.leases.status(key, self._loop.time()).waiting
 
-    def release(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueEpoch]) -> None:
+    async def release(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
         """Take queues back from a member; what it owned is held for it as long as its group says."""
-        queues = list(queues)
-        for item in queues:
-            self._forget_wish(group, client_id, item.topic, item.queue_id)
-        for key, _ in self._present(group, queues):
-            self._later(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
-        self._wind()
+        absent = 0
+        async for part in slices(queues):
+            for item in part:
+                self._forget_wish(group, client_id, item.topic, item.queue_id)
+            for key, _ in (found := self._present(group, part)):
+                self._later(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
+            absent += len(part) - len(found)
+            self._wind()
+        _log_absent(group, absent)
 
-    def saved(self, group: str, client_id: str, queues: Iterable[broker_pb2.QueueEpoch]) -> None:
+    async def saved(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
         """Let others have queues of which a member has saved its state, or will when it gives them back."""
-        for key, item in self._present(group, queues):
-            self._later(self._engine.leases.saved(key, client_id, item.epoch, self._loop.time()))
-        self._wind()
+        absent = 0
+        async for part in slices(queues):
+            for key, item in (found := self._present(group, part)):
+                self._later(self._engine.leases.saved(key, client_id, item.epoch, self._loop.time()))
+            absent += len(part) - len(found)
+            self._wind()
+        _log_absent(group, absent)
 
-    def drop(self, group: str, client_id: str) -> None:
-        """Take all queues from a member that leaves its group; called before it is out of the member list."""
+    def drop(self, group: str, client_id: str) -> bool:
+        """Take queues from a member that leaves its group; called before it is out of the member list.
+
+        Returns:
+            False when it has more, for which this is called again: it is the turn of others.
+        """
         self._later(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
-        self._wishes.pop((group, client_id), None)
-        for client, key in [item for item in self._given_back if item[0] == client_id and item[1].group == group]:
-            del self._given_back[client, key]
+        self._wish_count -= len(self._wishes.pop((group, client_id), ()))
+        self._given_back.pop((group, client_id), None)
         self._wind()
+        return not self._engine.leases.of_member(group, client_id)
 
     def renew(self, keys: Iterable[LeaseKey]) -> None:
         """Fence the owners of queues, and grant them anew where the group is by then.
@@ -138,14 +207,15 @@ class LeaseKeeper:
             self._later(self._engine.leases.renew(key))
 
     def _note_given_back(self, client_id: str, key: LeaseKey, times: int) -> None:
+        member = key.group, client_id
         if times:
-            self._given_back[client_id, key] = times
+            self._given_back.setdefault(member, {})[key.queue] = times
         else:
-            self._given_back.pop((client_id, key), None)
+            self._given_back.get(member, {}).pop(key.queue, None)
 
     def _forget_wish(self, group: str, client_id: str, topic: str, queue_id: int) -> None:
         wishes = self._wishes.get((group, client_id), {})
-        wishes.pop((topic, queue_id), None)
+        self._wish_count -= wishes.pop((topic, queue_id), None) is not None
         if not wishes:
             self._wishes.pop((group, client_id), None)
 
@@ -154,18 +224,10 @@ class LeaseKeeper:
         return agreement.hold_ms / 1000 if agreement else 0.0
 
     def _present(
-        self, group: str, queues: Iterable[broker_pb2.QueueEpoch]
-    ) -> Iterator[tuple[LeaseKey, broker_pb2.QueueEpoch]]:
-        """Yield those queues that are here; a topic that was deleted must not harm the others."""
-        absent = 0
-        for item in queues:
-            key = self._find(group, item)
-            if key is not None:
-                yield key, item
-            else:
-                absent += 1
-        if absent:
-            log.info("lease: not here group=%s queues=%d", group, absent)
+        self, group: str, queues: Sequence[broker_pb2.QueueEpoch]
+    ) -> list[tuple[LeaseKey, broker_pb2.QueueEpoch]]:
+        """Return those queues that are here; a topic that was deleted must not harm the others."""
+        return [(key, item) for item in queues if (key := self._find(group, item)) is not None]
 
     def _find(self, group: str, item: broker_pb2.QueueEpoch) -> LeaseKey | None:
         """Return a queue as the group sees it; None when it is not here."""
@@ -204,20 +266,24 @@ class LeaseKeeper:
                 await self._engine.offsets.settle()
             except MiniMQError as error:
                 log.warning("lease: granted though nothing can be written reason=%s", error)
-            for event in events:
-                try:
-                    self._bring(event)
-                except TopicNotFound:
-                    log.info("lease: the topic was deleted client=%s", event.client_id)
-                except Exception:  # a queue that cannot be looked up must not end the grants of all others
-                    log.exception("lease: not told client=%s key=%s", event.client_id, event.key)
+            async for part in slices(events):
+                for event in part:
+                    self._bring_safely(event)
+
+    def _bring_safely(self, event: LeaseEvent) -> None:
+        try:
+            self._bring(event)
+        except TopicNotFound:
+            log.info("lease: the topic was deleted client=%s", event.client_id)
+        except Exception:  # a queue that cannot be looked up must not end the grants of all others
+            log.exception("lease: not told client=%s key=%s", event.client_id, event.key)
 
     def _bring(self, event: LeaseEvent) -> None:
         match event:
             case Granted(client_id, key, epoch):
                 if self._engine.leases.owner(key) == (client_id, epoch):  # otherwise given back meanwhile
                     granted = self._granted(key, epoch)
-                    granted.given_back = self._given_back.get((client_id, key), 0)
+                    granted.given_back = self._given_back.get((key.group, client_id), {}).get(key.queue, 0)
                     self._forget_wish(key.group, client_id, granted.topic, granted.queue_id)
                     self._tell(client_id, broker_pb2.SessionEvent(granted=granted))
             case Wanted(client_id, key):
@@ -239,7 +305,12 @@ class LeaseKeeper:
         )
 
     def _topic_name(self, queue: QueueKey) -> str:
-        for name, topic in self._engine.state.topics.copy().items():
-            if topic.topic_id == queue.topic_id:
-                return name
-        raise TopicNotFound(f"the topic with id {queue.topic_id} was deleted")
+        name = self._engine.state.topic_name(queue.topic_id)
+        if name is None:
+            raise TopicNotFound(f"the topic with id {queue.topic_id} was deleted")
+        return name
+
+
+def _log_absent(group: str, queues: int) -> None:
+    if queues:
+        log.info("lease: not here group=%s queues=%d", group, queues)

@@ -17,6 +17,9 @@ class Limits:
         max_unsent_bytes: bytes that may have been made for clients that have not read them yet.
         max_incoming_bytes: bytes of requests that may have come in part, or wait to be taken in.
         slave_read_lag: bytes that a reader may be behind the end of the log before it is sent to a slave.
+        max_topics: topics; no more are created.
+        max_groups: consumer groups; no more are begun.
+        max_sessions: consumers that have a session.
     """
 
     max_body_bytes: int
@@ -26,3 +29,6 @@ class Limits:
     max_unsent_bytes: int = 96 << 20
     max_incoming_bytes: int = 160 << 20
     slave_read_lag: int = 1 << 32
+    max_topics: int = 50_000
+    max_groups: int = 10_000
+    max_sessions: int = 10_000

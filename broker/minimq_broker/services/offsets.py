@@ -9,6 +9,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange
 from minimq_common.names import check_group
+from minimq_common.slices import SLICE, slices
 from minimq_proto.v1 import broker_pb2
 
 
@@ -44,42 +45,58 @@ class OffsetService:
             InvalidArgument: an offset is negative or beyond the end of its queue.
             NotMaster: it is beyond the end that a slave knows, or this broker does not serve groups.
             TopicNotFound, QueueNotFound: one of the queues is not here.
+            SystemBusy: the group is a new one, and the broker has as many groups, or offsets, as it may.
         """
         group = check_group(request.group)
-        state = self._engine.state
-        offsets = []
-        for item in request.offsets:
-            queue = state.queue(item.topic, item.queue_id)
-            key = LeaseKey(group, queue)
-            owner = self._engine.leases.owner(key)
-            if request.client_id:
-                self._engine.leases.check(key, request.client_id, item.epoch)
-            elif owner is not None:
-                raise Fenced(
-                    f"queue {item.topic}/{item.queue_id} belongs to {owner[0]} of group {group!r} now: "
-                    "who assigns queues by hand needs a group of its own"
-                )
-            end = self._engine.store.queue_end(queue).offset
-            if item.offset > end and self._engine.slot.is_slave:
-                raise NotMaster(
-                    f"offset {item.offset} of queue {item.topic}/{item.queue_id} is beyond what this slave has, up to "
-                    f"{end}: it can be committed when there is a master again"
-                )
-            if not 0 <= item.offset <= end:
-                raise InvalidArgument(
-                    f"offset {item.offset} for queue {item.topic}/{item.queue_id} cannot be committed: "
-                    f"the queue ends at {end}"
-                )
-            if item.term and item.offset > self._engine.store.end_since(queue, item.term):
-                raise OffsetOutOfRange(
-                    f"offset {item.offset} of queue {item.topic}/{item.queue_id} cannot be committed: the queue was "
-                    f"shorter after term {item.term}, and its reader will go back"
-                )
-            offsets.append(CommittedOffset(queue.topic_id, queue.queue_id, item.offset))
-        fact = OffsetsCommitted(group, tuple(offsets), request.force)
-        if offsets:
-            await self._engine.offsets.commit(fact)
+        queues: list[QueueKey] = []
+        async for part in slices(request.offsets):
+            for item in part:
+                queue = self._engine.state.queue(item.topic, item.queue_id)
+                self._check_owner(LeaseKey(group, queue), item, request.client_id)
+                self._check_place(item, queue)
+                queues.append(queue)
+        if not queues:
+            return broker_pb2.CommitOffsetsResponse()
+        self._engine.check_new_group(group)
+        self._engine.check_new_offsets(group, queues)
+        if len(queues) > SLICE:  # again, in one go with the commit: a queue may have changed hands meanwhile
+            for item, queue in zip(request.offsets, queues, strict=True):
+                self._check_owner(LeaseKey(group, queue), item, request.client_id)
+        offsets = tuple(
+            CommittedOffset(queue.topic_id, queue.queue_id, item.offset)
+            for item, queue in zip(request.offsets, queues, strict=True)
+        )
+        await self._engine.offsets.commit(OffsetsCommitted(group, offsets, request.force))
         return broker_pb2.CommitOffsetsResponse()
+
+    def _check_owner(self, key: LeaseKey, item: broker_pb2.QueueOffset, client_id: str) -> None:
+        """Raise `Fenced` when somebody else owns the queue that a commit is for."""
+        if client_id:
+            self._engine.leases.check(key, client_id, item.epoch)
+        elif (owner := self._engine.leases.owner(key)) is not None:
+            raise Fenced(
+                f"queue {item.topic}/{item.queue_id} belongs to {owner[0]} of group {key.group!r} now: "
+                "who assigns queues by hand needs a group of its own"
+            )
+
+    def _check_place(self, item: broker_pb2.QueueOffset, queue: QueueKey) -> None:
+        """Raise an error when a queue cannot have been read up to the offset of a commit."""
+        end = self._engine.store.queue_end(queue).offset
+        if item.offset > end and self._engine.slot.is_slave:
+            raise NotMaster(
+                f"offset {item.offset} of queue {item.topic}/{item.queue_id} is beyond what this slave has, up to "
+                f"{end}: it can be committed when there is a master again"
+            )
+        if not 0 <= item.offset <= end:
+            raise InvalidArgument(
+                f"offset {item.offset} for queue {item.topic}/{item.queue_id} cannot be committed: "
+                f"the queue ends at {end}"
+            )
+        if item.term and item.offset > self._engine.store.end_since(queue, item.term):
+            raise OffsetOutOfRange(
+                f"offset {item.offset} of queue {item.topic}/{item.queue_id} cannot be committed: the queue was "
+                f"shorter after term {item.term}, and its reader will go back"
+            )
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
         """Tell the committed offsets of a group, of one topic or of all. A slave may not have the latest ones yet.
@@ -87,12 +104,12 @@ class OffsetService:
         Raises:
             NotMaster: it cannot be sure any more that it is the master: others may have been committed elsewhere.
         """
-        names = {topic.topic_id: name for name, topic in self._engine.state.topics.copy().items()}
+        name_of = self._engine.state.topic_name
         found = self._engine.offsets.of_group(request.group)
         offsets = [
-            broker_pb2.QueueOffset(topic=names[topic_id], queue_id=queue_id, offset=offset)
-            for (topic_id, queue_id), offset in found.items()
-            if topic_id in names and request.topic in ("", names[topic_id])
+            broker_pb2.QueueOffset(topic=name, queue_id=queue.queue_id, offset=offset)
+            for queue, offset in found.items()
+            if (name := name_of(queue.topic_id)) is not None and request.topic in ("", name)
         ]
         if not self._engine.slot.is_slave:
             await self._engine.offsets.settle()  # what is not confirmed could be seen to go back after a fail-over

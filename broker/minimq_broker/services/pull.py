@@ -15,6 +15,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine, now_ms, raise_failure
 from minimq_broker.store.rows import Wish
+from minimq_common.bound_check import check_bounds
 from minimq_common.errors import (
     CorruptEntry,
     InvalidArgument,
@@ -42,8 +43,6 @@ MAX_WAIT_S = 60.0
 STEP_ROWS = 250
 #: After this time in seconds a client hears how far a pull is that only passes over.
 TELL_S = 1.0
-#: Tags that a pull may ask for.
-MAX_TAGS = 1000
 
 
 class PullService:
@@ -116,7 +115,7 @@ class _Pull:
         self._offset = request.offset
         self._messages_left = request.max_messages
         self._bytes_left = request.max_bytes
-        self._tags = frozenset(request.tag_hashes)
+        self._tags: frozenset[int] = frozenset()
         self._wait_s = min(request.wait_ms / 1000, MAX_WAIT_S)
         self._loop = asyncio.get_running_loop()
         self._told_at = self._loop.time()  # the latest frame, from which waits are counted
@@ -165,10 +164,10 @@ class _Pull:
         request = self._request
         if self._refused:
             raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", retry_after_s=0.1)
-        if request.max_messages <= 0 or request.max_bytes <= 0:
+        check_bounds(request)
+        if not request.max_messages or not request.max_bytes:
             raise InvalidArgument("max_messages and max_bytes of a pull must be at least 1")
-        if len(request.tag_hashes) > MAX_TAGS:
-            raise InvalidArgument(f"a pull asks for {len(request.tag_hashes)} tags, the limit is {MAX_TAGS}")
+        self._tags = frozenset(request.tag_hashes)
 
     async def _step(self) -> bool:
         """Send one frame, pass over some batches, or wait. Returns True when the pull is over."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import grpc.aio
 
 from minimq_common import rpc
+from minimq_common.bound_check import check_answer
 from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound, TransportError, Unavailable
 from minimq_common.model import TopicRoute
 from minimq_common.wire import route_from_wire
@@ -78,7 +79,7 @@ class RouteLookup:
                     return self._keep(topic, None)
                 self._nameservers.append(self._nameservers.pop(0))  # the next one is asked first from now on
             else:
-                return self._keep(topic, route_from_wire(response.route))
+                return self._keep(topic, route_from_wire(check_answer(response, f"name server {address}").route))
         raise error
 
     def _keep(self, topic: str, route: TopicRoute | None) -> TopicRoute | None:

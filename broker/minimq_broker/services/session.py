@@ -9,25 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import grpc.aio
 
 from minimq_broker.core.agreement import Agreement
 from minimq_broker.core.groups import Members
-from minimq_broker.core.leases import LeaseKey
-from minimq_broker.core.state import QueueKey
 from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine, raise_failure
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.session_events import SessionEvents
 from minimq_broker.services.starts import Beginning, GroupStarts
 from minimq_common.allocation import known_to_brokers
-from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError
+from minimq_common.bound_check import check_bounds
+from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import MessageQueue
-from minimq_common.names import check_group
+from minimq_common.names import MAX_GROUP, check_client_id, check_group
 from minimq_common.rpc import to_failure
+from minimq_common.slices import slices
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
@@ -44,6 +44,9 @@ _LARGE_BYTES = 16 << 10
 ROUND_S = 0.05
 #: Rounds of large groups come later, so that they take no more than one in so many parts of the time.
 _ROUND_SHARE = 10
+
+#: When a client for which there was no room may come back, in seconds.
+_COME_BACK_S = 1.0
 
 #: For a client that has not said in this session where its group begins: nothing is passed over.
 _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
@@ -129,14 +132,8 @@ class SessionService:
         start = next(begins, _EARLIEST)
         for name in agreement.topics:
             await self._starts.decide(group, name, Beginning(start))
-        topics = self._engine.state.topics
-        keys = [
-            LeaseKey(group, QueueKey(topics[name].topic_id, number))
-            for name in agreement.topics
-            if name in topics
-            for number in range(topics[name].queues)
-        ]
-        self.leases.renew(keys)
+        async for part in slices(self._engine.leases.of_group(group)):
+            self.leases.renew(part)
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
         """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use, and `NotMaster`."""
@@ -145,7 +142,7 @@ class SessionService:
         first = await anext(incoming, None)
         if first is None:
             return
-        session = self._open(first.client_id)
+        session = self._open(check_client_id(first.client_id))
         name = f"session-{session.client_id}"
         writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
         sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
@@ -187,9 +184,13 @@ class SessionService:
     # ---- coming and going -----------------------------------------------------------------------
 
     def _open(self, client_id: str) -> _Session:
-        if not client_id:
-            raise InvalidArgument("the first request of a session names the client")
-        former = self._sessions.get(client_id)
+        former, most = self._sessions.get(client_id), self._engine.limits.max_sessions
+        if former is None and len(self._sessions) >= most:
+            raise SystemBusy(
+                f"this broker has sessions with {most} consumers, which is its limit (--max-sessions): stop some, or "
+                "raise it",
+                retry_after_s=_COME_BACK_S,
+            )
         if former is not None and former.connected:
             raise GroupConflict(
                 f"client id {client_id!r} is in use by another client that is connected: give each its own id"
@@ -216,51 +217,55 @@ class SessionService:
             return  # it came back at the last moment
         del self._sessions[session.client_id]
         self._engine.groups.gone(session.client_id)
-        for group in self._engine.groups.groups_of(session.client_id):
-            log.info("session: member lost group=%s client=%s", group, session.client_id)
-            self._leave(group, session.client_id)
+        self._engine.receive(self._leave_all(session.client_id), "burial")
+
+    async def _leave_all(self, client_id: str) -> None:
+        """Take a client that is gone out of its groups, unless it comes back meanwhile."""
+        for group in self._engine.groups.groups_of(client_id):
+            if self._is_retired or client_id in self._sessions:
+                return
+            if await self._leave(group, client_id):
+                log.info("session: member lost group=%s client=%s", group, client_id)
 
     # ---- requests -------------------------------------------------------------------------------
 
     async def _handle(self, session: _Session, request: broker_pb2.SessionRequest) -> None:
         action = request.WhichOneof("action")
-        group = ""
+        group = getattr(request, action).group if action not in (None, "heartbeat") else ""
         try:
+            check_bounds(request)
             match action:
                 case "join":
-                    group = request.join.group
-                    self._join(session, request.join)
+                    await self._join(session, request.join)
                 case "holding":
-                    group = request.holding.group
-                    self._engine.groups.hold(group, session.client_id, map(_queue, request.holding.queues))
+                    held, adds = await _queues(request.holding.queues), request.holding.adds
+                    self._engine.groups.hold(group, session.client_id, held, adds=adds)
                 case "acquire":
-                    group = request.acquire.group
                     start = session.starts.get(group, _EARLIEST)
                     await self.leases.acquire(session.client_id, request.acquire, start)
                 case "release":
-                    group = request.release.group
-                    self.leases.release(group, session.client_id, request.release.queues)
+                    await self.leases.release(group, session.client_id, request.release.queues)
                 case "saved":
-                    group = request.saved.group
-                    self.leases.saved(group, session.client_id, request.saved.queues)
+                    await self.leases.saved(group, session.client_id, request.saved.queues)
                 case "leave":
-                    self._leave(request.leave.group, session.client_id)
+                    await self._leave(group, session.client_id)
                 case "heartbeat":
                     session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
         except MiniMQError as error:
-            refused = broker_pb2.SessionRefused(group=group, failure=to_failure(error))
+            refused = broker_pb2.SessionRefused(group=group[:MAX_GROUP], failure=to_failure(error))
             session.tell(broker_pb2.SessionEvent(refused=refused))
 
-    def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
+    async def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
-        agreement, now = _agreement(join), asyncio.get_running_loop().time()
+        agreement, held = _agreement(join), await _queues(join.held)
+        self._engine.check_new_group(group)
         changed = self._engine.groups.join(
             group,
             session.client_id,
             agreement,
-            map(_queue, join.held),
+            held,
             topics_may_differ=join.topics_may_differ,
-            now=now,
+            now=asyncio.get_running_loop().time(),
         )
         if changed is not None:
             self._changed(group)
@@ -282,11 +287,17 @@ class SessionService:
             for group in self._engine.groups.end_recovery():
                 self._changed(group)
 
-    def _leave(self, group: str, client_id: str) -> None:
-        self.leases.drop(group, client_id)
+    async def _leave(self, group: str, client_id: str) -> bool:
+        """Take a member out of a group. Returns False when it comes back meanwhile, in another session."""
+        session = self._sessions.get(client_id)
+        while not self.leases.drop(group, client_id):
+            await asyncio.sleep(0)
+            if self._is_retired or self._sessions.get(client_id) is not session:
+                return False
         if self._engine.groups.leave(group, client_id) is not None:
             self._changed(group)
             self._broadcast_soon(group)
+        return True
 
     # ---- telling --------------------------------------------------------------------------------
 
@@ -341,16 +352,22 @@ def _agreement(join: broker_pb2.JoinGroup) -> Agreement:
     filters = join.filters or [""] * len(join.topics)
     if len(filters) != len(join.topics):
         raise InvalidArgument(f"{len(join.filters)} filters for {len(join.topics)} topics: give one for each, or none")
-    if join.hold_ms < 0:
-        raise InvalidArgument(f"hold_ms is {join.hold_ms}: it must be at least 0")
     if join.assigned_by_server:
         known_to_brokers(join.allocation)
     by_topic = dict(zip(join.topics, filters, strict=True))
     return Agreement(tuple(sorted(by_topic.items())), join.allocation, join.hold_ms, join.assigned_by_server)
 
 
-def _queue(name: broker_pb2.QueueName) -> MessageQueue:
-    return MessageQueue(name.topic, name.broker_name, name.queue_id)
+async def _queues(names: Sequence[broker_pb2.QueueName]) -> list[MessageQueue]:
+    """Return what a member holds; queues of one topic share its name, which each would have as a copy otherwise."""
+    known: dict[str, str] = {}
+    found: list[MessageQueue] = []
+    async for part in slices(names):
+        for item in part:
+            topic, broker_name = item.topic, item.broker_name
+            queue = known.setdefault(topic, topic), known.setdefault(broker_name, broker_name), item.queue_id
+            found.append(MessageQueue(*queue))
+    return found
 
 
 def _queue_name(queue: MessageQueue) -> broker_pb2.QueueName:

@@ -52,6 +52,8 @@ class GroupStarts:
         """Record where a group begins in a topic unless that is decided. Raises as `GroupOffsets.commit` does."""
         topic = self._engine.state.topics.get(name)
         if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
+            queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
+            self._engine.check_new_offsets(group, queues)
             await self._engine.offsets.start(group, partial(self._fact, group, name, beginning))
 
     def _fact(self, group: str, name: str, beginning: Beginning, state: State) -> GroupStarted | None:

@@ -8,14 +8,21 @@ from minimq_broker.core.draining import Bounds, find_lags, say_lags
 from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine, now_ms
-from minimq_common.errors import InvalidArgument, NotDrained, TopicExists, TopicNotFound
+from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
 from minimq_common.model import MAX_QUEUES, Permission
 from minimq_common.names import check_topic
+from minimq_common.slices import slices
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
+#: When somebody for whose topic there was no room may come back, in seconds.
+_COME_BACK_S = 1.0
+
 #: After this time it is worth asking again whether queues are drained.
 _LOOK_AGAIN_S = 0.2
+
+#: Queues that are described before it is the turn of others.
+_DESCRIBED_AT_ONCE = 100
 
 #: Names that the system gives itself begin with it.
 _SYSTEM_PREFIX = "%"
@@ -42,15 +49,32 @@ class TopicService:
         Raises:
             TopicExists: it is there, with other settings unless it is made automatically.
             TopicNotFound: it was to be made automatically, and this broker does not do that.
+            SystemBusy: the broker has as many topics as it may.
             InvalidArgument: a name or number breaks a rule.
         """
         check_topic(request.topic.topic)
         self._engine.check()  # ahead of the decision, for which a slave may lack the topic
-        decide = self._decide_automatic(request.topic.topic) if request.automatic else _decide_creation(request)
+        make = self._decide_automatic(request.topic.topic) if request.automatic else _decide_creation(request)
+
+        def decide(state: State) -> Fact | None:
+            fact = make(state)
+            if fact is not None:
+                self._check_room(state)
+            return fact
+
         created = await self._engine.record(decide) is not None
         return broker_pb2.CreateTopicResponse(
             topic=self._message(request.topic.topic), created=created, data_version=self._engine.answered_version
         )
+
+    def _check_room(self, state: State) -> None:
+        most = self._engine.limits.max_topics
+        if len(state.topics) >= most:
+            raise SystemBusy(
+                f"this broker carries {len(state.topics)} topics, and its limit is {most} (--max-topics): delete some, "
+                "raise it, or create topics on other brokers",
+                retry_after_s=_COME_BACK_S,
+            )
 
     def _decide_automatic(self, name: str) -> _Decide:
         """Make a topic that a producer needs, unless it is there already with whatever settings."""
@@ -118,23 +142,18 @@ class TopicService:
     async def describe(self, request: broker_pb2.DescribeTopicRequest) -> broker_pb2.DescribeTopicResponse:
         """Tell the settings of a topic and where its queues begin and end. Raises `TopicNotFound`."""
         topic = self._engine.state.topic(request.topic)
-        queues = []
-        for key in _queues(topic):
-            first, end = self._engine.store.bounds(key)
-            queues.append(
-                broker_pb2.QueueStatus(
-                    queue_id=key.queue_id,
-                    min_offset=first,
-                    max_offset=end,
-                    last_store_timestamp_ms=self._engine.store.queue_end(key).stored_ms,
-                )
-            )
-        return broker_pb2.DescribeTopicResponse(
-            topic=_message(topic),
-            queues=queues,
-            data_version=self._engine.answered_version,
-            term=self._engine.state.term,
+        # The term ahead of the offsets: they are right in it, whatever begins while they are looked up.
+        described = broker_pb2.DescribeTopicResponse(
+            topic=_message(topic), data_version=self._engine.answered_version, term=self._engine.state.term
         )
+        async for part in slices(_queues(topic), _DESCRIBED_AT_ONCE):
+            for key in part:
+                first, end = self._engine.store.bounds(key)
+                stored_ms = self._engine.store.queue_end(key).stored_ms
+                described.queues.add(
+                    queue_id=key.queue_id, min_offset=first, max_offset=end, last_store_timestamp_ms=stored_ms
+                )
+        return described
 
     def _message(self, name: str) -> broker_pb2.Topic:
         return _message(self._engine.state.topic(name))

@@ -31,14 +31,18 @@ from minimq.transport.start_position import Start, start_position
 from minimq_common.allocation import known_to_brokers
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
-from minimq_common.names import RETRY_PREFIX, check_group, check_topic
+from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic
+from minimq_common.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
 log = logging.getLogger(__name__)
+
+#: Characters of the name of this machine that are in the id of a client.
+_MOST_OF_HOST = 200
 
 
 def new_client_id() -> str:
     """Return an id that no other client has: host, process and 32 random bits."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{socket.gethostname()[:_MOST_OF_HOST]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def check_text(name: str, value: object) -> None:
@@ -49,6 +53,32 @@ def check_text(name: str, value: object) -> None:
         value.encode()
     except UnicodeEncodeError:  # half a character
         raise InvalidArgument(f"{name} is {value!r}: it must be text that UTF-8 can hold") from None
+
+
+def check_subscriptions(filters: dict[str, MessageFilter]) -> dict[str, MessageFilter]:
+    """Return the filters of a consumer, by topic. Raises `InvalidArgument` when brokers would not take them."""
+    if len(filters) > MAX_SUBSCRIPTIONS:
+        raise InvalidArgument(
+            f"{len(filters)} topics are subscribed to, the limit of one consumer is {MAX_SUBSCRIPTIONS}"
+        )
+    for topic, wanted in filters.items():
+        if len(wanted.tag_hashes) > MAX_TAGS:
+            raise InvalidArgument(
+                f"the filter of topic {topic!r} has {len(wanted.tag_hashes)} tags, the limit is {MAX_TAGS}: "
+                "subscribe to all of them, or tag messages with what they have in common"
+            )
+        if len(wanted.text) > MAX_FILTER:
+            raise InvalidArgument(
+                f"the filter of topic {topic!r} has {len(wanted.text)} characters, the limit is {MAX_FILTER}: "
+                "write a shorter one"
+            )
+    characters = sum(len(topic) + len(wanted.text) for topic, wanted in filters.items())
+    if characters > MAX_AGREED:
+        raise InvalidArgument(
+            f"topics and filters have {characters} characters, the limit of one group is {MAX_AGREED}: write shorter "
+            "filters, or divide the topics among several groups"
+        )
+    return filters
 
 
 def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
@@ -82,6 +112,8 @@ class Consumer:
     ) -> None:
         self._process = HomeProcess("consumer", Closed)
         check_text("client_id", client_id or "")
+        if client_id:
+            check_client_id(client_id)
         if options.model == "broadcasting" and not client_id:
             raise InvalidArgument("broadcasting needs a client_id that stays the same: the offsets are kept under it")
         if group is not None:
@@ -152,7 +184,8 @@ class Consumer:
             )
         if self._member is not None:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
-        self._filters[check_topic(topic)] = wanted = MessageFilter(expression, where)
+        wanted = MessageFilter(expression, where)
+        self._filters = check_subscriptions({**self._filters, check_topic(topic): wanted})
         self._core.want(topic, wanted)
 
     def _wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:

@@ -14,6 +14,7 @@ from minimq.receiving.listener import is_async
 from minimq.receiving.offset_reset import OffsetReset
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
+from minimq_common.protocol_bounds import DAY_MS
 
 #: Ten seconds to two hours, as RocketMQ has them.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -158,6 +159,8 @@ class ConsumerOptions:
             )
         if self.max_tries is not None and (type(self.max_tries) is not int or self.max_tries < 0):
             raise InvalidArgument(f"max_tries is {self.max_tries!r}: it must be a whole number from 0 on, or None")
+        if self.hold_s * 1000 > DAY_MS:
+            raise InvalidArgument(f"hold_s is {self.hold_s}: it must be at most {DAY_MS // 1000}, a day")
         if not 0.01 <= self.suspend_s <= 30:
             raise InvalidArgument(f"suspend_s is {self.suspend_s}: it must be from 0.01 to 30")
         if not _are_delays(self.retry_delays_s):

@@ -33,7 +33,7 @@ from minimq.receiving.shared_topics import SharedTopics, carriers_of, shared_top
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import GroupConflict, InternalError, MiniMQError, TopicNotFound, UsageError
+from minimq_common.errors import GroupConflict, InternalError, MiniMQError, SystemBusy, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
@@ -244,7 +244,7 @@ class GroupMember:
             self._refusals[name] = error
             self._owner.refused(error)
         else:
-            level = logging.INFO if error.retriable else logging.WARNING
+            level = logging.INFO if error.retriable and not isinstance(error, SystemBusy) else logging.WARNING
             log.log(level, "group: refused broker=%s reason=%s", name, error)
 
     def _accepted(self, name: str) -> None:
@@ -347,16 +347,18 @@ class GroupMember:
 
     def _tell_all(self, name: str) -> None:
         """Tell a broker that this member is in the group, and which queues it has or waits for."""
-        self._sessions.tell(name, words.join(self._about, self._strategy, self._options, self._state.held()))
+        for request in words.join(self._about, self._strategy, self._options, self._state.held()):
+            self._sessions.tell(name, request)
         self._do(self._state.connected(name))
 
     def _tell_holding(self, now: float) -> None:
         """Tell all brokers what is held, since each of them may be the one that decides next."""
         self._told_changes = self._state.changes
         self._tell_holding_at = now + _HOLDING_GAP_S
-        request = words.holding(self._about.group, self._state.held())
+        requests = list(words.holding(self._about.group, self._state.held()))
         for name in self._sessions.open_names():
-            self._sessions.tell(name, request)
+            for request in requests:
+                self._sessions.tell(name, request)
 
     def _do(self, steps: Sequence[Step]) -> None:
         """Carry steps out in their order, but with one word to a broker for many queues in a row."""

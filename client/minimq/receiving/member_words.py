@@ -15,6 +15,9 @@ from minimq_common.allocation.members import MemberList
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
+#: Queues that one request names: a tenth of what brokers take, and no more than topics that they take.
+AT_ONCE = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:
@@ -39,11 +42,11 @@ class Membership:
 
 
 def join(
-    membership: Membership, strategy: AllocationStrategy, options: ConsumerOptions, held: Iterable[MessageQueue]
-) -> broker_pb2.SessionRequest:
-    """Return who the member is, that it is in the group, and what it holds."""
+    membership: Membership, strategy: AllocationStrategy, options: ConsumerOptions, held: Sequence[MessageQueue]
+) -> Iterator[broker_pb2.SessionRequest]:
+    """Yield who the member is, that it is in the group, and what it holds."""
     topics = membership.topics
-    return broker_pb2.SessionRequest(
+    yield broker_pb2.SessionRequest(
         client_id=membership.client_id,
         join=broker_pb2.JoinGroup(
             group=membership.group,
@@ -53,21 +56,30 @@ def join(
             start=membership.start,
             hold_ms=round(options.hold_s * 1000),
             filters=[membership.filters[topic] for topic in topics],
-            held=map(_name, held),
+            held=map(_name, held[:AT_ONCE]),
             topics_may_differ=True,
         ),
     )
+    yield from _more_held(membership.group, held)
 
 
-def holding(group: str, held: Iterable[MessageQueue]) -> broker_pb2.SessionRequest:
-    """Return what the member holds."""
-    return broker_pb2.SessionRequest(holding=broker_pb2.Holding(group=group, queues=map(_name, held)))
+def holding(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
+    """Yield what the member holds."""
+    yield broker_pb2.SessionRequest(holding=broker_pb2.Holding(group=group, queues=map(_name, held[:AT_ONCE])))
+    yield from _more_held(group, held)
+
+
+def _more_held(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
+    """Yield what the member holds besides what one request has told."""
+    for start in range(AT_ONCE, len(held), AT_ONCE):
+        part = broker_pb2.Holding(group=group, queues=map(_name, held[start : start + AT_ONCE]), adds=True)
+        yield broker_pb2.SessionRequest(holding=part)
 
 
 def of_queues(
     group: str, steps: Sequence[Step], begun: BegunTopics, now: float
 ) -> Iterator[tuple[str, broker_pb2.SessionRequest]]:
-    """Yield what is said of queues, all steps being of one kind: by broker, with one word for all of its queues."""
+    """Yield what is said of queues, all steps being of one kind: by broker, with one word for many of its queues."""
     by_broker: defaultdict[str, list[broker_pb2.QueueEpoch]] = defaultdict(list)
     for step in steps:
         if isinstance(step, Ask | GiveBack | Saved):
@@ -75,15 +87,17 @@ def of_queues(
             if isinstance(step, Ask):
                 item.given_back = step.given_back
             by_broker[step.queue.broker_name].append(item)
-    for name, items in by_broker.items():
-        match steps[0]:
-            case Ask():
-                acquire = broker_pb2.AcquireQueues(group=group, queues=items, begun=_begun_of(items, begun, now))
-                yield name, broker_pb2.SessionRequest(acquire=acquire)
-            case GiveBack():
-                yield name, broker_pb2.SessionRequest(release=broker_pb2.ReleaseQueues(group=group, queues=items))
-            case _:
-                yield name, broker_pb2.SessionRequest(saved=broker_pb2.StateSaved(group=group, queues=items))
+    for name, every in by_broker.items():
+        for start in range(0, len(every), AT_ONCE):
+            items = every[start : start + AT_ONCE]
+            match steps[0]:
+                case Ask():
+                    acquire = broker_pb2.AcquireQueues(group=group, queues=items, begun=_begun_of(items, begun, now))
+                    yield name, broker_pb2.SessionRequest(acquire=acquire)
+                case GiveBack():
+                    yield name, broker_pb2.SessionRequest(release=broker_pb2.ReleaseQueues(group=group, queues=items))
+                case _:
+                    yield name, broker_pb2.SessionRequest(saved=broker_pb2.StateSaved(group=group, queues=items))
 
 
 def _begun_of(

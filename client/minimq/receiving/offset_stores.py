@@ -11,6 +11,9 @@ from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
+#: Offsets that one call records: a tenth of what brokers take.
+_AT_ONCE = 1_000
+
 
 class Commit(NamedTuple):
     """An offset to record.
@@ -80,7 +83,11 @@ class BrokerOffsets:
                 calls[address, commit.epoch > 0, commit.sought].append(commit)
             except MiniMQError as error:
                 failures[commit.queue] = error
-        parts = [(address, together) for (address, _, _), together in calls.items()]
+        parts = [
+            (address, together[start : start + _AT_ONCE])
+            for (address, _, _), together in calls.items()
+            for start in range(0, len(together), _AT_ONCE)
+        ]
         return failures | self._save_each(parts)
 
     def _save_each(self, parts: Sequence[tuple[str, Sequence[Commit]]]) -> dict[MessageQueue, MiniMQError]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import grpc
 
 from minimq.transport.home_process import HomeProcess
+from minimq_common.bound_check import check_answer
 from minimq_common.errors import Closed
 from minimq_common.rpc import from_rpc_error, open_channel, status_of
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -40,9 +41,10 @@ class BrokerLink:
 
         Raises:
             MiniMQError: what the broker refused with, or `Unavailable` or `DeadlineExceeded`.
+            InternalError: it has answered what cannot be.
         """
         try:
-            return method(request, timeout=timeout_s)
+            return check_answer(method(request, timeout=timeout_s), f"broker {self.address}")
         except grpc.RpcError as error:
             raise from_rpc_error(error, f"broker {self.address}") from None
 
@@ -54,7 +56,7 @@ class BrokerLink:
 
         def answer() -> Response:
             try:
-                return future.result()
+                return check_answer(future.result(), f"broker {self.address}")
             except grpc.RpcError as error:
                 raise from_rpc_error(error, f"broker {self.address}") from None
 

@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.bound_check import check_answer
+from minimq_common.errors import InternalError, MiniMQError, Unavailable
 from minimq_common.rpc import from_rpc_error
 
 Request = TypeVar("Request")
@@ -90,6 +91,11 @@ class Duplex(Generic[Request, Response]):
                 return from_rpc_error(failure, self._peer)
             except ValueError:  # the channel was closed under the stream
                 return Unavailable(f"{self._peer}: the connection was closed")
+            try:
+                check_answer(response, self._peer)
+            except InternalError as error:
+                self._call.cancel()
+                return error
             self._on_response(response)
 
     def _let_go(self) -> None:

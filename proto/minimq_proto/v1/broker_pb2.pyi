@@ -1065,7 +1065,10 @@ class Holding(google.protobuf.message.Message):
 
     GROUP_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    ADDS_FIELD_NUMBER: builtins.int
     group: builtins.str
+    adds: builtins.bool
+    """Besides what was said before: a member that holds much says it in several requests. Older brokers take each for all."""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueName]: ...
     def __init__(
@@ -1073,8 +1076,9 @@ class Holding(google.protobuf.message.Message):
         *,
         group: builtins.str = ...,
         queues: collections.abc.Iterable[global___QueueName] | None = ...,
+        adds: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "queues", b"queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adds", b"adds", "group", b"group", "queues", b"queues"]) -> None: ...
 
 global___Holding = Holding
 

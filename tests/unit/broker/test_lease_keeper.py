@@ -49,7 +49,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
         fact = OffsetsCommitted("g", (CommittedOffset(*queue, 3),))
         committing = asyncio.create_task(engine.offsets.commit(fact))
         await asyncio.sleep(0)  # it is handed in
-        keeper.release("g", "former", items)
+        await keeper.release("g", "former", items)
         for _ in range(10):  # whatever can be told without the disk is told by then
             await asyncio.sleep(0)
         assert told.empty()

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.state import State
 from minimq_broker.services.append import MAX_WAITING, AppendService
 from minimq_broker.services.engine import Engine
@@ -146,25 +146,34 @@ def test_a_batch_that_waits_for_room_is_refused_when_the_role_changes(tmp_path: 
     with_engine(tmp_path, test)
 
 
-def test_committed_offsets_are_told_while_topics_are_created(tmp_path: Path) -> None:
-    class Dawdler:
-        """A topic: while it is looked at, the writer creates another."""
+def test_committed_offsets_are_told_while_others_are_committed(tmp_path: Path) -> None:
+    class Dawdler(dict[tuple[str, int, int], int]):
+        """Committed offsets: while one is looked at, the writer takes others in, of more queues and topics."""
 
         def __init__(self, state: State) -> None:
             self.state = state
+            self.applies = True
 
-        @property
-        def topic_id(self) -> int:
-            number = len(self.state.topics)
-            self.state.apply(TopicSet(Topic(f"new-{number}", number, 1, 1)), self.state.position)
-            return -1
+        def get(self, key: tuple[str, int, int], default: Any = None) -> Any:  # noqa: ANN401
+            found = super().get(key, default)
+            group, topic_id, queue_id = key
+            if queue_id < 20 and not self.applies:
+                self.applies = True
+                more = (CommittedOffset(topic_id, queue_id + 1, 5), CommittedOffset(topic_id + 1, queue_id + 1, 5))
+                self.state.apply(OffsetsCommitted(group, more), self.state.position)
+                self.applies = False
+            return found
 
     async def test(engine: Engine) -> None:
-        engine.state.topics["dawdler"] = cast("Topic", Dawdler(engine.state))
+        state = engine.state
+        state.apply(TopicSet(Topic("t", 7, 1, 1)), state.position)
+        state.committed = dawdler = Dawdler(state)
+        state.apply(OffsetsCommitted("g", (CommittedOffset(7, 0, 3),)), state.position)
+        dawdler.applies = False
         answer = await OffsetService(engine).committed(broker_pb2.GetCommittedRequest(group="g"))
-        assert list(answer.offsets) == []
-        del engine.state.topics["dawdler"]
-        assert len(engine.state.topics) == 2
+        assert answer.offsets[0] == broker_pb2.QueueOffset(topic="t", offset=3)
+        assert state.index.offsets > 2
+        state.committed = dict(state.committed)
 
     with_engine(tmp_path, test)
 

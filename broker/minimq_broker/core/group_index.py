@@ -1,0 +1,82 @@
+"""Which groups have rows in the state, and in which topics: so that nobody has to look at the rows of all groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class GroupIndex:
+    """The committed offsets and decided starts of groups, by group and by topic.
+
+    The writer changes it, together with the rows; other threads look things up. So whatever is returned is a copy.
+    """
+
+    def __init__(self) -> None:
+        #: The queues with an offset, by group and topic id; none of a topic in which only the start is decided.
+        self._queues: dict[str, dict[int, set[int]]] = {}
+        self._groups: dict[int, set[str]] = {}
+        self._offsets = 0
+
+    @property
+    def offsets(self) -> int:
+        """Number of committed offsets of all groups."""
+        return self._offsets
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._queues
+
+    def names(self) -> list[str]:
+        """Return the names of all groups that have rows."""
+        return list(self._queues)
+
+    def topics(self, group: str) -> list[int]:
+        """Return the ids of the topics in which a group has rows."""
+        return list(self._queues.get(group, ()))
+
+    def queues(self, group: str) -> Iterator[tuple[int, int]]:
+        """Yield topic id and number of each queue in which a group has an offset."""
+        for topic_id, queue_ids in self._queues.get(group, {}).copy().items():
+            for queue_id in queue_ids.copy():
+                yield topic_id, queue_id
+
+    def queue_ids(self, group: str, topic_id: int) -> set[int]:
+        """Return the queues of a topic in which a group has an offset."""
+        return self._queues.get(group, {}).get(topic_id, set()).copy()
+
+    def has_begun(self, group: str, topic_id: int) -> bool:
+        """Tell whether a group has rows in a topic."""
+        return topic_id in self._queues.get(group, ())
+
+    def groups(self, topic_id: int) -> set[str]:
+        """Return the names of the groups that have rows in a topic."""
+        return self._groups.get(topic_id, set()).copy()
+
+    def add(self, group: str, topic_id: int, queue_id: int | None = None) -> None:
+        """Note an offset of a group, or without a queue that its start in a topic is decided. Idempotent."""
+        queues = self._queues.setdefault(group, {}).setdefault(topic_id, set())
+        self._groups.setdefault(topic_id, set()).add(group)
+        if queue_id is not None and queue_id not in queues:
+            queues.add(queue_id)
+            self._offsets += 1
+
+    def forget_group(self, group: str) -> None:
+        """Forget all rows of a group."""
+        for topic_id in self.topics(group):
+            self._forget(group, topic_id)
+
+    def forget_topic(self, topic_id: int) -> None:
+        """Forget all rows of groups in a topic."""
+        for group in self.groups(topic_id):
+            self._forget(group, topic_id)
+
+    def _forget(self, group: str, topic_id: int) -> None:
+        topics, groups = self._queues[group], self._groups[topic_id]
+        self._offsets -= len(topics.pop(topic_id))
+        groups.discard(group)
+        if not topics:
+            del self._queues[group]
+        if not groups:
+            del self._groups[topic_id]

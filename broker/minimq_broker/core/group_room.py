@@ -1,0 +1,116 @@
+"""How much the members of groups may have to say: what a broker keeps of them in memory, and tells each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from minimq_broker.core.agreement import Agreement
+from minimq_common.errors import SystemBusy
+from minimq_common.protocol_bounds import MAX_AGREED
+
+#: Members of one group, those included that were refused; each is told of all others.
+MAX_MEMBERS = 1_000
+#: Groups that one client is in: it has an id for each of its consumers.
+MAX_GROUPS_OF_CLIENT = 64
+
+
+class Share(NamedTuple):
+    """What one member adds to its group, or all members together have.
+
+    Attributes:
+        topics: how many it subscribes to.
+        characters: of their names and filters.
+    """
+
+    topics: int = 0
+    characters: int = 0
+
+    @classmethod
+    def of(cls, agreement: Agreement) -> Share:
+        """Return what a member adds that wants these topics."""
+        return cls(len(agreement.filters), sum(len(topic) + len(text) for topic, text in agreement.filters))
+
+    def changed(self, before: Share, after: Share) -> Share:
+        """Return the sum in which a member has another share than before."""
+        return Share(*(total - old + new for total, old, new in zip(self, before, after, strict=True)))
+
+
+#: Most that the members of one group have together, and those of all groups of a broker.
+OF_GROUP = Share(topics=65_536, characters=16 << 20)
+OF_BROKER = Share(topics=1_000_000, characters=64 << 20)
+
+_NONE = Share()
+_REMEDIES = Share._fields, ("subscribe to fewer", "write shorter filters")
+
+
+def check_size(group: str, filters: Collection[tuple[str, str]]) -> None:
+    """Raise `SystemBusy` when the topics of a group and their filters, of all its members, are too long together."""
+    characters = sum(len(topic) + len(text) for topic, text in filters)
+    if characters > MAX_AGREED:
+        raise SystemBusy(
+            f"topics and filters of group {group!r} have {characters} characters, the limit is {MAX_AGREED}: "
+            "write shorter filters, or divide the topics among several groups"
+        )
+
+
+class GroupRoom:
+    """The shares of all members, of those that were refused too. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, dict[str, Share]] = {}
+        self._of_group: dict[str, Share] = {}
+        self._of_broker = _NONE
+        self._groups_of: dict[str, int] = {}
+
+    def check(self, group: str, client_id: str, share: Share) -> None:
+        """Raise `SystemBusy` when there is no room for what a member adds, or is to have instead of what it had."""
+        shares = self._shares.get(group, {})
+        if client_id not in shares:
+            if len(shares) >= MAX_MEMBERS:
+                raise SystemBusy(
+                    f"group {group!r} has {len(shares)} members, the limit is {MAX_MEMBERS}: "
+                    "stop some, or let several threads handle the messages of one member"
+                )
+            if self._groups_of.get(client_id, 0) >= MAX_GROUPS_OF_CLIENT:
+                raise SystemBusy(
+                    f"client {client_id!r} is in {self._groups_of[client_id]} groups, the limit is "
+                    f"{MAX_GROUPS_OF_CLIENT}: give each consumer its own client id"
+                )
+        before = shares.get(client_id, _NONE)
+        wholes = (
+            (f"group {group!r}", self._of_group.get(group, _NONE), OF_GROUP),
+            ("this broker", self._of_broker, OF_BROKER),
+        )
+        for whose, total, most in wholes:
+            after = total.changed(before, share)
+            for what, had, has, limit, remedy in zip(_REMEDIES[0], total, after, most, _REMEDIES[1], strict=True):
+                if has > max(limit, had):
+                    raise SystemBusy(
+                        f"members of {whose} have {has} {what} in all, the limit is {limit}: {remedy}, or stop members"
+                    )
+
+    def put(self, group: str, client_id: str, share: Share) -> None:
+        """Note what a member adds now."""
+        shares = self._shares.setdefault(group, {})
+        if client_id not in shares:
+            self._groups_of[client_id] = self._groups_of.get(client_id, 0) + 1
+        self._change(group, shares.get(client_id, _NONE), share)
+        shares[client_id] = share
+
+    def take(self, group: str, client_id: str) -> None:
+        """Forget a member."""
+        shares = self._shares.get(group, {})
+        share = shares.pop(client_id, None)
+        if share is None:
+            return
+        self._change(group, share, _NONE)
+        if not shares:
+            del self._shares[group], self._of_group[group]
+        self._groups_of[client_id] -= 1
+        if not self._groups_of[client_id]:
+            del self._groups_of[client_id]
+
+    def _change(self, group: str, before: Share, after: Share) -> None:
+        self._of_group[group] = self._of_group.get(group, _NONE).changed(before, after)
+        self._of_broker = self._of_broker.changed(before, after)

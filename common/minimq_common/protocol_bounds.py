@@ -1,0 +1,333 @@
+"""The bounds of everything that travels: one table for all messages of the protocol. Pure.
+
+Every text, bytes, list and map of every message has a line here, and every number whose range matters: a test looks
+through all descriptors. Servers check a request against it before they look at it (`bound_check`, `CallBoundary`), and
+what they take from their peers. Which characters a name may have is decided in `names`, and what replicas say of each
+other in `replica_bounds`.
+
+Two kinds of bounds are not looked at one by one. A field of `FRAME_*` is bounded by the frame that it comes in, and by
+who reads it: a batch by the options of the broker, the answers to a client by what the server holds. Items of a list
+that is not walked are checked by their reader, a part at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minimq_common.model import MAX_QUEUES
+from minimq_common.names import MAX_ADDRESS, MAX_BROKER, MAX_CLIENT_ID, MAX_GROUP, MAX_TOPIC, MAX_TRANSACTION
+from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM
+
+#: Bytes of the largest frame: it carries a whole batch, the largest body (4 MiB by default, 32 MiB at most) with its
+#: columns.
+MAX_FRAME_BYTES = 64 << 20
+
+#: Queues that one request names, and offsets that one commit has. Clients say more in several requests.
+MAX_ITEMS = 10_000
+#: Topics that one member of a group subscribes to.
+MAX_SUBSCRIPTIONS = 1_024
+#: Characters of what the messages of one topic are filtered by.
+MAX_FILTER = 65_536
+#: Characters of the different topics and filters of one group, which are durable.
+MAX_AGREED = 256 << 10
+#: Tags that a pull asks for.
+MAX_TAGS = 1_000
+#: Topics that one broker carries, whatever its options say; its own bound is `--max-topics`.
+MAX_TOPICS = 50_000
+#: Topics that one client watches.
+MAX_WATCHED = 20_000
+#: Brokers and producers that have to do with one transaction, and batches of one producer in it.
+MAX_BROKERS = 1_000
+MAX_PRODUCERS = 10_000
+MAX_SEQUENCES = 200_000
+#: Offsets that a slave hands over in one request.
+MAX_KEPT = 10_000
+#: Longest time for which a queue is held for its former owner, or a broker may be silent, in ms.
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+MAX_NUMBER = (1 << 63) - 1
+
+
+class Text(NamedTuple):
+    """Most characters of a text."""
+
+    most: int
+
+
+class Octets(NamedTuple):
+    """Most bytes of a field that holds bytes."""
+
+    most: int
+
+
+class Range(NamedTuple):
+    """Least and largest value of a number."""
+
+    least: int
+    most: int
+
+
+class Items(NamedTuple):
+    """Most items of a list.
+
+    Attributes:
+        most: that number.
+        each: the bound of each item that is a text or bytes; messages have bounds of their own.
+        walked: whether messages in the list are looked at; otherwise their reader checks them.
+    """
+
+    most: int
+    each: Text | Octets | Range | None = None
+    walked: bool = True
+
+
+class Entries(NamedTuple):
+    """Most entries of a map, and the bound of each value that is a text."""
+
+    most: int
+    each: Text
+
+
+Bound = Text | Octets | Range | Items | Entries
+
+NAME = Text(255)
+TOPIC = Text(MAX_TOPIC)
+GROUP = Text(MAX_GROUP)
+BROKER = Text(MAX_BROKER)
+CLUSTER = Text(MAX_BROKER)
+TRANSACTION = Text(MAX_TRANSACTION)
+ADDRESS = Text(MAX_ADDRESS)
+CLIENT_ID = Text(MAX_CLIENT_ID)
+FILTER = Text(MAX_FILTER)
+LOG_ID = Text(64)
+CODE = Text(64)
+
+#: From 0 on: offsets, positions, epochs, numbers of things.
+COUNT = Range(0, MAX_NUMBER)
+TERM = Range(0, MAX_TERM)
+HOLD_MS = Range(0, DAY_MS)
+
+TOPICS = Items(MAX_SUBSCRIPTIONS, TOPIC)
+QUEUES = Items(MAX_ITEMS)
+REPLICAS = Items(MAX_REPLICAS)
+ADDRESSES = Entries(MAX_REPLICAS, ADDRESS)
+
+FRAME_TEXT = Text(MAX_FRAME_BYTES)
+FRAME_BYTES = Octets(MAX_FRAME_BYTES)
+FRAME_ITEMS = Items(MAX_FRAME_BYTES, walked=False)
+
+#: In which all messages of the protocol are.
+PACKAGE = "minimq.v1."
+
+#: By message and field.
+BOUNDS: Mapping[str, Mapping[str, Bound]] = {
+    # ---- errors.proto ---------------------------------------------------------------------------
+    "Failure": {"code": CODE, "message": FRAME_TEXT},
+    # ---- broker.proto: sending and reading ------------------------------------------------------
+    "AppendRequest": {"topic": TOPIC, "batch": FRAME_BYTES},
+    "Transaction": {"name": TRANSACTION, "number": COUNT},
+    "AppendResult": {},
+    "AppendResponse": {"results": FRAME_ITEMS},
+    "PullRequest": {
+        "topic": TOPIC,
+        "max_messages": COUNT,
+        "max_bytes": COUNT,
+        "tag_hashes": Items(MAX_TAGS),
+        "term": TERM,
+    },
+    "StoredBatch": {"batch": FRAME_BYTES},
+    "PullFrame": {
+        "batches": FRAME_ITEMS,
+        "min_offset": COUNT,
+        "max_offset": COUNT,
+        "next_offset": COUNT,
+        "term": TERM,
+    },
+    # ---- broker.proto: transactions -------------------------------------------------------------
+    "StagedBatches": {"sequences": Items(MAX_SEQUENCES)},
+    "BrokerPart": {"broker_name": BROKER, "batches": Items(MAX_PRODUCERS)},
+    "Decision": {"number": COUNT, "parts": Items(MAX_BROKERS), "broker_names": Items(MAX_BROKERS, BROKER)},
+    "CommitTransactionRequest": {"name": TRANSACTION},
+    "CommitTransactionResponse": {},
+    "DescribeTransactionRequest": {"name": TRANSACTION, "number": COUNT, "batches": Items(MAX_PRODUCERS)},
+    "DescribeTransactionResponse": {},
+    # ---- broker.proto: topics -------------------------------------------------------------------
+    "Topic": {"topic": TOPIC},
+    "QueueStatus": {},
+    "CreateTopicRequest": {},
+    "CreateTopicResponse": {},
+    "UpdateTopicRequest": {"topic": TOPIC, "ignored_groups": Items(MAX_ITEMS, GROUP)},
+    "UpdateTopicResponse": {},
+    "DeleteTopicRequest": {"topic": TOPIC},
+    "DeleteTopicResponse": {},
+    "DescribeTopicRequest": {"topic": TOPIC},
+    "DescribeTopicResponse": {"queues": Items(MAX_QUEUES)},
+    # ---- broker.proto: offsets ------------------------------------------------------------------
+    "GetOffsetRequest": {"topic": TOPIC},
+    "GetOffsetResponse": {},
+    "QueueOffset": {"topic": TOPIC, "epoch": COUNT, "term": TERM},
+    "CommitOffsetsRequest": {"group": GROUP, "client_id": CLIENT_ID, "offsets": QUEUES},
+    "CommitOffsetsResponse": {},
+    "GetCommittedRequest": {"group": GROUP, "topic": TOPIC},
+    "GetCommittedResponse": {"offsets": FRAME_ITEMS},
+    # ---- broker.proto: consumer groups ----------------------------------------------------------
+    "Lease": {"group": GROUP, "client_id": CLIENT_ID, "epoch": COUNT},
+    "StartPosition": {},
+    "JoinGroup": {
+        "group": GROUP,
+        "topics": TOPICS,
+        "allocation": NAME,
+        "hold_ms": HOLD_MS,
+        "filters": Items(MAX_SUBSCRIPTIONS, FILTER),
+        "held": QUEUES,
+    },
+    "QueueName": {"topic": TOPIC, "broker_name": BROKER},
+    "Holding": {"group": GROUP, "queues": QUEUES},
+    "QueueEpoch": {"topic": TOPIC, "epoch": COUNT, "given_back": COUNT},
+    "AcquireQueues": {"group": GROUP, "queues": QUEUES, "begun": Items(MAX_SUBSCRIPTIONS)},
+    "TopicBegun": {"topic": TOPIC, "ago_ms": COUNT},
+    "StateSaved": {"group": GROUP, "queues": QUEUES},
+    "ReleaseQueues": {"group": GROUP, "queues": QUEUES},
+    "LeaveGroup": {"group": GROUP},
+    "SessionRequest": {"client_id": CLIENT_ID},
+    "Heartbeat": {},
+    "GroupMembers": {
+        "group": GROUP,
+        "client_ids": FRAME_ITEMS,
+        "held": FRAME_ITEMS,
+        "begun": FRAME_ITEMS,
+        "topics": FRAME_ITEMS,
+        "grace_ms": HOLD_MS,
+    },
+    "MemberTopics": {"client_id": CLIENT_ID, "topics": TOPICS},
+    "MemberQueues": {"client_id": CLIENT_ID, "queues": FRAME_ITEMS},
+    "QueueGranted": {"group": GROUP, "topic": TOPIC, "offset": COUNT},
+    "QueueWanted": {"group": GROUP, "topic": TOPIC},
+    "SessionRefused": {"group": GROUP},
+    "ConflictOver": {"group": GROUP},
+    "SessionEvent": {},
+    "GroupQueue": {"topic": TOPIC, "owner": CLIENT_ID, "holder": CLIENT_ID, "waiting": FRAME_ITEMS},
+    "DescribeGroupRequest": {"group": GROUP},
+    "DescribeGroupResponse": {
+        "client_ids": FRAME_ITEMS,
+        "allocation": NAME,
+        "queues": FRAME_ITEMS,
+        "topics": FRAME_ITEMS,
+    },
+    "DeleteGroupRequest": {"group": GROUP},
+    "DeleteGroupResponse": {},
+    "ListGroupsRequest": {},
+    "ListGroupsResponse": {"groups": FRAME_ITEMS},
+    "ResetOffsetsRequest": {"group": GROUP, "topic": TOPIC, "queue_ids": Items(MAX_QUEUES)},
+    "ResetOffsetsResponse": {"offsets": Items(MAX_QUEUES)},
+    "QueryAssignmentRequest": {"group": GROUP, "client_id": CLIENT_ID, "topic": TOPIC},
+    "QueryAssignmentResponse": {"queues": FRAME_ITEMS},
+    # ---- broker.proto: the broker itself --------------------------------------------------------
+    "SetPermissionRequest": {},
+    "SetPermissionResponse": {},
+    "ProbeRequest": {},
+    "ProbeResponse": {},
+    "PromoteRequest": {},
+    "PromoteResponse": {},
+    "GetStatusRequest": {},
+    "GetStatusResponse": {"cluster": CLUSTER, "broker_name": BROKER, "version": NAME},
+    "ReplicaStatus": {},
+    "ReplicationStatus": {"master_address": ADDRESS, "in_sync": REPLICAS, "replicas": FRAME_ITEMS},
+    # ---- nameserver.proto -----------------------------------------------------------------------
+    "QueueData": {"broker_name": BROKER},
+    "BrokerData": {"cluster": CLUSTER, "broker_name": BROKER, "addresses": ADDRESSES},
+    "AwayBroker": {},
+    "TopicRoute": {
+        "topic": TOPIC,
+        "queues": Items(MAX_ITEMS),
+        "brokers": Items(MAX_ITEMS),
+        "away": Items(MAX_ITEMS),
+    },
+    "TopicConfig": {"topic": TOPIC},
+    "RegisterRequest": {
+        "cluster": CLUSTER,
+        "broker_name": BROKER,
+        "address": ADDRESS,
+        "topics": Items(MAX_TOPICS, walked=False),
+    },
+    "RegisterResponse": {"master_address": ADDRESS, "expire_after_ms": Range(1, 7 * DAY_MS)},
+    "GetRouteRequest": {"topic": TOPIC},
+    "GetRouteResponse": {},
+    "ListTopicsRequest": {},
+    "ListTopicsResponse": {
+        "routes": FRAME_ITEMS,
+        "names": FRAME_ITEMS,
+        "away_routes": FRAME_ITEMS,
+        "away_names": FRAME_ITEMS,
+    },
+    "GetClusterRequest": {},
+    "BrokerConflictReport": {
+        "cluster": CLUSTER,
+        "broker_name": BROKER,
+        "address": ADDRESS,
+        "holder_address": ADDRESS,
+        "reason": FRAME_TEXT,
+    },
+    "RegisteredVersion": {"broker_name": BROKER},
+    "GetClusterResponse": {
+        "brokers": FRAME_ITEMS,
+        "conflicts": FRAME_ITEMS,
+        "versions": FRAME_ITEMS,
+        "away": FRAME_ITEMS,
+    },
+    "ForgetBrokerRequest": {"broker_name": BROKER},
+    "ForgetBrokerResponse": {},
+    "WatchRoutesRequest": {"topics": Items(MAX_WATCHED, TOPIC)},
+    "RouteEvent": {},
+    # ---- controller.proto -----------------------------------------------------------------------
+    "ReplicaSet": {
+        "cluster": CLUSTER,
+        "broker_name": BROKER,
+        "in_sync": REPLICAS,
+        "addresses": ADDRESSES,
+        "log_id": LOG_ID,
+    },
+    "ReportRequest": {
+        "cluster": CLUSTER,
+        "broker_name": BROKER,
+        "address": ADDRESS,
+        "log_id": LOG_ID,
+        "wait_ms": Range(0, HOUR_MS),
+    },
+    "ReportResponse": {},
+    "ChangeInSyncRequest": {"in_sync": REPLICAS},
+    "ChangeInSyncResponse": {},
+    "PromoteReplicaRequest": {"cluster": CLUSTER, "broker_name": BROKER},
+    "PromoteReplicaResponse": {},
+    # ---- replication.proto ----------------------------------------------------------------------
+    "TermStart": {"term": TERM, "position": COUNT},
+    "Follow": {
+        "cluster": CLUSTER,
+        "broker_name": BROKER,
+        "term": TERM,
+        "terms": Items(MAX_ITEMS),
+        "log_start": COUNT,
+        "log_end": COUNT,
+        "address": ADDRESS,
+        "log_id": LOG_ID,
+    },
+    "TakeSnapshot": {},
+    "FetchEntries": {"start": COUNT, "end": COUNT},
+    "KeptOffset": {"group": GROUP},
+    "ReplicaRequest": {"offsets": Items(MAX_KEPT), "offsets_number": COUNT},
+    "StateRow": {"key": FRAME_BYTES, "value": FRAME_BYTES},
+    "GoOn": {"position": COUNT, "term_entry": FRAME_BYTES},
+    "CopyAll": {"start": COUNT, "applied": COUNT},
+    "ArchivedEntry": {"entry": FRAME_BYTES},
+    "ReplicaFrame": {
+        "rows": FRAME_ITEMS,
+        "position": COUNT,
+        "entries": FRAME_ITEMS,
+        "confirmed": COUNT,
+        "end": COUNT,
+        "offsets_number": COUNT,
+        "log_id": LOG_ID,
+        "archived": FRAME_ITEMS,
+    },
+}

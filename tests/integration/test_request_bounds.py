@@ -1,0 +1,103 @@
+"""Real servers refuse every request that breaks a bound, and go on serving whoever sent it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+
+from minimq import LocalCluster
+from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.rpc import from_failure, from_rpc_error, open_channel
+from minimq_proto.v1 import (
+    broker_pb2,
+    broker_pb2_grpc,
+    controller_pb2,
+    controller_pb2_grpc,
+    nameserver_pb2,
+    nameserver_pb2_grpc,
+    replication_pb2,
+    replication_pb2_grpc,
+)
+from support.bounds import Breach, breaches
+
+PATIENCE_S = 30.0
+SERVICES = {
+    broker_pb2.DESCRIPTOR.services_by_name["Broker"]: broker_pb2_grpc.BrokerStub,
+    replication_pb2.DESCRIPTOR.services_by_name["Replication"]: replication_pb2_grpc.ReplicationStub,
+    nameserver_pb2.DESCRIPTOR.services_by_name["NameServer"]: nameserver_pb2_grpc.NameServerStub,
+    controller_pb2.DESCRIPTOR.services_by_name["Controller"]: controller_pb2_grpc.ControllerStub,
+}
+METHODS = [method for service in SERVICES for method in service.methods]
+#: Name servers read these a part at a time, and name the first reason that they find.
+IN_PARTS = ("Register", "WatchRoutes")
+
+
+@pytest.fixture(scope="module")
+def replicated() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, slaves=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def channels(replicated: LocalCluster) -> Iterator[dict[str, grpc.Channel]]:
+    addresses = replicated.brokers[0].address, replicated.nameserver
+    with closing(open_channel(addresses[0])) as broker, closing(open_channel(addresses[1])) as nameserver:
+        yield {"Broker": broker, "Replication": broker, "NameServer": nameserver, "Controller": nameserver}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_what_breaks_a_bound_is_refused(channels: dict[str, grpc.Channel], method: MethodDescriptor) -> None:
+    stub = SERVICES[method.containing_service](channels[method.containing_service.name])
+    call = getattr(stub, method.name)
+    for breach in breaches(method.input_type):
+        refused = _refusal(call, method.name, breach)
+        assert isinstance(refused, InvalidArgument), f"{breach.path}: {refused!r}"
+        if method.name not in IN_PARTS:
+            assert "limit is" in refused.message or "is a number from" in refused.message, breach.path
+        assert len(refused.message) < 300, breach.path
+
+
+def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:  # noqa: ANN401 - of any stub
+    """Return how a request is refused, as each call says it."""
+    try:
+        match name:
+            case "Append":
+                [answer] = call(iter([breach.message]), timeout=PATIENCE_S)
+                return from_failure(answer.results[0].failure)
+            case "Pull":
+                [frame] = call(iter([breach.message]), timeout=PATIENCE_S)
+                return from_failure(frame.failure)
+            case "Session":
+                return _refused_in_session(call, breach)
+            case "Register" | "WatchRoutes" | "Replicate":
+                answers = list(call(iter([breach.message]), timeout=PATIENCE_S))
+                assert not answers, answers
+            case _:
+                call(breach.message, timeout=PATIENCE_S)
+    except grpc.RpcError as error:
+        return from_rpc_error(error, "server")
+    return None
+
+
+def _refused_in_session(call: Any, breach: Breach) -> MiniMQError | None:  # noqa: ANN401 - of any stub
+    """Return how a session refuses a request; a client that names itself is served on."""
+    if breach.message.client_id:
+        assert not list(call(iter([breach.message]), timeout=PATIENCE_S))
+        return None
+    requests: queue.SimpleQueue[broker_pb2.SessionRequest | None] = queue.SimpleQueue()
+    events = call(iter(requests.get, None), timeout=PATIENCE_S)
+    requests.put(broker_pb2.SessionRequest(client_id="one", heartbeat=broker_pb2.Heartbeat(number=1)))
+    requests.put(breach.message)
+    requests.put(broker_pb2.SessionRequest(heartbeat=broker_pb2.Heartbeat(number=2)))
+    before, told, after = next(events), next(events), next(events)
+    assert (before.heartbeat.number, after.heartbeat.number) == (1, 2)
+    requests.put(None)
+    assert not list(events)
+    assert len(told.refused.group) <= 120
+    return from_failure(told.refused.failure)

@@ -1,0 +1,71 @@
+"""What a member has to say of many queues comes in several requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from minimq.filtering.message_filter import MessageFilter
+from minimq.rebalance import allocation
+from minimq.receiving import member_words as words
+from minimq.receiving.begun_topics import BegunTopics
+from minimq.receiving.consumer import check_subscriptions, new_client_id
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.member_state import Ask, GiveBack, Saved
+from minimq_common.bound_check import check_bounds
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import MessageQueue
+from minimq_common.names import check_client_id
+from minimq_proto.v1 import broker_pb2
+
+MEMBERSHIP = words.Membership("g", "c", {"t": ""}, broker_pb2.StartPosition())
+QUEUES = [MessageQueue(f"t{number % 7}", "broker-a", number) for number in range(2_500)]
+
+
+def names(queues: object) -> list[tuple[str, int]]:
+    return [(item.topic, item.queue_id) for item in queues]  # type: ignore[attr-defined]
+
+
+def test_what_is_held_is_said_in_parts() -> None:
+    expected = names(QUEUES)
+    joined, *more = words.join(MEMBERSHIP, allocation("averagely"), ConsumerOptions(), QUEUES)
+    told = [joined.join.held, *(request.holding.queues for request in more)]
+    assert [len(part) for part in told] == [1_000, 1_000, 500]
+    assert [item for part in told for item in names(part)] == expected
+    assert all(request.holding.adds for request in more)
+
+    requests = list(words.holding("g", QUEUES))
+    assert [request.holding.adds for request in requests] == [False, True, True]
+    assert [item for request in requests for item in names(request.holding.queues)] == expected
+    assert [len(request.holding.queues) for request in words.holding("g", [])] == [0]
+
+
+@pytest.mark.parametrize("kind", [Ask, GiveBack, Saved])
+def test_queues_are_asked_for_and_given_back_in_parts(kind: type[Ask | GiveBack | Saved]) -> None:
+    steps = [kind(queue, 0) for queue in QUEUES]
+    told = [request for _, request in words.of_queues("g", steps, BegunTopics(), 0.0)]
+    parts = [getattr(request, str(request.WhichOneof("action"))).queues for request in told]
+    assert [len(part) for part in parts] == [1_000, 1_000, 500]
+    assert [item for part in parts for item in names(part)] == names(QUEUES)
+    for request in told:
+        check_bounds(request)
+
+
+def test_what_brokers_would_not_take_is_refused_before_it_is_sent() -> None:
+    some = {"t": MessageFilter(["paid", "refunded"])}
+    assert check_subscriptions(some) is some
+    with pytest.raises(InvalidArgument, match=r"filter of topic 't' has 1001 tags, the limit is 1000"):
+        check_subscriptions({"t": MessageFilter([f"tag{number}" for number in range(1_001)])})
+    long = MessageFilter([f"{number:0200}" for number in range(400)])
+    with pytest.raises(InvalidArgument, match=r"filter of topic 't' has 81596 characters, the limit is 65536"):
+        check_subscriptions({"t": long})
+    wide = MessageFilter([f"{number:0200}" for number in range(300)])
+    with pytest.raises(InvalidArgument, match="characters, the limit of one group is 262144"):
+        check_subscriptions({f"t{number}": wide for number in range(5)})
+    with pytest.raises(InvalidArgument, match="1025 topics are subscribed to, the limit of one consumer is 1024"):
+        check_subscriptions({f"t{number}": MessageFilter() for number in range(1_025)})
+
+
+def test_client_ids_have_a_length() -> None:
+    assert check_client_id(new_client_id())
+    with pytest.raises(InvalidArgument, match="the client id has 513 characters, the limit is 512"):
+        check_client_id("c" * 513)

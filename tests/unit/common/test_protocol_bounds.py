@@ -1,0 +1,103 @@
+"""The table of bounds: it has a line for every field, and the check that is made of it finds every breach."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from minimq_common.bound_check import check_answer, check_bounds
+from minimq_common.errors import InternalError, InvalidArgument
+from minimq_common.protocol_bounds import BOUNDS, MAX_ITEMS, PACKAGE, Entries, Items, Octets, Range, Text
+from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+from support.bounds import FILES, is_list, is_map, messages
+
+queue, wide = broker_pb2.QueueEpoch(), broker_pb2.QueueEpoch(topic="t" * 200)
+
+NUMBERS = {
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+}
+
+
+def kind_of(field: FieldDescriptor) -> type | None:
+    """Return which kind of bound a field must have; None when it needs none."""
+    if is_map(field):
+        return Entries
+    if is_list(field):
+        return Items
+    return {FieldDescriptor.TYPE_STRING: Text, FieldDescriptor.TYPE_BYTES: Octets}.get(field.type)
+
+
+@pytest.mark.parametrize("message", messages(), ids=lambda message: message.name)
+def test_every_field_has_a_bound(message: Descriptor) -> None:
+    bounds = BOUNDS[message.name]
+    assert bounds.keys() <= {field.name for field in message.fields}
+    for field in message.fields:
+        bound, kind = bounds.get(field.name), kind_of(field)
+        if kind is not None:
+            assert isinstance(bound, kind), f"{message.name}.{field.name} has no bound: decide on one"
+            if isinstance(bound, Items) and field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+                assert bound.each is not None or not bound.walked, f"the items of {message.name}.{field.name}"
+        elif bound is not None:
+            assert isinstance(bound, Range), f"{message.name}.{field.name}"
+            assert field.cpp_type in NUMBERS, f"{message.name}.{field.name} is not a number"
+
+
+def test_the_table_has_no_other_lines() -> None:
+    assert set(BOUNDS) == {message.name for message in messages()}
+    assert all(file.package + "." == PACKAGE for file in FILES)
+
+
+def test_what_is_within_its_bounds_passes() -> None:
+    check_bounds(broker_pb2.AppendRequest(topic="t" * 127, batch=bytes(1 << 20)))
+    check_bounds(broker_pb2.SessionRequest(client_id="c" * 512, heartbeat=broker_pb2.Heartbeat(number=-1)))
+    check_bounds(nameserver_pb2.BrokerData(addresses={0: "a" * 260}))
+    check_bounds(replication_pb2.ReplicaFrame(entries=[bytes(1 << 20)]))
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (
+            broker_pb2.AppendRequest(topic="é" * 128),
+            f"AppendRequest.topic has 128 characters, the limit is 127: '{'é' * 40}'...",
+        ),
+        (
+            broker_pb2.AppendRequest(transaction=broker_pb2.Transaction(number=-1)),
+            "AppendRequest.transaction.number is -1: it is a number from 0 to 9223372036854775807",
+        ),
+        (
+            broker_pb2.SessionRequest(join=broker_pb2.JoinGroup(filters=["", "f" * 65_537])),
+            f"SessionRequest.join.filters[1] has 65537 characters, the limit is 65536: '{'f' * 40}'...",
+        ),
+        (
+            broker_pb2.SessionRequest(release=broker_pb2.ReleaseQueues(queues=[*[queue] * 3, wide])),
+            f"SessionRequest.release.queues[3].topic has 200 characters, the limit is 127: '{'t' * 40}'...",
+        ),
+        (
+            broker_pb2.CommitOffsetsRequest(offsets=[broker_pb2.QueueOffset()] * (MAX_ITEMS + 1)),
+            "CommitOffsetsRequest.offsets has 10001 items, the limit is 10000: say it in several requests",
+        ),
+        (
+            controller_pb2.ReportRequest(known=controller_pb2.ReplicaSet(addresses={7: "a" * 261})),
+            f"ReportRequest.known.addresses[7] has 261 characters, the limit is 260: '{'a' * 40}'...",
+        ),
+        (
+            controller_pb2.ReportRequest(known=controller_pb2.ReplicaSet(addresses=dict.fromkeys(range(129), ""))),
+            "ReportRequest.known.addresses has 129 entries, the limit is 128",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_breach_is_named_and_cut(message: object, text: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        check_bounds(message)
+    assert raised.value.message == text
+
+
+def test_an_answer_that_cannot_be_is_no_fault_of_the_caller() -> None:
+    answer = nameserver_pb2.RegisterResponse(expire_after_ms=1 << 60)
+    with pytest.raises(InternalError, match=r"name server x:1 sent what cannot be: RegisterResponse.expire_after_ms"):
+        check_answer(answer, "name server x:1")
