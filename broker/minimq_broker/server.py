@@ -90,7 +90,7 @@ class Broker:
         self._service: BrokerService | None = None
         self._idle_groups: IdleGroups | None = None
         self._roles: RoleKeeper | None = None
-        self._looking: asyncio.Future[tuple[None, None]] | None = None
+        self._looking: list[asyncio.Task[None]] = []
 
     @property
     def address(self) -> str:
@@ -157,7 +157,7 @@ class Broker:
             )
             self._metrics_address = await self._metrics.start(options.metrics)
         self._standard.serving()
-        self._looking = asyncio.gather(_look_after_health(engine, self._standard), engine.intake.watch())
+        self._looking = [*map(asyncio.create_task, (_look_after_health(engine, self._standard), engine.intake.watch()))]
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
         return DeletionClock(
@@ -244,8 +244,8 @@ class Broker:
 
     async def _show_no_more(self) -> None:
         """Let nobody find this broker any more."""
-        if self._looking is not None:
-            self._looking.cancel()
+        for watch in self._looking:
+            watch.cancel()
         if self._standard is not None:
             self._standard.stopping()
         if self._metrics is not None:  # before the store is closed, which it reads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import re
 import socket
@@ -47,8 +48,12 @@ def test_a_broker_that_stops_is_gone_when_stop_returns(
 
 
 def test_a_broker_leaves_the_routes_before_it_serves_no_more(
-    loop: LoopThread, start_nameserver: StartNameServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loop: LoopThread,
+    start_nameserver: StartNameServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    before = with_unseen_errors()
     nameserver = start_nameserver()
     broker = Broker(BrokerOptions(listen="127.0.0.1:0", data_dir=tmp_path, nameservers=(nameserver.address,)))
     leave, seen = Registration.stop, list[tuple[list[BrokerData], str]]()
@@ -69,6 +74,13 @@ def test_a_broker_leaves_the_routes_before_it_serves_no_more(
     with loop.serving(broker):
         wait_until(lambda: [data.master for data in registered(nameserver.address)] == [broker.address])
     assert seen == [([], "broker-a")]
+    assert [future for future in with_unseen_errors() if future not in before] == []
+
+
+def with_unseen_errors() -> list[object]:
+    """Return the futures of which Python will write to stderr that nobody has looked at their error."""
+    futures = [each for each in gc.get_objects() if issubclass(type(each), asyncio.Future)]
+    return [future for future in futures if getattr(future, "_log_traceback", False)]
 
 
 def test_a_fault_in_the_broker_is_not_the_end_of_its_registration(
