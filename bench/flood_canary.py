@@ -37,6 +37,7 @@ class Canary:
         self._received: set[bytes] = set()
         self._failed = 0
         self._ended = threading.Event()
+        self._all_sent = threading.Event()
         self._is_ready = threading.Event()
 
     def run(self) -> None:
@@ -52,6 +53,7 @@ class Canary:
             sys.stdin.readline()
             self._ended.set()
             sender.join()
+            self._all_sent.set()
         receiver.join()
         print(
             json.dumps(
@@ -87,14 +89,14 @@ class Canary:
         with PullConsumer(self._nameserver, group="canary") as consumer:
             consumer.subscribe(self._topic)
             until = float("inf")
-            while time.monotonic() < until and not (self._ended.is_set() and self._sent <= self._received):
+            while time.monotonic() < until and not (self._all_sent.is_set() and self._sent <= self._received):
                 for message in consumer.poll(timeout=0.2):
                     now = time.monotonic()
                     self._is_ready.set()
                     if message.body != b"warm":
                         self._received.add(message.body)
                         self._received_in.append(now - float(message.body))
-                if self._ended.is_set():
+                if self._all_sent.is_set():
                     until = min(until, time.monotonic() + PATIENCE_S)
 
 

@@ -39,10 +39,8 @@ CANARY_TOPIC = "canary"
 #: The part of each attack that takes about a gigabyte of a broker without bounds.
 CHECKS = {
     "pulls_unread": 0.4,
-    "snapshots_unread": 0.4,
     "appends_refused": 1.0,
     "appends_half_sent": 0.5,
-    "topics_of_long_names": 0.4,
     "topics_of_rather_long_names": 0.8,
 }
 
