@@ -40,8 +40,6 @@ CANARY_TOPIC = "canary"
 CHECKS = {
     "pulls_unread": 0.4,
     "appends_refused": 1.0,
-    "appends_half_sent": 0.5,
-    "topics_of_rather_long_names": 0.8,
 }
 
 

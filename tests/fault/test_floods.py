@@ -15,7 +15,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "bench" / "floods.py"
 #: Memory that the broker may have, in MiB: about a gigabyte more comes in each attack.
 MOST_MIB = 512
-ATTACKS = 4
+ATTACKS = 2
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]
 
