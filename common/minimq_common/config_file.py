@@ -40,7 +40,7 @@ def read_config(path: Path, kinds: Mapping[str, object], units: Mapping[str, Uni
         table = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidArgument(f"cannot read the configuration file {path}: {error.strerror}") from None
-    except ValueError as error:  # of TOML, or of UTF-8
+    except (ValueError, RecursionError) as error:  # of TOML, or of UTF-8; or lists in lists without end
         raise InvalidArgument(f"{path} is not a TOML file: {error}") from None
     values = {}
     for key, value in table.items():

@@ -39,7 +39,7 @@ def pattern(option: str, text: str) -> str:
     """Return a regular expression."""
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise MinimqSparkError(f"{option} is {_shown(text)}, which is no regular expression: {error}") from None
     return text
 

@@ -178,7 +178,7 @@ _VALUES: Final = (
 def _stream_offset(text: str) -> None:
     try:
         value = json.loads(text)
-    except ValueError:  # Spark reads the file
+    except (ValueError, RecursionError):  # Spark reads the file
         return
     if isinstance(value, dict):
         found = StreamOffset.from_json(value)

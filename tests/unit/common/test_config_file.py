@@ -15,6 +15,8 @@ from click.testing import CliRunner, Result
 
 from minimq_broker.__main__ import main as broker
 from minimq_common import daemon
+from minimq_common.config_file import read_config
+from minimq_common.errors import InvalidArgument
 from minimq_common.options import check_limits, from_command_line, option
 from minimq_nameserver.__main__ import main as nameserver
 
@@ -196,3 +198,11 @@ def test_the_help_says_it() -> None:
     text = " ".join(CliRunner().invoke(broker, ["--help"]).output.split())
     assert "--config FILE File in TOML" in text
     assert "MINIMQ_BROKER_CONFIG" in text
+
+
+def test_lists_in_lists_without_end_are_no_file_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("a = " + "[" * 5000)
+
+    with pytest.raises(InvalidArgument, match="is not a TOML file"):
+        read_config(path, {"a": int})

@@ -292,3 +292,8 @@ def test_the_documentation_has_every_option_with_its_defaults() -> None:
 def test_the_documentation_has_every_column_with_its_type() -> None:
     documented = [(row[0], row[1]) for row in rows_of_table("Columns")]
     assert documented == [(field.name, field.dataType.simpleString()) for field in MESSAGE_SCHEMA]
+
+
+def test_a_pattern_that_is_nested_too_deeply_is_none() -> None:
+    with pytest.raises(MinimqSparkError, match="which is no regular expression"):
+        parse_read_options({"subscribePattern": "(" * 5000})
