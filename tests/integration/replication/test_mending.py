@@ -105,8 +105,11 @@ def test_a_slave_that_knows_of_damage_is_not_elected_before_it_is_mended(tmp_pat
         master, slave = cluster.brokers
         send(cluster, 30)
         wait_in_sync(cluster, master, slave)
-        master.kill()  # so the slave is recorded as in sync
+        [controller] = cluster.nameservers
+        controller.pause()  # so the slave stays recorded as in sync
+        master.kill()
         slave.kill()
+        controller.resume()
         file = segments(slave)[0 if first else -1]
         file.with_suffix(".damaged").touch()
         slave.start()

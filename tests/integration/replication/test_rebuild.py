@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -66,7 +67,7 @@ def test_what_must_not_be_rebuilt_is_refused(tmp_path: Path) -> None:
         assert "is not reached" in rebuild(slave, slave.address, status=1)
         owner = slave.data_dir / "owner"
         sound = owner.read_text()
-        owner.write_text(sound.replace("broker-a", "broker-b"))
+        owner.write_text(json.dumps({"cluster": "default", "name": "broker-b", "id": slave.broker_id}))
         text = f"{slave.data_dir} is the data directory of broker-b (cluster default, id {slave.broker_id}), and the "
         assert text in rebuild(slave, master.address, status=1)
         owner.write_text((master.data_dir / "owner").read_text())
