@@ -115,7 +115,8 @@ class _Share:
         place = (self._progress.target.value, self._progress.number.value)
         if place != self._seen:
             self._seen, self._seen_at = place, time.monotonic()
-        if self.process.is_alive() and time.monotonic() - self._seen_at < HANGS_S:
+        is_loading = place[0] < 0  # what it needs, which takes its time on a loaded machine
+        if self.process.is_alive() and (is_loading or time.monotonic() - self._seen_at < HANGS_S):
             return found
         hangs = self.process.is_alive()
         if hangs:
