@@ -71,8 +71,11 @@ class Frames:
     def __init__(self) -> None:
         self.written: asyncio.Queue[int] = asyncio.Queue()
 
-    async def write(self, frame: replication_pb2.ReplicaFrame) -> None:
-        self.written.put_nowait(frame.position)
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, frame: bytes) -> None:
+        self.written.put_nowait(replication_pb2.ReplicaFrame.FromString(frame).position)
 
 
 def test_what_a_slave_copies_is_kept_though_it_is_not_in_sync(tmp_path: Path) -> None:

@@ -276,8 +276,11 @@ class Frames:
     def __init__(self) -> None:
         self.frames: list[broker_pb2.PullFrame] = []
 
-    async def write(self, frame: broker_pb2.PullFrame) -> None:
-        self.frames.append(frame)
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, frame: bytes) -> None:
+        self.frames.append(broker_pb2.PullFrame.FromString(frame))
 
 
 @pytest.mark.parametrize("tags", [(), (1,)], ids=["all", "some"])

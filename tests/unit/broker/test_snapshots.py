@@ -26,10 +26,13 @@ class Reader:
         self.turn = asyncio.Semaphore(0)
         self.waits = asyncio.Event()
 
-    async def write(self, frame: replication_pb2.ReplicaFrame) -> None:
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, frame: bytes) -> None:
         self.waits.set()
         await self.turn.acquire()
-        self.frames.append(frame)
+        self.frames.append(replication_pb2.ReplicaFrame.FromString(frame))
 
 
 @pytest.mark.parametrize("patience_s", [20.0, 0.0])
