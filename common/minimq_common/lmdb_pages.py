@@ -195,7 +195,34 @@ class _Walk:
         # Transactions are numbered, and take turns with the two.
         if numbers != [0, 0] and (abs(numbers[0] - numbers[1]) != 1 or numbers[0] % 2):
             raise PageDamage(f"pages 0 and 1 are of transactions {numbers[0]} and {numbers[1]}")
+        for page, meta in enumerate(metas):
+            self._check_transaction(page, meta)
         return max(metas, key=lambda meta: meta.number)
+
+    def _check_transaction(self, page: int, meta: _Meta) -> None:
+        """Verify which transaction a meta page is of. With a lower number LMDB would open the one before it.
+
+        All but the first give up at least the former root, and list what they give up under their number.
+        LMDB overwrites nothing of the last two.
+        """
+        freed = 0 if meta.free.root == _NO_ROOT else self._last_freed(meta.free)
+        if freed != meta.number and (meta.number, freed) != (1, 0):
+            raise PageDamage(f"page {page} is of transaction {freed}, and says that it is of {meta.number}")
+
+    def _last_freed(self, free: Table) -> int:
+        """Return the newest transaction that has given up pages."""
+        number = free.root
+        for _ in range(_MAX_DEPTH):
+            page = self._page(number)
+            found, _, flags, lower, _ = _PAGE.unpack_from(page)
+            if found != number or flags not in (_BRANCH, _LEAF):
+                raise PageDamage(f"{_FREE} leads to page {number}, where another page is")
+            [at] = struct.unpack_from("<H", page, lower - 2)
+            low, high, key_bytes = _NODE.unpack_from(page, at)
+            if flags == _LEAF:
+                return int.from_bytes(page[at + _NODE.size : at + _NODE.size + key_bytes], "little")
+            number = low | high << 32
+        raise PageDamage(f"{_FREE} is deeper than {_MAX_DEPTH} pages")
 
     def _meta_at(self, number: int) -> _Meta:
         page = self._page(number)

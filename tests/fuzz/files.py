@@ -145,6 +145,14 @@ def _flip_in_header(data: bytearray, chance: Random) -> str:
     return f"bit {bit} of byte {at} flipped"
 
 
+def _flip_in_meta(data: bytearray, chance: Random) -> str:
+    """Where an LMDB file says how long it is, and which transaction was its last."""
+    page, at, bit = chance.randrange(2), chance.randrange(136, 152), chance.randrange(8)
+    at = min(page * PAGE + at, len(data) - 1)
+    data[at] ^= 1 << bit
+    return f"bit {bit} of byte {at} flipped"
+
+
 def _overwrite(data: bytearray, chance: Random) -> str:
     size = chance.choice((1, 2, 4, 8, 16, 64, 512, 3000))
     at = chance.randrange(len(data))
@@ -181,7 +189,7 @@ def _copy_page(data: bytearray, chance: Random) -> str:
 
 
 _DAMAGES: Final[tuple[Callable[[bytearray, Random], str], ...]] = (
-    *(_flip, _flip, _flip_in_header, _flip_in_header),
+    *(_flip, _flip, _flip_in_header, _flip_in_header, _flip_in_meta),
     *(_overwrite, _cut, _zero_page, _swap_pages, _swap_pages, _copy_page),
 )
 

@@ -79,6 +79,50 @@ def swap(file: Path, one: int, two: int) -> None:
     file.write_bytes(data)
 
 
+# ---- the number of the last transaction ---------------------------------------------------------
+
+
+def take_back(file: Path) -> None:
+    """Change the number of the last transaction by a bit or some, so that LMDB opens the one before it."""
+    data = bytearray(file.read_bytes())
+    places = [page * PAGE + 16 + 24 + 2 * 48 + 8 for page in range(2)]
+    numbers = [int.from_bytes(data[at : at + 8], "little") for at in places]
+    newest = numbers.index(max(numbers))
+    data[places[newest] : places[newest] + 8] = (numbers[newest] - 2).to_bytes(8, "little")
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["state.mdb", "first segment", "last segment"])
+def test_a_commit_that_its_number_hides_is_named(stores: Stores, filled: Path, name: str) -> None:
+    files = {
+        "state.mdb": filled / "state.mdb",
+        "first segment": segments(filled)[0],
+        "last segment": segments(filled)[-1],
+    }
+    take_back(files[name])
+    assert any("is of transaction" in line for line in check_directory(filled).findings)
+    if name == "state.mdb":
+        assert told(stores.open(segment_bytes=96 << 10)) == EVERY
+    elif name == "last segment":
+        with pytest.raises(StoreError, match="is of transaction"):
+            stores.open(segment_bytes=96 << 10)
+
+
+def test_kept_offsets_that_its_number_hides_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "kept-offsets.mdb"
+    fill_kept(file)
+    take_back(file)
+    with pytest.raises(DamagedFile, match="is of transaction"):
+        KeptOffsets(file)
+
+
+def test_a_decision_that_its_number_hides_is_named(tmp_path: Path) -> None:
+    decided(tmp_path, 3)
+    take_back(tmp_path / "decisions.mdb")
+    with pytest.raises(StoreError, match="is of transaction"):
+        DecisionFile(tmp_path)
+
+
 # ---- the checkpoint -----------------------------------------------------------------------------
 
 
