@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Many tests wait, so that two cores feed four workers; what ARGS names runs in one process, which starts sooner.
-WORKERS ?= $(if $(ARGS),0,4)
+# Many tests wait, so that two cores feed five workers; what ARGS names runs in one process, which starts sooner.
+WORKERS ?= $(if $(ARGS),0,5)
 VENV := .venv
 PROTO_VENV := .venv-proto
 COMPOSE_FILE := docker/docker-compose.yml

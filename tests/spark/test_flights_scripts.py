@@ -29,7 +29,7 @@ def test_a_script_says_what_it_shows(script: str) -> None:
 
 
 #: Others run what these do, in a session that is there; how a script starts and ends is the same for all.
-_LONG = ("flights_alerts", "flights_sql", "flights_windows")
+_LONG = ("flights_alerts", "flights_json", "flights_sql", "flights_windows")
 
 
 @pytest.mark.system
