@@ -14,7 +14,7 @@ from minimq.sending.append_stream import AppendStream
 from minimq.transport.broker_link import BrokerLink
 from minimq_common import batch, batch_builder
 from minimq_common.batch import Section
-from minimq_common.errors import CorruptEntry, MiniMQError
+from minimq_common.errors import CorruptEntry, MessageTooLarge, MiniMQError
 from support.batches import sealed
 from support.hostile_batches import raw_batch
 from support.reading import read_all, read_queue
@@ -56,7 +56,7 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
         raw_batch({Section.BODY_OFFSETS: bytes(8), Section.BODIES: b"x"}, 1 << 31),  # more than the index can count
         raw_batch({Section.BODY_OFFSETS: bytes(8), Section.BODIES: b"x"}, 1, born_first_ms=-1 << 63),
         sealed(bytes([batch.VERSION + 1]) + good[1:-4]),
-        bytes(37 << 20),
+        bytes((36 << 20) + 1),
         large,
         good,
     ]
@@ -71,8 +71,12 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
     codes = [error.code if (error := answers[number]) else None for number in range(len(cases))]
     assert codes == ["CORRUPT_BATCH"] * 5 + ["INVALID_ARGUMENT", "MESSAGE_TOO_LARGE", "MESSAGE_TOO_LARGE", None]
     assert [message.body for message in read_queue(cluster.nameserver, queue)] == [b"x"]
+    stream.append(queue, bytes(38 << 20), answer_of(9))  # is not even taken in, which ends the stream
+    wait_until(lambda: 9 in answers, PATIENCE_S)
+    assert isinstance(answers[9], MessageTooLarge)
     stream.close(1.0)
     link.close()
+    producer.send(Message(topic, b"y"))
 
 
 def test_a_store_that_cannot_be_read_is_named_to_whoever_asks(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pyspark_minimq.option_table import Mode
 from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter
 from pyspark_minimq.write_options import parse_write_options
 from pyspark_minimq.writing import Written
+from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
 
 
@@ -100,12 +101,20 @@ def query(tmp_path: Path) -> Iterator[Query]:
         yield Query(cluster, admin)
 
 
-@pytest.mark.parametrize("accepted", ["true", "false"])
-def test_what_is_lost_before_it_is_decided_is_written_anew(query: Query, accepted: str) -> None:
+def decide(broker: BrokerProcess, written: Written) -> None:
+    """Decide at one broker alone, as does a query that dies then."""
+    assert written.transaction is not None
+    parts = {part.broker_name: {part.producer_id: part.sequences} for part in written.parts}
+    with RawTransactions(broker.address, written.transaction.name) as transactions:
+        transactions.commit(decision(written.transaction.number, parts))
+
+
+@pytest.mark.parametrize(("accepted", "loser"), [("true", "broker-a"), ("false", "broker-a"), ("false", "broker-b")])
+def test_what_is_lost_before_it_is_decided_is_written_anew(query: Query, accepted: str, loser: str) -> None:
     staged = stage(query.writer(3), {"broker-a": 1, "broker-b": 2})
-    lose_everything(query.first)
+    lose_everything(query.first if loser == "broker-a" else query.second)
     text = query.refusal(3, staged, failOnDataLoss=accepted)
-    assert "transaction 'spark-query' number 3 is not decided: broker broker-a has let go of 1 of the batches" in text
+    assert f"transaction 'spark-query' number 3 is not decided: broker {loser} has let go of 1 of its batches" in text
     assert text.endswith("nothing of it is published; start the query again, which computes this micro-batch anew")
     assert query.stored() == []
     query.admin.create_topic("t", queues=1)
@@ -115,9 +124,10 @@ def test_what_is_lost_before_it_is_decided_is_written_anew(query: Query, accepte
 
 def test_what_is_lost_after_it_was_decided_can_be_given_up(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     staged = stage(query.writer(3), {"broker-a": 1, "broker-b": 2})
+    decide(query.first, staged)
     lose_everything(query.second)
     query.admin.create_topic("t", queues=1)
-    # Broker-a decides first, whether the rows of a repetition go there or not.
+    # Broker-a has decided, whether the rows of a repetition go there or not.
     for again in (staged, {"broker-a": 1}, {"broker-b": 2}):
         text = query.refusal(3, again)
         assert "transaction 'spark-query' number 3 is decided, and broker broker-b has lost its part of it" in text
