@@ -119,12 +119,16 @@ def _or_why_not(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 class _Checked:
-    """The requests of a stream, each checked as it comes."""
+    """The requests of a stream, each checked as it comes.
+
+    gRPC is asked for them only by whoever reads them: it warns of what is begun and never read.
+    """
 
     def __init__(self, requests: AsyncIterator[Any]) -> None:
-        self._requests = aiter(requests)
+        self._requests = requests
 
     def __aiter__(self) -> _Checked:
+        self._requests = aiter(self._requests)  # the same one each time
         return self
 
     async def __anext__(self) -> Any:  # noqa: ANN401 - of any call

@@ -143,21 +143,19 @@ class _Begun:
     """Requests of a stream, the first of which has to come soon. The others are handed on as they are."""
 
     def __init__(self, requests: AsyncIterator[Any], method: str, first_s: float) -> None:
-        self._next = aiter(requests).__anext__
+        self._requests = requests
+        self._next: Callable[[], Awaitable[Any]] | None = None  # gRPC warns of what is begun and never read
         self._method = method
         self._first_s = first_s
-        self._has_begun = False
 
     def __aiter__(self) -> _Begun:
         return self
 
     def __anext__(self) -> Awaitable[Any]:
-        if self._has_begun:
-            return self._next()
-        self._has_begun = True
-        return self._first()
+        return self._first() if self._next is None else self._next()
 
     async def _first(self) -> Any:  # noqa: ANN401 - of any stream
+        self._next = aiter(self._requests).__anext__
         try:
             async with asyncio.timeout(self._first_s):
                 return await self._next()

@@ -106,10 +106,10 @@ class _Reflection(reflection_pb2_grpc.ServerReflectionServicer):
 
 async def _until(stopped: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """Yield requests until there are no more or the event is set."""
-    stop = asyncio.create_task(stopped.wait())
+    incoming, stop = aiter(requests), asyncio.create_task(stopped.wait())
     try:
         while True:
-            coming = asyncio.ensure_future(anext(requests, None))
+            coming = asyncio.ensure_future(anext(incoming, None))
             coming.add_done_callback(_seen)  # the call may end while it is on its way
             await asyncio.wait((coming, stop), return_when=asyncio.FIRST_COMPLETED)
             if not coming.done():

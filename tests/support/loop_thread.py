@@ -44,8 +44,7 @@ class LoopThread:
             self.run(server.stop())
 
     def close(self) -> None:
-        """End the loop, and what streams were cut off on it leave open."""
-        self.run(self._loop.shutdown_asyncgens())
+        """End the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()

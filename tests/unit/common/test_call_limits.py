@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -47,6 +48,8 @@ def serving(limits: CallLimits) -> Iterator[grpc.Channel]:
         yield channel
     loop.run(server.stop(0))
     loop.close()
+    del server
+    gc.collect()  # Python warns of what was begun and never awaited
 
 
 def stream(channel: grpc.Channel, requests: Iterator[bytes], method: str = "Echo") -> Any:  # noqa: ANN401 - of gRPC
