@@ -190,11 +190,11 @@ def long_client_ids(attacker: Attacker) -> None:
 
 
 def members_that_claim(attacker: Attacker) -> None:
-    """Members of one group that say they hold 5,000 queues each."""
+    """Members of one group that say they hold 4,000 queues each."""
 
     def join(index: int) -> Iterator[bytes]:
         held = [
-            broker_pb2.QueueName(topic=TOPIC, broker_name=f"broker-{index}", queue_id=number) for number in range(5000)
+            broker_pb2.QueueName(topic=TOPIC, broker_name=f"broker-{index}", queue_id=number) for number in range(4000)
         ]
         request = broker_pb2.JoinGroup(group="claims", topics=[TOPIC], held=held, allocation="averagely")
         yield broker_pb2.SessionRequest(client_id=f"claims-{index}", join=request).SerializeToString()

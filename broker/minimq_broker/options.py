@@ -148,8 +148,9 @@ class BrokerOptions:
     )
     max_unsent_bytes: int = option(
         96 << 20,
-        "Answers that may wait for clients to read them, in all; beyond that they are made later, and the connection "
-        "of a client that does not read is ended. They take twice as much memory.",
+        "Answers that may wait for clients to read them, in all; beyond that they are made later, large ones by some "
+        "seconds, small ones never, and the connection of a client that does not read is ended. They take twice as "
+        "much memory.",
         minimum=1 << 20,
     )
     max_incoming_bytes: int = option(
@@ -163,7 +164,12 @@ class BrokerOptions:
         "Streams of one kind, such as those of producers, that may be open at once; more are refused.",
         minimum=1,
     )
-    max_connections: int = option(10_000, "Connections that may be open at once; more are closed.", minimum=1)
+    max_connections: int = option(
+        10_000,
+        "Connections that may be open at once; more are closed. Each is an open file: servers raise their own limit "
+        "of these to the hard one of the system (ulimit -Hn).",
+        minimum=1,
+    )
     busy_after_s: float = option(
         0.5, "Time that a batch may wait for room among these; then its sender is told to come back later.", minimum=0
     )

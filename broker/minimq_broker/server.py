@@ -90,7 +90,7 @@ class Broker:
         self._service: BrokerService | None = None
         self._idle_groups: IdleGroups | None = None
         self._roles: RoleKeeper | None = None
-        self._looking: list[asyncio.Task[None]] = []
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
@@ -157,7 +157,11 @@ class Broker:
             )
             self._metrics_address = await self._metrics.start(options.metrics)
         self._standard.serving()
-        self._looking = [*map(asyncio.create_task, (_look_after_health(engine, self._standard), engine.intake.watch()))]
+        self._begin_to_look(engine, self._standard)
+
+    def _begin_to_look(self, engine: Engine, standard: StandardServices) -> None:
+        engine.intake.start()
+        self._looking = asyncio.create_task(_look_after_health(engine, standard))
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
         return DeletionClock(
@@ -240,12 +244,13 @@ class Broker:
             await retention.stop()
         engine, self._engine = self._engine, None
         if engine is not None:
+            await asyncio.to_thread(engine.intake.stop)
             await asyncio.to_thread(engine.close)  # it waits for the disk
 
     async def _show_no_more(self) -> None:
         """Let nobody find this broker any more."""
-        for watch in self._looking:
-            watch.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         if self._standard is not None:
             self._standard.stopping()
         if self._metrics is not None:  # before the store is closed, which it reads

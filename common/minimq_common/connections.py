@@ -6,6 +6,7 @@ gRPC lets a server end calls, but what it has to say last waits until the peer h
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -65,7 +66,9 @@ def _connections() -> Iterator[tuple[str, socket.socket]]:
     for path in list(_OPEN_FILES.iterdir()):
         try:
             descriptor = os.dup(int(path.name))
-        except OSError:  # it was closed meanwhile
+        except OSError as error:
+            if error.errno != errno.EBADF:  # otherwise it was closed meanwhile
+                raise
             continue
         try:
             connection = socket.socket(fileno=descriptor)

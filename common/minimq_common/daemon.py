@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib.metadata
 import logging
+import resource
 import signal
 import sys
 from typing import Literal, Protocol
@@ -72,6 +74,7 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
             that line is a log record, as all others are.
     """
     set_up_logging(log_level, log_format)
+    _open_more_files()
     gc.freeze()  # what was imported stays
     gc.enable()
     try:
@@ -82,6 +85,13 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
         else:
             sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
+
+
+def _open_more_files() -> None:
+    """Let this process have as many files and connections open as the system allows it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS names a limit that it does not allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(role: str, server: Server) -> None:

@@ -8,16 +8,19 @@ that send none of their requests to the end.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import logging
 import math
+import os
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from minimq_common import connections
 from minimq_common.connections import Traffic
+from minimq_common.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
 
@@ -41,21 +44,34 @@ _GROWN_BYTES, _FORGOTTEN_BYTES = 48 << 20, 1 << 20
 _GIVE_BACK_S = 5.0
 
 _STATM = Path("/proc/self/statm")
-_PAGE_BYTES = 4096
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+#: Looks in a row without a connection after which its count is forgotten: one alone may have missed it.
+_MISSED_MOST = 2
 
 
 @dataclass(slots=True)
 class Taken:
-    """What of the bytes of a connection became requests. `since`: when that was looked at first and not changed."""
+    """What of the bytes of a connection became requests.
+
+    The event loop adds to `bytes`; all else belongs to `Intake`.
+
+    Attributes:
+        since: when `bytes` was seen first and has not changed from then on.
+        missed: looks in a row that did not find the connection.
+    """
 
     address: str = ""
     bytes: int = 0
     seen_bytes: int = -1
     since: float = 0.0
+    missed: int = 0
 
 
 class Intake:
-    """Bounds what all connections of a server hold of requests. Lives on one event loop.
+    """Bounds what all connections of a server hold of requests.
+
+    It looks in a thread of its own, so that a flood which keeps the event loop busy does not keep it from looking.
+    Requests are counted on one event loop.
 
     Args:
         limit: bytes in all.
@@ -76,33 +92,58 @@ class Intake:
         self._limit = limit
         self._traffic = traffic
         self._cut = cut
+        self._lock = threading.Lock()  # protects which counts there are
         self._taken: dict[str, Taken] = {}
         self._memory = 0
+        self._looked_at = self._gave_back_at = -math.inf
+        self._outage = OutageLog(log)
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
         self.bytes = 0
         self.ended = 0
 
+    def start(self) -> None:
+        """Begin to look, where the kernel tells the traffic of connections."""
+        if connections.TELLS_TRAFFIC:
+            self._thread = threading.Thread(target=self._watch, name="intake", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. Waits for a look under way: not for a loop. Idempotent."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
     def of(self, peer: str) -> Taken:
         """Return the count of a connection by its peer, as gRPC names it."""
-        taken = self._taken.get(peer)
-        if taken is None:
-            taken = self._taken[peer] = Taken(connections.peer_address(peer))
-        return taken
+        with self._lock:
+            taken = self._taken.get(peer)
+            if taken is None:
+                taken = self._taken[peer] = Taken(connections.peer_address(peer))
+            taken.missed = 0
+            return taken
 
-    async def watch(self) -> None:
-        """Look again and again, until cancelled."""
-        loop = asyncio.get_running_loop()
-        looked_at = given_back_at = -math.inf
-        while connections.TELLS_TRAFFIC:
-            await asyncio.sleep(_LOOK_S)
-            has_grown = self._has_grown()
-            if has_grown or loop.time() >= looked_at + _LOOK_AT_ALL_S:
+    def _watch(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                self._look()
+                self._outage.worked("requests on their way: looked at again")
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next look comes
+                self._outage.crashed(
+                    "requests on their way: not looked at, will try again error=%r", error, cause=error
+                )
+
+    def _look(self) -> None:
+        has_grown = self._has_grown()
+        if has_grown or time.monotonic() >= self._looked_at + _LOOK_AT_ALL_S:
+            with self._lock:
                 known = list(self._taken.items())
-                found = await asyncio.to_thread(lambda: {each.address: each for each in self._traffic()})
-                looked_at = loop.time()
-                await self._bound(known, found, looked_at)
-            if has_grown and self.bytes < self._limit // 4 and loop.time() >= given_back_at + _GIVE_BACK_S:
-                given_back_at = loop.time()
-                await asyncio.to_thread(_give_back)
+            found = {each.address: each for each in self._traffic()}
+            self._looked_at = time.monotonic()
+            self._bound(known, found, self._looked_at)
+        if has_grown and self.bytes < self._limit // 4 and time.monotonic() >= self._gave_back_at + _GIVE_BACK_S:
+            self._gave_back_at = time.monotonic()
+            _give_back()
 
     def _has_grown(self) -> bool:
         """Tell whether this process has more memory than a while ago, without the pages of files."""
@@ -111,23 +152,31 @@ class Intake:
         self._memory = min(now, self._memory + _FORGOTTEN_BYTES) if self._memory else now
         return now > self._memory + _GROWN_BYTES
 
-    async def _bound(self, known: Iterable[tuple[str, Taken]], found: Mapping[str, Traffic], now: float) -> None:
+    def _bound(self, known: Iterable[tuple[str, Taken]], found: Mapping[str, Traffic], now: float) -> None:
         held: list[tuple[int, bool, str]] = []
         for peer, taken in known:
             if taken.address not in found:
-                del self._taken[peer]
+                self._miss(peer, taken)
                 continue
+            taken.missed = 0
             _, received, sent = found[taken.address]
-            size = int(received - taken.bytes * (1 + _AROUND_TAKEN) - sent * _AROUND_SENT - _NOT_COUNTED)
-            if taken.bytes != taken.seen_bytes:
-                taken.seen_bytes, taken.since = taken.bytes, now
+            counted = taken.bytes  # read once: the loop adds to it
+            size = int(received - counted * (1 + _AROUND_TAKEN) - sent * _AROUND_SENT - _NOT_COUNTED)
+            if counted != taken.seen_bytes:
+                taken.seen_bytes, taken.since = counted, now
             if size > 0:
                 held.append((size, size > _ENOUGH_BYTES or now > taken.since + _STUCK_S, taken.address))
         self.bytes = sum(size for size, _, _ in held)
         if self.bytes > self._limit:
-            await self._end(sorted(held, reverse=True))
+            self._end(sorted(held, reverse=True))
 
-    async def _end(self, held: Iterable[tuple[int, bool, str]]) -> None:
+    def _miss(self, peer: str, taken: Taken) -> None:
+        with self._lock:
+            taken.missed += 1
+            if taken.missed >= _MISSED_MOST:
+                del self._taken[peer]
+
+    def _end(self, held: Iterable[tuple[int, bool, str]]) -> None:
         left, ended = self.bytes, []
         for size, may_end, address in held:
             if left <= self._limit // 2:
@@ -143,7 +192,7 @@ class Intake:
                     self._limit,
                 )
         self.ended += len(ended)
-        await asyncio.to_thread(self._cut, ended)
+        self._cut(ended)
 
 
 def _give_back() -> None:

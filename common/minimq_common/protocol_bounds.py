@@ -23,7 +23,9 @@ from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM
 #: columns.
 MAX_FRAME_BYTES = 64 << 20
 
-#: Queues that one request names, and offsets that one commit has. Clients say more in several requests.
+#: Queues that one request names, and offsets that one commit has. Clients say more in several requests, 1,000 in each.
+MAX_NAMED = 4_096
+#: Items of other lists: queues and brokers of a route, terms of a log.
 MAX_ITEMS = 10_000
 #: Topics that one member of a group subscribes to.
 MAX_SUBSCRIPTIONS = 1_024
@@ -109,7 +111,7 @@ TERM = Range(0, MAX_TERM)
 HOLD_MS = Range(0, DAY_MS)
 
 TOPICS = Items(MAX_SUBSCRIPTIONS, TOPIC)
-QUEUES = Items(MAX_ITEMS)
+QUEUES = Items(MAX_NAMED)
 REPLICAS = Items(MAX_REPLICAS)
 ADDRESSES = Entries(MAX_REPLICAS, ADDRESS)
 
@@ -131,8 +133,8 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "AppendResponse": {"results": FRAME_ITEMS},
     "PullRequest": {
         "topic": TOPIC,
-        "max_messages": COUNT,
-        "max_bytes": COUNT,
+        "max_messages": Range(1, MAX_NUMBER),
+        "max_bytes": Range(1, MAX_NUMBER),
         "tag_hashes": Items(MAX_TAGS),
         "term": TERM,
     },
@@ -157,7 +159,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "QueueStatus": {},
     "CreateTopicRequest": {},
     "CreateTopicResponse": {},
-    "UpdateTopicRequest": {"topic": TOPIC, "ignored_groups": Items(MAX_ITEMS, GROUP)},
+    "UpdateTopicRequest": {"topic": TOPIC, "ignored_groups": Items(MAX_NAMED, GROUP)},
     "UpdateTopicResponse": {},
     "DeleteTopicRequest": {"topic": TOPIC},
     "DeleteTopicResponse": {},

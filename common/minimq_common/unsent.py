@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from minimq_common import connections
+from minimq_common.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Unsent:
         self._limit = limit
         self._limit_of_large = round(limit * (1 - _FOR_SMALL))
         self._cut = cut
+        self._outage = OutageLog(log)
         self._writes: dict[Write, None] = {}  # in the order in which they began
         #: Those that wait for room.
         self._small: deque[asyncio.Future[None]] = deque()
@@ -156,4 +158,8 @@ class Unsent:
                 unsent[peer],
                 self._limit,
             )
-        await asyncio.to_thread(self._cut, {connections.peer_address(peer) for peer in peers})
+        try:
+            await asyncio.to_thread(self._cut, {connections.peer_address(peer) for peer in peers})
+            self._outage.worked("connections can be ended again")
+        except OSError as error:  # nothing more may be opened: they are ended at a later look
+            self._outage.failed("connections not ended, will try again error=%s", error, cause=error)

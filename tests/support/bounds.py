@@ -42,9 +42,18 @@ def breaches(descriptor: Descriptor) -> Iterator[Breach]:
     """Yield, for every bound that a message of a type can break, also within others, one that does."""
     for field in descriptor.fields:
         for path, value in _bad_values(field, BOUNDS[descriptor.name].get(field.name)):
-            message = GetMessageClass(descriptor)()
+            message = _least(descriptor)
             _put(message, field, value)
             yield Breach(path, message)
+
+
+def _least(descriptor: Descriptor) -> Any:  # noqa: ANN401 - of any type
+    """Return a message whose numbers are in their bounds."""
+    message = GetMessageClass(descriptor)()
+    for name, bound in BOUNDS[descriptor.name].items():
+        if isinstance(bound, Range) and bound.least > 0:
+            setattr(message, name, bound.least)
+    return message
 
 
 def _bad_values(field: FieldDescriptor, bound: Bound | None) -> Iterator[tuple[str, Any]]:

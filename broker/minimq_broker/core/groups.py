@@ -235,6 +235,11 @@ class GroupTable:
         member = self._member(group, client_id)
         return member.config.agreement.topics if member else []
 
+    @property
+    def count(self) -> int:
+        """How many groups have members."""
+        return len(self._groups)
+
     def names(self) -> list[str]:
         """Return the names of all groups that have members."""
         return list(self._groups)

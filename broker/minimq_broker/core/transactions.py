@@ -143,9 +143,15 @@ class TransactionTable:
             sizes += (batch.size for batch in self._stages[key].batches.values())
         return len(sizes), sum(sizes)
 
-    def has_older(self, before_ms: int) -> bool:
-        """Tell whether a batch waits for a decision since before a time."""
-        return any(batch.stored_ms < before_ms for stage in self._stages.values() for batch in stage.batches.values())
+    def older(self, before_ms: int) -> int:
+        """Return how many transactions have a batch that waits for a decision since before a time."""
+        return len(
+            {
+                (key.name, key.number)
+                for key, stage in self._stages.items()
+                if any(batch.stored_ms < before_ms for batch in stage.batches.values())
+            }
+        )
 
     def is_prepared(self, transaction: TransactionId) -> bool:
         """Tell whether nothing that is staged for a transaction expires early."""

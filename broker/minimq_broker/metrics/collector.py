@@ -110,7 +110,7 @@ class BrokerMetrics:
         done = self._engine.counters
         yield counters(
             f"{PREFIX}_transactions_expired_total",
-            "How often transactions were let go of: looks that found some too old, or idle ones that made room.",
+            "Transactions that were let go of, or a part of them: too old, or idle while others needed the room.",
             ("reason",),
             ((("age",), done.expired_by_age), (("room",), done.expired_for_room)),
         )

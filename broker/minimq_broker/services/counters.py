@@ -16,7 +16,7 @@ class Counters:
     Attributes:
         bytes_in, bytes_out: those of batches.
         refused: batches that were not taken, by the code of the error.
-        expired_by_age: how often transactions expired because of their age.
+        expired_by_age: transactions of which something expired because of its age.
         expired_for_room: transactions that expired because they were idle and there was little room.
         append_s: seconds from the arrival of a batch to its answer.
         streams_refused: streams that were one too many, by the name of the call.

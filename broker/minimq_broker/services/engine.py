@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence, Set
+from collections.abc import Callable, Coroutine, Set
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -39,9 +39,6 @@ from minimq_common.unsent import Unsent
 log = logging.getLogger(__name__)
 
 Written = TypeVar("Written", FactJob, PublishJob)
-
-#: Committed offsets that a broker keeps, of all groups: each costs some hundred bytes of memory.
-MAX_OFFSETS = 500_000
 
 #: When a sender for whom there was no room may come back, in seconds.
 _COME_BACK_S = 0.5
@@ -308,31 +305,6 @@ class Engine:
         refusal = self.refusal(to_sender=to_sender)
         if refusal is not None:
             raise refusal
-
-    def check_new_group(self, group: str) -> None:
-        """Raise `SystemBusy` when a group is not known here, and there are as many as there may be."""
-        state, most = self._store.state, self.limits.max_groups
-        if state.knows_group(group) or self.groups.agreement(group) is not None:
-            return
-        if len({*state.known_groups(), *self.groups.names()}) >= most:
-            raise SystemBusy(
-                f"this broker has {most} consumer groups, which is its limit (--max-groups), and does not begin "
-                f"{group!r}: delete some that nobody uses (minimq group list, minimq group delete), or raise it",
-                retry_after_s=_COME_BACK_S,
-            )
-
-    def check_new_offsets(self, group: str, queues: Sequence[QueueKey]) -> None:
-        """Raise `SystemBusy` when offsets of a group would be more than the broker keeps; it may have been there."""
-        index = self._store.state.index
-        if index.offsets + len(queues) <= MAX_OFFSETS:
-            return
-        new = sum(self._store.state.offset(group, queue) is None for queue in queues)
-        if new and index.offsets + new > MAX_OFFSETS:
-            raise SystemBusy(
-                f"this broker keeps {index.offsets} committed offsets, the limit is {MAX_OFFSETS}: delete groups that "
-                "nobody uses (minimq group list, minimq group delete), or topics",
-                retry_after_s=_COME_BACK_S,
-            )
 
     def _has_room(self, job: AppendJob) -> bool:
         return not self._pending_bytes or self._pending_bytes + job.size <= self.limits.max_pending_bytes

@@ -12,6 +12,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
+from minimq_broker.services.newcomers import check_new_group, check_new_offsets
 from minimq_broker.services.offsets import start_offset
 from minimq_common.errors import GroupConflict, InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_group, dead_letter_topic, retry_topic
@@ -126,7 +127,7 @@ class GroupService:
         place = self._place(request)
         topic = self._engine.state.topic(request.topic)
         ids = sorted(set(request.queue_ids)) or range(topic.queues)
-        self._engine.check_new_group(group)
+        check_new_group(self._engine, group)
         keys = [LeaseKey(group, self._engine.state.queue(request.topic, queue_id)) for queue_id in ids]
 
         def decide(state: State) -> Fact:
@@ -134,7 +135,7 @@ class GroupService:
             offsets = tuple(CommittedOffset(*queue, place(queue)) for queue in queues)
             return OffsetsCommitted(group, offsets, forced=True)
 
-        self._engine.check_new_offsets(group, [key.queue for key in keys])
+        check_new_offsets(self._engine, group, [key.queue for key in keys])
         if not request.force:
             check_idle(self._engine, group, keys, "reset")
         async for part in slices(keys, _DESCRIBED_AT_ONCE):

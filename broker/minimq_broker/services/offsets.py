@@ -6,6 +6,7 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.newcomers import check_new_group, check_new_offsets
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange
 from minimq_common.names import check_group
@@ -57,8 +58,8 @@ class OffsetService:
                 queues.append(queue)
         if not queues:
             return broker_pb2.CommitOffsetsResponse()
-        self._engine.check_new_group(group)
-        self._engine.check_new_offsets(group, queues)
+        check_new_group(self._engine, group)
+        check_new_offsets(self._engine, group, queues)
         if len(queues) > SLICE:  # again, in one go with the commit: a queue may have changed hands meanwhile
             for item, queue in zip(request.offsets, queues, strict=True):
                 self._check_owner(LeaseKey(group, queue), item, request.client_id)

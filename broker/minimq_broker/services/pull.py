@@ -18,7 +18,6 @@ from minimq_broker.store.rows import Wish
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import (
     CorruptEntry,
-    InvalidArgument,
     MiniMQError,
     OffsetOutOfRange,
     SystemBusy,
@@ -165,8 +164,6 @@ class _Pull:
         if self._refused:
             raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", retry_after_s=0.1)
         check_bounds(request)
-        if not request.max_messages or not request.max_bytes:
-            raise InvalidArgument("max_messages and max_bytes of a pull must be at least 1")
         self._tags = frozenset(request.tag_hashes)
 
     async def _step(self) -> bool:

@@ -19,6 +19,7 @@ from minimq_broker.core.groups import Members
 from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine, raise_failure
 from minimq_broker.services.leases import LeaseKeeper
+from minimq_broker.services.newcomers import check_new_group
 from minimq_broker.services.session_events import SessionEvents
 from minimq_broker.services.starts import Beginning, GroupStarts
 from minimq_common.allocation import known_to_brokers
@@ -258,7 +259,7 @@ class SessionService:
     async def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
         agreement, held = _agreement(join), await _queues(join.held)
-        self._engine.check_new_group(group)
+        check_new_group(self._engine, group)
         changed = self._engine.groups.join(
             group,
             session.client_id,

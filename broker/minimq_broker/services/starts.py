@@ -9,6 +9,7 @@ from typing import NamedTuple
 from minimq_broker.core.facts import CommittedOffset, GroupStarted
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.newcomers import check_new_offsets
 from minimq_broker.services.offsets import start_offset
 from minimq_common.names import RETRY_PREFIX
 from minimq_proto.v1 import broker_pb2
@@ -53,7 +54,7 @@ class GroupStarts:
         topic = self._engine.state.topics.get(name)
         if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
             queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
-            self._engine.check_new_offsets(group, queues)
+            check_new_offsets(self._engine, group, queues)
             await self._engine.offsets.start(group, partial(self._fact, group, name, beginning))
 
     def _fact(self, group: str, name: str, beginning: Beginning, state: State) -> GroupStarted | None:

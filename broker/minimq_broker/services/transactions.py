@@ -238,14 +238,20 @@ class TransactionService:
         now = self._clock_ms()
         before_ms = now - int(self._expiry_s * 1000)
 
+        older = 0
+
         def decide(state: State) -> Fact | None:
-            return TransactionsExpired(before_ms) if state.transactions.has_older(before_ms) else None
+            nonlocal older
+            older = state.transactions.older(before_ms)
+            return TransactionsExpired(before_ms) if older else None
 
         if not self._engine.state.transactions.count:
             return
         if await self._engine.record(decide):
-            self._engine.counters.expired_by_age += 1
-            log.warning("transactions: let go of what nobody has decided on within seconds=%g", self._expiry_s)
+            self._engine.counters.expired_by_age += older
+            log.warning(
+                "transactions: let go of what nobody has decided on within seconds=%g count=%d", self._expiry_s, older
+            )
         await self._expire_idle(now)
 
     async def _expire_idle(self, now: int) -> None:

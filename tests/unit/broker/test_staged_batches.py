@@ -250,10 +250,16 @@ def test_what_nobody_decides_on_expires(store: OpenStore) -> None:
     for sequence in range(3):
         store.clock.now_ms = begin_ms + sequence
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence))
+    store.stage("z", 0, "t", 0, numbered_batch(7, 3))
     store.decide("y", 0, {})
-    assert store.state.transactions.has_older(begin_ms + 1)
+    assert [store.state.transactions.older(begin_ms + ms) for ms in range(4)] == [
+        0,
+        1,
+        1,
+        2,
+    ]  # not three batches of "x"
     store.record(TransactionsExpired(begin_ms + 2))
-    assert not store.state.transactions.has_older(begin_ms + 2)
+    assert store.state.transactions.older(begin_ms + 2) == 0
     assert [store.state.transactions.find(TransactionId("x", 0), 7, sequence) is None for sequence in range(3)] == [
         True,
         True,

@@ -332,7 +332,8 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         await make_topic(engine)
-        await stage(engine, 0, 0)
+        for sequence, name in enumerate("xxy"):
+            await stage(engine, 0, sequence, name)
         found = engine.state.transactions.find(TransactionId("x", 0), 7, 0)
         assert found is not None
         now_ms = found.stored_ms + 60_000
@@ -347,11 +348,13 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
         for _ in range(3):
             await looks.get()
             service.look()
-        assert engine.state.transactions.count == 1
-        now_ms += 1
-        while engine.state.transactions.count:
+        assert engine.state.transactions.count == 3
+        now_ms += 60_000
+        while engine.counters.expired_by_age < 2:
             await looks.get()
             service.look()
         await service.stop()
+        assert engine.state.transactions.count == 0
+        assert engine.counters.expired_by_age == 2  # transactions, of three batches
 
     with_engine(tmp_path, test)

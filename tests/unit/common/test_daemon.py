@@ -11,7 +11,10 @@ from typing import IO
 import pytest
 
 PROGRAM = """
-import asyncio, sys
+import asyncio, resource, sys
+
+if "limits" in sys.argv: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
+
 from minimq_common import daemon
 from minimq_common.errors import CannotListen
 
@@ -19,6 +22,7 @@ class Server:
     address = "127.0.0.1:1"
     metrics_address = ""
     async def start(self):
+        if "limits" in sys.argv: print(*resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
         if "refuse" in sys.argv: raise CannotListen("no place")
         if "hang-at-start" in sys.argv:
             print("starting", flush=True)
@@ -69,6 +73,13 @@ def test_it_says_when_it_is_ready_and_stops_when_told(daemon: Daemon) -> None:
     daemon.process.terminate()
     assert daemon.next_line() == "stop\n"
     assert daemon.end() == (0, "")
+
+
+@pytest.mark.parametrize("daemon", ["limits"], indirect=True)
+def test_as_many_files_may_be_open_as_the_system_allows(daemon: Daemon) -> None:
+    assert daemon.next_line() == "200 200\n"
+    daemon.process.terminate()
+    assert daemon.next_line() == "ready server 127.0.0.1:1\n"
 
 
 @pytest.mark.parametrize("daemon", ["hang-at-start"], indirect=True)

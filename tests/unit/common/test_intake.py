@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import errno
+import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import closing
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -15,33 +17,41 @@ from minimq_common.intake import Intake
 from support.waiting import wait_until
 
 MIB = 1 << 20
-PATIENCE_S = 20.0
 
 
 class World:
     """Connections as a test says they are. The counts of an intake are by address, traffic is in MiB."""
 
-    def __init__(self, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(intake, "_LOOK_S", 0.01)
-        monkeypatch.setattr(intake, "_LOOK_AT_ALL_S", 0.01)
+    def __init__(self, limit: int) -> None:
         self.received: dict[str, int] = {}
         self.looks = 0
         self.ended: list[str] = []
+        #: Raised by the next look.
+        self.failure: Exception | None = None
+        #: Connections that the next look does not find.
+        self.missed: set[str] = set()
+        self._lock = threading.Lock()  # a look sees all of what comes, or nothing
         self.intake = Intake(limit * MIB, self._traffic, self._cut)
 
     def come(self, address: str, received: int, taken: int) -> None:
-        self.received[address] = received
-        self.intake.of(f"ipv4:{address}").bytes = taken * MIB
+        with self._lock:
+            self.intake.of(f"ipv4:{address}").bytes = taken * MIB
+            self.received[address] = received
 
-    async def look(self) -> None:
+    def look(self) -> None:
         """Wait for two whole looks."""
         until = self.looks + 3
-        while self.looks < until:  # noqa: ASYNC110 - another task's doing
-            await asyncio.sleep(0.005)
+        wait_until(lambda: self.looks >= until)
 
     def _traffic(self) -> Iterable[Traffic]:
         self.looks += 1
-        return [Traffic(address, received * MIB, 0) for address, received in self.received.items()]
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+        missed, self.missed = self.missed, set()
+        with self._lock:
+            found = self.received.copy()
+        return [Traffic(address, received * MIB, 0) for address, received in found.items() if address not in missed]
 
     def _cut(self, addresses: Collection[str]) -> None:
         self.ended += addresses
@@ -49,72 +59,103 @@ class World:
             del self.received[address]
 
 
-def run(world: World, test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        watching = asyncio.create_task(world.intake.watch())
-        async with asyncio.timeout(PATIENCE_S):
-            await test()
-        watching.cancel()
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], World]]:
+    monkeypatch.setattr(intake, "_LOOK_S", 0.01)
+    monkeypatch.setattr(intake, "_LOOK_AT_ALL_S", 0.01)
+    with ExitStack() as stack:
 
-    asyncio.run(limited())
+        def start(limit: int) -> World:
+            world = World(limit)
+            world.intake.start()
+            stack.callback(world.intake.stop)
+            return world
+
+        yield start
 
 
 pytestmark = pytest.mark.skipif(not connections.TELLS_TRAFFIC, reason="the kernel does not tell it")
 
 
-def test_who_holds_most_is_ended_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_holds_most_is_ended_first(worlds: Callable[[int], World], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "_STUCK_S", 1e9)
-    world = World(100, monkeypatch)
-
-    async def test() -> None:
-        world.come("a:1", 1000, 950)  # 1 % of what was taken in counts as frames around it
-        world.come("b:1", 45, 0)
-        await world.look()
-        assert world.ended == []
-        assert 75 * MIB < world.intake.bytes < 90 * MIB
-        world.come("c:1", 61, 0)
-        for number in range(10):
-            world.come(f"small:{number}", 8, 0)
-        await world.look()
-        assert world.ended == ["c:1", "b:1", "a:1"]  # and none that holds no more than it may
-        assert world.intake.ended == 3
-
-    run(world, test)
+    world = worlds(100)
+    world.come("a:1", 1000, 950)  # 1 % of what was taken in counts as frames around it
+    world.come("b:1", 45, 0)
+    world.look()
+    assert world.ended == []
+    assert 75 * MIB < world.intake.bytes < 90 * MIB
+    later = {"c:1": 61, **{f"small:{number}": 8 for number in range(10)}}
+    for address in later:
+        world.come(address, 1, 0)
+    world.look()
+    assert world.ended == []
+    world.received |= later
+    world.look()
+    assert world.ended == ["c:1", "b:1", "a:1"]  # and none that holds no more than it may
+    assert world.intake.ended == 3
 
 
 def test_a_connection_that_takes_no_part_may_hold_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    worlds: Callable[[int], World], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(intake, "_STUCK_S", 0.05)
-    world = World(20, monkeypatch)
+    world = worlds(20)
+    moved = 0
 
-    async def test() -> None:
-        world.come("stuck:1", 7, 0)
-        world.come("moves:1", 7, 0)
-        for taken in range(1, 100):
-            world.come("moves:1", 7 + taken, taken)
-            await asyncio.sleep(0.005)
-        world.come("other:1", 7, 0)
-        world.come("another:1", 7, 0)
-        while "stuck:1" not in world.ended:
-            world.come("moves:1", 9 + world.intake.of("ipv4:moves:1").bytes // MIB, world.looks + 200)
-            await asyncio.sleep(0.005)
-        assert "moves:1" not in world.ended
+    def is_ended() -> bool:
+        nonlocal moved
+        moved += 1
+        world.come("moves:1", moved + 7, moved)
+        return "stuck:1" in world.ended
 
-    run(world, test)
+    for address in ("stuck:1", "other:1", "another:1"):
+        world.come(address, 7, 0)
+    wait_until(is_ended)
+    assert "moves:1" not in world.ended
     assert "peer=stuck:1 held_bytes=6291456 limit_bytes=20971520" in caplog.text
 
 
-def test_the_counts_of_connections_that_have_gone_go_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(100, monkeypatch)
+def test_the_counts_of_connections_that_have_gone_go_as_well(worlds: Callable[[int], World]) -> None:
+    world = worlds(100)
+    world.come("a:1", 5, 2)
+    del world.received["a:1"]
+    world.look()
+    assert world.intake.of("ipv4:a:1").bytes == 0
 
-    async def test() -> None:
-        world.come("a:1", 5, 2)
-        del world.received["a:1"]
-        await world.look()
-        assert world.intake.of("ipv4:a:1").bytes == 0
 
-    run(world, test)
+def test_a_connection_that_one_look_misses_keeps_its_count(worlds: Callable[[int], World]) -> None:
+    world = worlds(100)
+    world.come("a:1", 500, 499)
+    taken = world.intake.of("ipv4:a:1")
+    for _ in range(3):
+        world.missed = {"a:1"}
+        world.look()
+        assert not world.missed
+    assert world.intake.of("ipv4:a:1") is taken
+    assert world.ended == []
+
+
+def test_a_look_that_fails_is_not_the_last(worlds: Callable[[int], World], caplog: pytest.LogCaptureFixture) -> None:
+    world = worlds(100)
+    world.failure = OSError(errno.EMFILE, "too many open files")
+    world.look()
+    world.come("a:1", 200, 0)
+    world.look()
+    assert world.ended == ["a:1"]
+    assert "requests on their way: not looked at, will try again" in caplog.text
+    assert "requests on their way: looked at again failures=1" in caplog.text
+
+
+def test_nothing_is_taken_for_closed_when_no_more_may_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with closing(socket.create_server(("127.0.0.1", 0))):
+        monkeypatch.setattr(os, "dup", refuse)
+        with pytest.raises(OSError, match="too many open files"):
+            list(connections.traffic())
+        with pytest.raises(OSError, match="too many open files"):
+            connections.cut({"127.0.0.1:1"})
 
 
 def test_the_kernel_tells_the_traffic_of_a_connection() -> None:

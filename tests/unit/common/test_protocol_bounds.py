@@ -7,7 +7,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from minimq_common.bound_check import check_answer, check_bounds
 from minimq_common.errors import InternalError, InvalidArgument
-from minimq_common.protocol_bounds import BOUNDS, MAX_ITEMS, PACKAGE, Entries, Items, Octets, Range, Text
+from minimq_common.protocol_bounds import BOUNDS, MAX_NAMED, PACKAGE, Entries, Items, Octets, Range, Text
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.bounds import FILES, is_list, is_map, messages
 
@@ -77,8 +77,12 @@ def test_what_is_within_its_bounds_passes() -> None:
             f"SessionRequest.release.queues[3].topic has 200 characters, the limit is 127: '{'t' * 40}'...",
         ),
         (
-            broker_pb2.CommitOffsetsRequest(offsets=[broker_pb2.QueueOffset()] * (MAX_ITEMS + 1)),
-            "CommitOffsetsRequest.offsets has 10001 items, the limit is 10000: say it in several requests",
+            broker_pb2.CommitOffsetsRequest(offsets=[broker_pb2.QueueOffset()] * (MAX_NAMED + 1)),
+            "CommitOffsetsRequest.offsets has 4097 items, the limit is 4096: say it in several requests",
+        ),
+        (
+            broker_pb2.PullRequest(max_messages=1),
+            "PullRequest.max_bytes is 0: it is a number from 1 to 9223372036854775807",
         ),
         (
             controller_pb2.ReportRequest(known=controller_pb2.ReplicaSet(addresses={7: "a" * 261})),

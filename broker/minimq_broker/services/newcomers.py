@@ -1,0 +1,46 @@
+"""Groups and offsets that a broker does not know yet: it takes so many, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import SystemBusy
+
+#: Committed offsets that a broker keeps, of all groups: each costs some hundred bytes of memory.
+MAX_OFFSETS = 500_000
+
+#: When somebody for whom there was no room may come back, in seconds.
+_COME_BACK_S = 0.5
+
+
+def check_new_group(engine: Engine, group: str) -> None:
+    """Raise `SystemBusy` when a group is not known here, and there are as many as there may be."""
+    state, groups, most = engine.slot.any_store.state, engine.groups, engine.limits.max_groups
+    if state.knows_group(group) or groups.agreement(group) is not None:
+        return
+    counts = (len(state.index), len(state.agreements), len(state.used), groups.count)
+    # Names are compared only where the numbers leave it open: that takes a while, and anybody may make one up.
+    if sum(counts) < most or (max(counts) < most and len({*state.known_groups(), *groups.names()}) < most):
+        return
+    raise SystemBusy(
+        f"this broker has {most} consumer groups, which is its limit (--max-groups), and does not begin "
+        f"{group!r}: delete some that nobody uses (minimq group list, minimq group delete), or raise it",
+        retry_after_s=_COME_BACK_S,
+    )
+
+
+def check_new_offsets(engine: Engine, group: str, queues: Sequence[QueueKey]) -> None:
+    """Raise `SystemBusy` when offsets of a group would be more than the broker keeps; it may have been there."""
+    state = engine.slot.any_store.state
+    kept = state.index.offsets
+    if kept + len(queues) <= MAX_OFFSETS:
+        return
+    new = sum(state.offset(group, queue) is None for queue in queues)
+    if new and kept + new > MAX_OFFSETS:
+        raise SystemBusy(
+            f"this broker keeps {kept} committed offsets, the limit is {MAX_OFFSETS}: delete groups that "
+            "nobody uses (minimq group list, minimq group delete), or topics",
+            retry_after_s=_COME_BACK_S,
+        )

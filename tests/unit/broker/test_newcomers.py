@@ -1,0 +1,77 @@
+"""New groups and offsets at a broker that has as many as it may."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.state import State
+from minimq_broker.services import newcomers
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.newcomers import check_new_group, check_new_offsets
+from minimq_common.errors import SystemBusy
+from support.replica_engine import make_topic, with_engine
+
+WANTED = Agreement((("t", ""),), "averagely")
+
+
+async def commit(engine: Engine, group: str) -> None:
+    queue = await make_topic(engine) if "t" not in engine.state.topics else engine.state.queue("t", 0)
+    await engine.record(lambda _: OffsetsCommitted(group, (CommittedOffset(*queue, 0),)))
+
+
+def test_groups_count_once_however_much_is_known_of_them(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        engine.limits = dataclasses.replace(engine.limits, max_groups=4)
+        for group in "ab":
+            await commit(engine, group)
+        for group in "bc":
+            engine.groups.join(group, "client", WANTED)
+        check_new_group(engine, "d")
+        engine.groups.join("d", "client", WANTED)
+        with pytest.raises(SystemBusy, match="4 consumer groups, which is its limit"):
+            check_new_group(engine, "e")
+        for group in "abcd":
+            check_new_group(engine, group)
+
+    with_engine(tmp_path, test)
+
+
+@pytest.mark.parametrize("most", [3, 100])
+def test_names_are_not_compared_where_their_numbers_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        engine.limits = dataclasses.replace(engine.limits, max_groups=most)
+        for group in "abc":
+            await commit(engine, group)
+        monkeypatch.delattr(State, "known_groups")
+        if most == 3:
+            with pytest.raises(SystemBusy):
+                check_new_group(engine, "d")
+        else:
+            check_new_group(engine, "d")
+
+    with_engine(tmp_path, test)
+
+
+def test_offsets_that_are_there_may_change_when_no_more_may_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        await commit(engine, "a")
+        queue = engine.state.queue("t", 0)
+        check_new_offsets(engine, "b", [queue])
+        monkeypatch.setattr(newcomers, "MAX_OFFSETS", 1)
+        check_new_offsets(engine, "a", [queue])
+        with pytest.raises(SystemBusy, match="keeps 1 committed offsets, the limit is 1"):
+            check_new_offsets(engine, "b", [queue])
+
+    with_engine(tmp_path, test)
