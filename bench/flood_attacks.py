@@ -149,6 +149,18 @@ def appends_half_sent(attacker: Attacker) -> None:
     del calls
 
 
+def connections_half_sent(attacker: Attacker) -> None:
+    """The same, each on a connection of its own."""
+    number, size = attacker.some(60), 36 * MIB
+    request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(size)).SerializeToString()
+    relays = [HalfRelay(attacker.address, size - MIB) for _ in range(number)]
+    calls = [
+        attacker.stream(attacker.channel(relay.address), "Broker/Append", attacker.open(request)) for relay in relays
+    ]
+    attacker.wait()
+    del calls
+
+
 def topics_of_long_names(attacker: Attacker) -> None:
     """Questions for topics with names of 60 MiB."""
     request = broker_pb2.DescribeTopicRequest(topic="t" * 60 * MIB).SerializeToString()
@@ -291,6 +303,7 @@ ATTACKS: dict[str, Callable[[Attacker], None]] = {
         snapshots_unread,
         appends_refused,
         appends_half_sent,
+        connections_half_sent,
         topics_of_long_names,
         topics_of_rather_long_names,
         long_filters,
