@@ -16,6 +16,7 @@ from minimq_common.batch_columns import (
 )
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument, MessageTooLarge
+from minimq_common.message_fields import wrong_field, wrong_message
 from minimq_common.model import NO_PROPERTIES, Message
 
 
@@ -56,7 +57,7 @@ class BatchBuilder:
         try:
             self._add(messages)
         except (TypeError, AttributeError) as error:
-            raise InvalidArgument(f"a message has a field of a wrong type: {error}") from None
+            raise InvalidArgument(wrong_message(messages) or f"a message has a wrong field: {error}") from None
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
         """Return the batch, compressed where that was asked for and is worth it.
@@ -78,9 +79,9 @@ class BatchBuilder:
             self._encode_keys(sections)
             self._encode_properties(sections)
         except (TypeError, AttributeError, UnicodeEncodeError) as error:
-            raise InvalidArgument(
-                f"a body that is not bytes, or a tag, key or property that is not text: {error}"
-            ) from None
+            joined = [(keys,) for keys in self._keys]
+            found = wrong_field(self._bodies, self._tags, joined, self._properties)
+            raise InvalidArgument(found or f"a message has a wrong field: {error}") from None
         columns = BatchColumns(
             sections=sections,
             count=len(self),
@@ -175,7 +176,7 @@ def bytes_of_bodies(messages: Sequence[Message]) -> int:
     try:
         return sum([len(message.body) for message in messages])
     except (TypeError, AttributeError) as error:
-        raise InvalidArgument(f"a message has a body that is not bytes, or is no message: {error}") from None
+        raise InvalidArgument(wrong_message(messages) or f"a message has a wrong body: {error}") from None
 
 
 def encode(

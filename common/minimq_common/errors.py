@@ -97,7 +97,7 @@ class MessageTooLarge(InvalidArgument):
 
 
 class Closed(UsageError):
-    """The producer, the consumer or the admin client was closed before the call."""
+    """The producer, the consumer or the admin client was closed before the call, or was made before a fork."""
 
     code = "CLOSED"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.words import kind_of
 
 #: `%` is for the names the system makes itself (retry and dead-letter topics of a group).
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
@@ -24,15 +25,22 @@ MAX_CLIENT_ID = 512
 #: A host name of DNS has 253 characters at most.
 MAX_ADDRESS = 260
 
+#: Characters of a wrong name that are in the error.
+_SHOWN = 40
+
 
 def _check(kind: str, name: str, longest: int, pattern: re.Pattern[str] = _NAME, characters: str = "_ - % |") -> str:
+    if not isinstance(name, str):
+        one = f", one {kind} in each call" if isinstance(name, list | tuple | set | frozenset) else ""
+        raise InvalidArgument(f"the {kind} name is {kind_of(name)}: give text{one}")
     if not name:
         raise InvalidArgument(f"the {kind} name is empty")
     if len(name) > longest:
-        raise InvalidArgument(f"the {kind} name has {len(name)} characters, the limit is {longest}: {name[:40]}...")
+        raise InvalidArgument(f"the {kind} name has {len(name)} characters, the limit is {longest}: {name[:_SHOWN]}...")
     if not pattern.match(name):
+        shown = repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}..."
         raise InvalidArgument(
-            f"illegal {kind} name {name!r}: letters, digits and the characters {characters} are allowed"
+            f"illegal {kind} name {shown}: letters, digits and the characters {characters} are allowed"
         )
     return name
 

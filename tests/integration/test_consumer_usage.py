@@ -75,7 +75,7 @@ def refused(call):
     try:
         call()
     except Closed as error:
-        assert "after the fork" in error.message, error
+        assert "fork before the first client is made" in error.message, error
     else:
         raise AssertionError(call)
 

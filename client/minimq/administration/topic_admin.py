@@ -8,6 +8,7 @@ from typing import Protocol
 from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings
 from minimq.administration.fan_out import raise_failures
 from minimq.administration.masters import Masters
+from minimq.administration.queue_counts import check_queue_counts
 from minimq.administration.resize import Resize
 from minimq.routes.away import check_route
 from minimq_common.errors import (
@@ -82,6 +83,7 @@ class TopicAdmin:
             MiniMQError: a master failed; the text says which, and the class is that of one that will last.
         """
         check_topic(name)
+        check_queue_counts(queues=queues, read_queues=read_queues, write_queues=write_queues)
         if not permission:
             raise InvalidArgument("a new topic must be readable or writable: permission is none")
         wanted = broker_pb2.Topic(
@@ -152,6 +154,7 @@ class TopicAdmin:
             MiniMQError: as for `create_topic`.
         """
         check_topic(name)
+        check_queue_counts(read_queues=read_queues, write_queues=write_queues)
         request = broker_pb2.UpdateTopicRequest(
             topic=name,
             read_queues=read_queues,
@@ -216,6 +219,7 @@ class TopicAdmin:
             MiniMQError: a master could not be changed in time; the text says which and why.
         """
         check_topic(name)
+        check_queue_counts(queues=queues)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
         carriers = self._masters.patiently(lambda: self._carriers(name, cluster, brokers, queues))

@@ -70,7 +70,7 @@ class PullConsumer:
             client_id=client_id,
             options=with_changes(options or ConsumerOptions(), changes, PullConsumer),
         )
-        self._process = HomeProcess("consumer", Closed)
+        self._process = HomeProcess("consumer")
         self._thread = ThreadPoolExecutor(1, "minimq-aio-consumer")
         self._turn = asyncio.Lock()
         self._closing: asyncio.Future[None] | None = None

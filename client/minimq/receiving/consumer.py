@@ -29,7 +29,7 @@ from minimq.transport.broker_link import BrokerLinks
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start, start_position
 from minimq_common.allocation import known_to_brokers
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError, TopicNotFound
+from minimq_common.errors import InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic
 from minimq_common.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
@@ -110,7 +110,7 @@ class Consumer:
         start: Start,
         options: ConsumerOptions,
     ) -> None:
-        self._process = HomeProcess("consumer", Closed)
+        self._process = HomeProcess("consumer")
         check_text("client_id", client_id or "")
         if client_id:
             check_client_id(client_id)

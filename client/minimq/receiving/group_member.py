@@ -28,12 +28,13 @@ from minimq.receiving.deleted_topics import DeletedTopics
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
 from minimq.receiving.member_words import Membership, member_list_of, owners_of
 from minimq.receiving.queue_owner import QueueOwner
+from minimq.receiving.refusals import Refusals
 from minimq.receiving.rounds import Rounds
 from minimq.receiving.shared_topics import SharedTopics, carriers_of, shared_topics
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import GroupConflict, InternalError, MiniMQError, SystemBusy, TopicNotFound, UsageError
+from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
@@ -92,9 +93,8 @@ class GroupMember:
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
         self._topics_of_others: frozenset[str] = frozenset()
         self._begun = BegunTopics()
-        #: By broker, why it does not have this member in the group.
-        self._refusals: dict[str, MiniMQError] = {}
         now = time.monotonic()
+        self._refusals = Refusals(membership.group, owner, options.start_timeout_s, now)
         self._rounds = Rounds(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._deleted = DeletedTopics(routes, membership.group, owner.failed)
         self._outage = OutageLog(log)
@@ -183,6 +183,7 @@ class GroupMember:
             self._outage.worked("group: goes on group=%s", self._about.group)
         if self._told_changes != self._state.changes and now >= self._tell_holding_at:
             self._tell_holding(now)
+        self._refusals.look(now)
         self._owner.tick()
 
     def _want_round(self) -> None:
@@ -208,13 +209,14 @@ class GroupMember:
         match told.WhichOneof("event"):
             case "members":
                 if self._about.client_id in told.members.client_ids:
-                    self._accepted(name)
+                    self._refusals.accepted(name, now)
                 self._note_begun(name, told.members)
                 if told.members != self._lists.get(name):
                     self._lists[name] = told.members
                     self._rounds.want(now)
             case "granted":
                 granted = told.granted
+                self._refusals.served(name)
                 self._begun.began(granted.topic, self._sessions.answered_at(name))
                 grant = Grant(
                     granted.epoch,
@@ -240,19 +242,10 @@ class GroupMember:
         members.ClearField("begun")
 
     def _refused(self, name: str, error: MiniMQError) -> None:
-        if isinstance(error, GroupConflict):
-            self._refusals[name] = error
-            self._owner.refused(error)
-        else:
-            level = logging.INFO if error.retriable and not isinstance(error, SystemBusy) else logging.WARNING
-            log.log(level, "group: refused broker=%s reason=%s", name, error)
-
-    def _accepted(self, name: str) -> None:
-        """A broker has this member in its list."""
-        if self._refusals.pop(name, None) is not None:
-            self._owner.refused(next(iter(self._refusals.values()), None))
+        self._refusals.refused(name, error, time.monotonic())
 
     def _session_broke(self, name: str, error: MiniMQError | None) -> None:
+        self._refusals.parted(name)
         self._places.failed(self._sessions.address(name), error)
         members = self._lists.get(name)
         grace_s = members.grace_ms / 1000 if members is not None else 0.0

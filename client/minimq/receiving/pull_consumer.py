@@ -187,6 +187,8 @@ class PullConsumer:
             TopicNotFound: a topic does not exist.
             TopicUnavailable, Unavailable: where a topic is was not found out for `start_timeout_s`, counted from the
                 first poll; polls return nothing before that time is over.
+            SystemBusy: no broker has room for the consumer, and `start_timeout_s` is over since it asked; said by each
+                `poll` until one has.
             InvalidArgument: nothing was subscribed to or assigned, or a number is wrong.
             Closed: the consumer was closed, perhaps meanwhile, or is of a process that was forked.
         """

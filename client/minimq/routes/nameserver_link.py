@@ -134,7 +134,7 @@ class NameServerLinks:
         self._addresses = tuple(dict.fromkeys(check_address(address) for address in addresses))
         self._timeout_s = timeout_s
         self._closed = threading.Event()
-        self._process = HomeProcess("client", Closed)
+        self._process = HomeProcess("client")
         self._lock = threading.Lock()  # protects all below
         self._preferred = random.choice(self._addresses)  # so that the clients spread over the name servers
         self._links: dict[str, NameServerLink] = {}

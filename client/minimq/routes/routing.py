@@ -75,7 +75,7 @@ class RouteCache:
         self._refresher = RouteRefresher(
             lambda topic: self._refresh(topic, min(_SOON_S, timeout_s)), self._neglected, poll_s
         )
-        self._process = HomeProcess("client", Closed)
+        self._process = HomeProcess("client")
         # Protects everything below. No call is made and no callback run while it is held.
         self._lock = threading.Lock()
         self._routes: dict[str, TopicRoute] = {}  # read without the lock: a value is never changed, only replaced

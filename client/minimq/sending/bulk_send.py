@@ -17,6 +17,7 @@ from minimq.sending.send_buffer import SendBuffer
 from minimq_common.batch_builder import BatchBuilder, bytes_of_bodies
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.names import check_topic
 
 #: What a message takes of the buffer beside its body.
 OVERHEAD_BYTES = 64
@@ -180,7 +181,7 @@ class BulkSend:
     def _add(self, messages: list[Message], size: int) -> None:
         start = self._count
         self._count += len(messages)
-        if self._choose is None and len({message.topic for message in messages}) == 1:
+        if self._choose is None and len(_topics_of(messages)) == 1:
             self._add_to((messages[0].topic, None), messages, range(start, self._count), size)
             return
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
@@ -296,3 +297,12 @@ def _fill(receipts: list[Any], slots: list[Slots], receipt: BatchReceipt) -> Non
 
 def _not_sent(error: BaseException) -> SendFailed:
     return SendFailed(f"the call that was to send the message ended before it was handed in: {error!r}")
+
+
+def _topics_of(messages: Sequence[Message]) -> set[str]:
+    try:
+        return {message.topic for message in messages}
+    except TypeError:  # one is a list, or another thing that cannot be in a set
+        for message in messages:
+            check_topic(message.topic)
+        raise

@@ -70,7 +70,7 @@ class Sender:
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
         self._closed = False
-        self._process = HomeProcess("producer", InvalidArgument)
+        self._process = HomeProcess("producer")
 
     @property
     def is_forked(self) -> bool:
@@ -78,7 +78,7 @@ class Sender:
         return self._process.is_forked
 
     def check_process(self) -> None:
-        """Raise `InvalidArgument` in a fork."""
+        """Raise `Closed` in a fork."""
         self._process.check()
 
     # ---- one by one -----------------------------------------------------------------------------
@@ -198,7 +198,10 @@ class Sender:
 
         Absent servers are waited for, for as long as a message may be tried.
         """
-        known = self._routes.known(topic)
+        try:
+            known = self._routes.known(topic)
+        except TypeError:  # it is a list, or another thing that cannot be looked up
+            known = None
         if known is not None:
             return known
         check_topic(topic)

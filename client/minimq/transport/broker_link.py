@@ -93,7 +93,7 @@ class BrokerLinks:
     """The connections of one client, made when first asked for. Thread-safe."""
 
     def __init__(self) -> None:
-        self._process = HomeProcess("client", Closed)
+        self._process = HomeProcess("client")
         self._lock = threading.Lock()
         self._links: dict[str, BrokerLink] = {}
         self._closed = False

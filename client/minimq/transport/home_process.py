@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import Closed
 
 
 class HomeProcess:
@@ -12,12 +12,10 @@ class HomeProcess:
 
     Args:
         what: the client, for the text of the error, such as "producer".
-        error: raised where the client cannot work.
     """
 
-    def __init__(self, what: str, error: type[MiniMQError]) -> None:
+    def __init__(self, what: str) -> None:
         self._what = what
-        self._error = error
         self._process = os.getpid()
 
     @property
@@ -26,9 +24,9 @@ class HomeProcess:
         return os.getpid() != self._process
 
     def check(self) -> None:
-        """Raise the error in a fork."""
+        """Raise `Closed` in a fork."""
         if self.is_forked:
-            raise self._error(
-                f"the {self._what} was made in process {self._process}, and this is {os.getpid()}: "
-                "make one in each process, after the fork"
+            raise Closed(
+                f"the {self._what} was made in process {self._process}, and this is its fork {os.getpid()}: start "
+                "processes with spawn or forkserver, or fork before the first client is made (docs/sending.md)"
             )

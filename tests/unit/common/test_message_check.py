@@ -24,11 +24,16 @@ MESSAGES = st.builds(
 )
 
 
-def size_in_a_batch(message: Message) -> int:
+def build(messages: list[Message]) -> int:
+    """Return the size of a batch."""
     records = BatchBuilder(10)
-    records.add([message])
+    records.add(messages)
     records.build(0, 0, 0)
     return records.size
+
+
+def size_in_a_batch(message: Message) -> int:
+    return build([message])
 
 
 def outcome(call: Any) -> object:  # noqa: ANN401 - any function of no argument
@@ -56,3 +61,36 @@ def test_a_tag_has_at_most_255_characters() -> None:
     check_message(Message("t", b"x", tag="t" * 255), 10)
     with pytest.raises(InvalidArgument, match="256 characters, the limit is 255"):
         check_message(Message("t", b"x", tag="t" * 256), 10)
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ({"body": None}, "the body of the message is None: give bytes"),
+        ({"body": "x"}, "the body of the message is a str: give bytes"),
+        ({"body": 5}, "the body of the message is an int: give bytes"),
+        ({"tag": 5}, "the tag of the message is an int: give text"),
+        ({"keys": 5}, "the keys of the message are an int: give a list of texts"),
+        ({"keys": ["a", 5]}, "a key of the message is an int: give text"),
+        (
+            {"keys": ["\ud800"]},
+            "a key of the message has half a character: give text that UTF-8 can hold",
+        ),
+        ({"properties": {"a": 5}}, "property 'a' of the message is an int: give text"),
+        ({"properties": {5: "a"}}, "the name of a property of the message is an int: give text"),
+        ({"properties": ["a"]}, "the properties of the message are a list: give a dict of texts"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_named(field: dict[str, Any], said: str) -> None:
+    message = Message(**{"topic": "t", "body": b"x"} | field)
+    with pytest.raises(InvalidArgument) as alone:
+        check_message(message, 10)
+    assert alone.value.message == said
+    with pytest.raises(InvalidArgument) as together:
+        build([Message("t", b"x", keys=["k"], properties={"a": "b"}), message])
+    assert together.value.message == said
+
+
+def test_what_is_no_message_is_named() -> None:
+    with pytest.raises(InvalidArgument, match=r"^a message is a dict: give a minimq\.Message$"):
+        BatchBuilder(10).add([{"topic": "t"}])  # type: ignore[list-item]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,25 @@ def test_the_length_is_limited(kind: str, longest: int) -> None:
         CHECKS[kind]("a" * (longest + 1))
     with pytest.raises(InvalidArgument, match=f"the {kind} name is empty"):
         CHECKS[kind]("")
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+@pytest.mark.parametrize(("name", "said"), [(None, "None"), (5, "an int"), (b"a", "a bytes"), ({}, "a dict")])
+def test_a_name_is_text(kind: str, name: Any, said: str) -> None:  # noqa: ANN401 - whatever users give
+    with pytest.raises(InvalidArgument, match=f"^the {kind} name is {said}: give text$"):
+        CHECKS[kind](name)
+
+
+def test_several_names_are_not_one() -> None:
+    with pytest.raises(InvalidArgument, match=r"^the topic name is a list: give text, one topic in each call$"):
+        check_topic(["a", "b"])  # type: ignore[arg-type]
+
+
+def test_a_long_illegal_name_is_cut() -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        check_topic("ä" * 127)
+    assert f"'{'ä' * 40}'..." in refused.value.message
+    assert "ä" * 41 not in refused.value.message
 
 
 def test_only_a_broker_may_name_its_machine_room() -> None:

@@ -1,0 +1,26 @@
+"""Numbers of queues, as users give them."""
+
+from __future__ import annotations
+
+from typing import SupportsIndex
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import MAX_QUEUES
+from minimq_common.words import kind_of
+
+_MAX_UINT32 = (1 << 32) - 1
+
+
+def check_queue_counts(**counts: object) -> None:
+    """Raise `InvalidArgument` when a count is no number that a request can hold; brokers know the other rules.
+
+    Args:
+        counts: by the names of the arguments; one that is None is not given.
+    """
+    for name, count in counts.items():
+        if count is None:
+            continue
+        if not isinstance(count, SupportsIndex) or isinstance(count, bool):
+            raise InvalidArgument(f"{name} is {kind_of(count)}: give a whole number, 1 to {MAX_QUEUES}")
+        if not 0 <= count.__index__() <= _MAX_UINT32:
+            raise InvalidArgument(f"{name} is out of bounds: give a whole number, 1 to {MAX_QUEUES}")

@@ -1,0 +1,86 @@
+"""What brokers refuse to a member of a group: what the log says of it, and what the user has to hear."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from functools import partial
+
+from minimq.receiving.queue_owner import QueueOwner
+from minimq.routes.retry_schedule import after_waiting
+from minimq_common.errors import GroupConflict, MiniMQError, SystemBusy
+from minimq_common.outage_log import OutageLog
+
+log = logging.getLogger(__name__)
+
+
+class Refusals:
+    """Why brokers do not have a member in its group. Used by the member's thread alone.
+
+    The user hears of a conflict at once. He hears of a broker without room when the time for the start is over and no
+    broker has taken the member: until then there may be room, and after it the queues of other brokers are read.
+
+    Args:
+        group: its name.
+        owner: is told the error, and None when there is none any more.
+        start_timeout_s: seconds for which the start may wait.
+        now: the time, on the monotonic clock.
+    """
+
+    def __init__(self, group: str, owner: QueueOwner, start_timeout_s: float, now: float) -> None:
+        self._group = group
+        self._owner = owner
+        self._start_timeout_s = start_timeout_s
+        self._start_ends_at = now + start_timeout_s
+        #: By broker, why it does not have the member in the group.
+        self._reasons: dict[str, MiniMQError] = {}
+        #: Brokers that have the member in their list, and whether any ever had.
+        self._taken_by: set[str] = set()
+        self._was_taken = False
+        self._told: MiniMQError | None = None
+        self._outages: defaultdict[str, OutageLog] = defaultdict(partial(OutageLog, log))
+
+    def refused(self, name: str, error: MiniMQError, now: float) -> None:
+        """A broker does not take the member, or what it asks for."""
+        if isinstance(error, GroupConflict) or name not in self._taken_by:
+            self._reasons[name] = error
+        if not isinstance(error, GroupConflict):  # which the user hears
+            level = logging.INFO if error.retriable and not isinstance(error, SystemBusy) else logging.WARNING
+            message = "group: refused group=%s broker=%s reason=%s"
+            self._outages[name].failed(message, self._group, name, error, cause=error, level=level)
+        self.look(now)
+
+    def accepted(self, name: str, now: float) -> None:
+        """A broker has the member in its list."""
+        self._was_taken = True
+        self._taken_by.add(name)
+        if self._reasons.pop(name, None) is not None:
+            self.served(name)
+        self.look(now)
+
+    def served(self, name: str) -> None:
+        """A broker gives what it is asked for."""
+        if name in self._outages:
+            self._outages[name].worked("group: not refused any more group=%s broker=%s", self._group, name)
+
+    def parted(self, name: str) -> None:
+        """The session with a broker has ended."""
+        self._taken_by.discard(name)
+
+    def look(self, now: float) -> None:
+        """Tell the owner if what the user has to hear is another thing than before."""
+        error, told = self._to_tell(now), self._told
+        if error is told or (error and told and (error.code, error.message) == (told.code, told.message)):
+            return
+        self._told = error
+        if isinstance(error, SystemBusy):
+            error = after_waiting(error, self._start_timeout_s)
+        self._owner.refused(error)
+
+    def _to_tell(self, now: float) -> MiniMQError | None:
+        for error in self._reasons.values():
+            if isinstance(error, GroupConflict):
+                return error
+        if self._was_taken or now < self._start_ends_at:
+            return None
+        return next((error for error in self._reasons.values() if isinstance(error, SystemBusy)), None)

@@ -1,0 +1,68 @@
+"""Finds the field that makes a message impossible. For errors only: what is in order is never looked at here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+
+from minimq_common.model import Message
+from minimq_common.words import kind_of
+
+
+def wrong_message(messages: Iterable[object]) -> str | None:
+    """Return a sentence about the first thing that is no message, or the first field that it cannot have, or None."""
+    for message in messages:
+        if not isinstance(message, Message):
+            return f"a message is {kind_of(message)}: give a minimq.Message"
+        found = wrong_field([message.body], [message.tag], [message.keys], [message.properties])
+        if found:
+            return found
+    return None
+
+
+def wrong_field(
+    bodies: Iterable[object], tags: Iterable[object], keys: Iterable[object], properties: Iterable[object]
+) -> str | None:
+    """Return a sentence about the first field that no message can have, or None. The fields come in columns."""
+    return next(chain(_of_bodies(bodies), _of_tags(tags), _of_keys(keys), _of_properties(properties)), None)
+
+
+def _of_bodies(bodies: Iterable[object]) -> Iterator[str]:
+    for body in bodies:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            yield f"the body of the message is {kind_of(body)}: give bytes"
+
+
+def _of_tags(tags: Iterable[object]) -> Iterator[str]:
+    for tag in tags:
+        if tag is not None:
+            yield from _of_text("the tag", tag)
+
+
+def _of_keys(keys: Iterable[object]) -> Iterator[str]:
+    for together in keys:
+        if together is None or isinstance(together, str) or not isinstance(together, Iterable):
+            yield f"the keys of the message are {kind_of(together)}: give a list of texts"
+            return
+        for key in together:
+            yield from _of_text("a key", key)
+
+
+def _of_properties(properties: Iterable[object]) -> Iterator[str]:
+    for together in properties:
+        if not isinstance(together, Mapping):
+            yield f"the properties of the message are {kind_of(together)}: give a dict of texts"
+            return
+        for name, value in together.items():
+            yield from _of_text("the name of a property", name)
+            yield from _of_text(f"property {name[:40]!r}", value)
+
+
+def _of_text(what: str, value: object) -> Iterator[str]:
+    if not isinstance(value, str):
+        yield f"{what} of the message is {kind_of(value)}: give text"
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        yield f"{what} of the message has half a character: give text that UTF-8 can hold"
