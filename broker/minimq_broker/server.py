@@ -343,6 +343,7 @@ def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
         first_request_s=FIRST_REQUEST_S,
         refused=engine.counters.streams_refused,
         intake=engine.intake,
+        batch_methods=("Append", "Replicate"),
     )
     return grpc.aio.server(
         interceptors=[CallBoundary(unreadable, _IN_BAND), limits],

@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -20,6 +20,8 @@ from minimq_common.intake import AROUND_REQUEST, Intake, Taken
 FIRST_REQUEST_S = 10.0
 #: Largest request of a call that is no stream: a decision on a large transaction. Larger ones are not even decoded.
 MAX_REQUEST_BYTES = 16 << 20
+#: Largest request of a stream that carries no batches. Larger ones are not even decoded.
+MAX_STREAM_REQUEST_BYTES = 4 << 20
 #: When a client whose stream was refused may come back, in seconds.
 _COME_BACK_S = 1.0
 
@@ -36,6 +38,7 @@ class CallLimits(grpc.aio.ServerInterceptor):
         first_request_s: time in which the first request of a stream has to come, in seconds; None: any time.
         refused: counts streams that were refused, by method in lower case.
         intake: counts what was taken in.
+        batch_methods: streams whose requests carry batches, which may be as large as the server takes.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class CallLimits(grpc.aio.ServerInterceptor):
         first_request_s: float | None = None,
         refused: Counter[str] | None = None,
         intake: Intake | None = None,
+        batch_methods: Collection[str] = (),
     ) -> None:
         self._max_streams = max_streams
+        self._batch_methods = batch_methods
         self._option = option
         self._first_request_s = first_request_s
         self._intake = intake
@@ -67,14 +72,20 @@ class CallLimits(grpc.aio.ServerInterceptor):
         serve = getattr(handler, kind)
         if not inspect.iscoroutinefunction(serve):
             return handler  # type: ignore[no-any-return]  # of a library's, or of a kind that our servers do not have
-        decode = _Counting(handler.request_deserializer, math.inf if kind == "stream_stream" else MAX_REQUEST_BYTES)
+        method = handler_call_details.method.rpartition("/")[2]
+        decode = _Counting(handler.request_deserializer, self._largest(kind, method))
         if kind == "unary_unary":
             return grpc.unary_unary_rpc_method_handler(
                 self._counted(serve, decode), decode, handler.response_serializer
             )
-        method = handler_call_details.method.rpartition("/")[2]
         limited = self._limited(serve, decode, method)
         return grpc.stream_stream_rpc_method_handler(limited, decode, _passing_bytes(handler.response_serializer))
+
+    def _largest(self, kind: str, method: str) -> float:
+        """Return the size of the largest request of a call, in bytes."""
+        if kind == "unary_unary":
+            return MAX_REQUEST_BYTES
+        return math.inf if method in self._batch_methods else MAX_STREAM_REQUEST_BYTES
 
     def _counted(self, serve: Callable[..., Any], decode: _Counting) -> Callable[..., Any]:
         @functools.wraps(serve)
@@ -92,7 +103,8 @@ class CallLimits(grpc.aio.ServerInterceptor):
             self._enter(method)
             try:
                 decode.count_for(self._intake, context)
-                await serve(self._begun(requests, method), context)
+                begun = self._begun(requests, method)
+                await serve(begun if method in self._batch_methods else _Refusing(begun), context)
             finally:
                 self._open[method] -= 1
 
@@ -163,6 +175,25 @@ class _Begun:
             raise InvalidArgument(
                 f"the {self._method} stream is ended: no request came within {self._first_s:g} s of its begin"
             ) from None
+
+
+class _Refusing:
+    """Requests of a stream, which ends at one that is too large."""
+
+    def __init__(self, requests: AsyncIterator[Any]) -> None:
+        self._requests = requests
+        self._next: Callable[[], Awaitable[Any]] | None = None  # see `_Begun`
+
+    def __aiter__(self) -> _Refusing:
+        return self
+
+    async def __anext__(self) -> Any:  # noqa: ANN401 - of any stream
+        if self._next is None:
+            self._next = aiter(self._requests).__anext__
+        request = await self._next()
+        if isinstance(request, MessageTooLarge):
+            raise request
+        return request
 
 
 def _passing_bytes(encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:

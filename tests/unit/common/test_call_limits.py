@@ -15,8 +15,8 @@ import pytest
 
 from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import CallLimits
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.call_limits import MAX_STREAM_REQUEST_BYTES, CallLimits
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
 from support.loop_thread import LoopThread
 from support.waiting import wait_until
 
@@ -116,3 +116,15 @@ def test_streams_of_one_kind_are_bounded() -> None:
 
         wait_until(is_served)
         over.set()
+
+
+def test_only_streams_of_batches_take_large_requests() -> None:
+    large = bytes(MAX_STREAM_REQUEST_BYTES + 1)
+    with serving(CallLimits(batch_methods=("Append",))) as channel:
+        assert next(stream(channel, iter([large]), "Append")) == large
+        assert next(stream(channel, iter([large[:-1]]))) == large[:-1]
+        call = stream(channel, iter([b"1", large]))
+        assert next(call) == b"1"
+        error = failure(call)
+    assert isinstance(error, MessageTooLarge)
+    assert f"{len(large)} bytes is over the limit" in error.message
