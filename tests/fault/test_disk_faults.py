@@ -225,7 +225,7 @@ def wipe(broker: BrokerProcess) -> None:
     shutil.rmtree(broker.data_dir)
 
 
-def test_a_flipped_byte_of_a_slave_is_found_and_mended_by_a_copy(tmp_path: Path) -> None:
+def test_a_flipped_byte_of_a_slave_is_found_and_repaired_by_a_copy(tmp_path: Path) -> None:
     with one_damaged(tmp_path / "data") as (cluster, master, slave):
         assert "CRC-32C" in check_directory(slave.data_dir).findings[0]
         backup = tmp_path / "backup"

@@ -130,9 +130,9 @@ class BrokerMetrics:
         yield counter(f"{PREFIX}_segments_deleted_total", "Files that retention deleted.", done.segments_deleted)
         yield counter(f"{PREFIX}_segments_verified_total", "Files that were verified.", done.segments_verified)
         yield counter(
-            f"{PREFIX}_segments_mended_total",
+            f"{PREFIX}_segments_repaired_total",
             "Damaged files that were made anew of the master's.",
-            done.segments_mended,
+            done.segments_repaired,
         )
         damaged = {*self._engine.slot.damage.known, *store.log.damage.reasons}
         yield gauge(f"{PREFIX}_damaged_segments", "Files of the CommitLog that are known to be damaged.", len(damaged))

@@ -14,9 +14,9 @@ import grpc.aio
 
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
-from minimq_broker.replication.mending import Mender
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.pauses import Break, Pauses
+from minimq_broker.replication.segment_repair import SegmentRepair
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_slot import to_the_end
 from minimq_broker.store.jobs import ReplicaJob
@@ -55,7 +55,7 @@ class Whom:
 
 
 class _DamageFound(Exception):
-    """Something in the log of this slave is damaged: it does not follow until that is mended."""
+    """Something in the log of this slave is damaged: it does not follow until that is repaired."""
 
 
 class Follower:
@@ -101,8 +101,8 @@ class Follower:
         if self._task is not None:
             self._task.cancel()
 
-    def mend(self) -> None:
-        """Follow no more until what is damaged here is mended."""
+    def repair(self) -> None:
+        """Follow no more until what is damaged here is repaired."""
         if self._intake is not None:
             self._intake.fail(_DamageFound())
 
@@ -120,7 +120,7 @@ class Follower:
                 await self._engine.slot.ensure_open()
                 async with rpc.open_aio_channel(self.whom.address) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
-                    await self._mend(stub)
+                    await self._repair(stub)
                     await self._follow(stub.Replicate())
             except _DamageFound:
                 self.connected, self._lost_at = False, self._loop.time()
@@ -148,11 +148,11 @@ class Follower:
             return Break.UNREACHED
         return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
 
-    async def _mend(self, stub: ReplicationAsyncStub) -> None:
+    async def _repair(self, stub: ReplicationAsyncStub) -> None:
         """Have all damaged segments made anew. Not while following: what is damaged must not count."""
         while reasons := self._engine.store.log.damage.reasons:
-            mender = Mender(self._engine, min(reasons), self.peer)
-            end = await mender.seal()
+            repair = SegmentRepair(self._engine, min(reasons), self.peer)
+            end = await repair.seal()
             if end == min(reasons):  # there is nothing in it
                 self._engine.store.log.forgive(end)
                 continue
@@ -169,7 +169,7 @@ class Follower:
                 if frame.go_on.position < end:
                     await self._cut(frame.go_on.position)
                 else:
-                    await mender.take(stream, end)
+                    await repair.take(stream, end)
             finally:
                 stream.cancel()
 

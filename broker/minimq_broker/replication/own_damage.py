@@ -30,14 +30,14 @@ class OwnDamage:
         self._engine = engine
         self._follower = follower
         self._loop = asyncio.get_running_loop()
-        engine.slot.damage.mend = self._found
+        engine.slot.damage.repair = self._found
 
     def stop(self) -> None:
-        """Mend nothing any more."""
-        self._engine.slot.damage.mend = None
+        """Repair nothing any more."""
+        self._engine.slot.damage.repair = None
 
     def begin_to_follow(self) -> None:
-        """Forget what could not be mended: the next one who finds it has it mended."""
+        """Forget what could not be repaired: the next one who finds it has it repaired."""
         self._engine.slot.damage.known.clear()
 
     @property
@@ -59,9 +59,9 @@ class OwnDamage:
 
     def _found(self, start: int, reason: str) -> None:
         """Take over from any thread that something in a segment cannot be read."""
-        self._loop.call_soon_threadsafe(self._mend, start, reason)
+        self._loop.call_soon_threadsafe(self._repair, start, reason)
 
-    def _mend(self, start: int, reason: str) -> None:
+    def _repair(self, start: int, reason: str) -> None:
         """Have a segment made anew if there is a master who may have it."""
         follower, damage = self._follower(), self._engine.slot.damage
         if follower is None or not follower.connected:
@@ -69,4 +69,4 @@ class OwnDamage:
         elif start not in damage.known and self._engine.store.log.mark_damaged(start, reason):
             self.told = False
             log.error("roles: a segment is damaged, and will be made anew segment=%d reason=%s", start, reason)
-            follower.mend()
+            follower.repair()

@@ -23,7 +23,7 @@ class Break(Enum):
     UNREACHED = 1.0, "unreached"
     #: The master answered with an error.
     REFUSED = 1.0, "refused"
-    #: Something is wrong here: a disk that is full or damaged is seldom mended sooner, and a try costs the master, too.
+    #: Something is wrong here: a full or damaged disk is seldom repaired sooner, and a try costs the master, too.
     OWN = 10.0, "own"
 
     def __init__(self, longest_s: float, _: str) -> None:

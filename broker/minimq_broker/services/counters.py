@@ -28,7 +28,7 @@ class Counters:
     bytes_out: int = 0
     segments_deleted: int = 0
     segments_verified: int = 0
-    segments_mended: int = 0
+    segments_repaired: int = 0
     bytes_deleted: int = 0
     expired_by_age: int = 0
     expired_for_room: int = 0

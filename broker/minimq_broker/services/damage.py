@@ -13,20 +13,20 @@ class Damage:
 
     Attributes:
         known: the reason for each segment that stays damaged, by its start.
-        mend: called with the start of a segment and a reason by the thread that found it; None: nobody can mend it.
+        repair: called with the start of a segment and a reason by the thread that found it; None: nobody can repair it.
     """
 
     def __init__(self) -> None:
         self.known: dict[int, str] = {}
-        self.mend: Callable[[int, str], None] | None = None
+        self.repair: Callable[[int, str], None] | None = None
 
     def found(self, start: int, reason: str) -> None:
         """Take note that something in a segment cannot be read."""
-        mend = self.mend
-        if mend is None:
+        repair = self.repair
+        if repair is None:
             self.tell(start, reason)
         else:
-            mend(start, reason)
+            repair(start, reason)
 
     def tell(self, start: int, reason: str) -> None:
         """Say that a segment stays damaged, unless that was said before."""
@@ -35,7 +35,7 @@ class Damage:
         self.known[start] = reason
         log.error(
             "store: a segment is damaged segment=%d reason=%s: if there are other replicas, let one of them lead "
-            "(minimq cluster promote), and this one mends itself; minimq-broker check lists all that is damaged",
+            "(minimq cluster promote), and this one repairs itself; minimq-broker check lists all that is damaged",
             start,
             reason,
         )

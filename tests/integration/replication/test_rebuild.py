@@ -34,7 +34,7 @@ def damage(broker: BrokerProcess) -> None:
         file.write_bytes(b"\xff" * 100_000)
 
 
-def test_a_slave_that_cannot_be_opened_names_the_command_that_mends_it(tmp_path: Path) -> None:
+def test_a_slave_that_cannot_be_opened_names_the_command_that_repairs_it(tmp_path: Path) -> None:
     with replicas(tmp_path) as cluster, Producer(cluster.nameserver) as producer:
         master, slave = cluster.brokers
         producer.send(Message("t", b"before"))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Mender:
-    """Mends one segment. Lives on the loop of the engine.
+class SegmentRepair:
+    """Repairs one segment. Lives on the loop of the engine.
 
     Args:
         engine: whose store has the segment.
@@ -98,7 +98,7 @@ class Mender:
             with self._engine.slot.reading() as store:
                 if not store.log.put_in(made.path, made.start):
                     return  # retention has removed it meanwhile
-            self._engine.counters.segments_mended += 1
+            self._engine.counters.segments_repaired += 1
             log.warning(
                 "replication: a damaged segment was made anew segment=%d bytes=%d reason=%s of=%s",
                 made.start,

@@ -59,7 +59,7 @@ def log_of(broker: BrokerProcess) -> str:
     return broker.log_path.read_text()
 
 
-def test_a_flipped_bit_in_an_old_segment_of_a_slave_is_mended(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_an_old_segment_of_a_slave_is_repaired(tmp_path: Path) -> None:
     with replicas(tmp_path, verify_interval_s=0.3, **OPTIONS) as cluster:
         master, slave = cluster.brokers
         send(cluster, 40)
@@ -77,7 +77,7 @@ def test_a_flipped_bit_in_an_old_segment_of_a_slave_is_mended(tmp_path: Path) ->
     # `replicas` compares both logs, byte by byte, and verifies them
 
 
-def test_damage_at_a_master_is_told_and_mended_once_it_follows(tmp_path: Path) -> None:
+def test_damage_at_a_master_is_told_and_repaired_once_it_follows(tmp_path: Path) -> None:
     with replicas(tmp_path, verify_interval_s=0.3, **OPTIONS) as cluster:
         master, slave = cluster.brokers
         send(cluster, 30)
@@ -100,7 +100,7 @@ def test_damage_at_a_master_is_told_and_mended_once_it_follows(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_a_slave_that_knows_of_damage_is_not_elected_before_it_is_mended(tmp_path: Path, first: bool) -> None:
+def test_a_slave_that_knows_of_damage_is_not_elected_before_it_is_repaired(tmp_path: Path, first: bool) -> None:
     with replicas(tmp_path, **OPTIONS) as cluster:
         master, slave = cluster.brokers
         send(cluster, 30)
@@ -132,7 +132,7 @@ async def appended(engine: Engine, count: int) -> None:
 
 
 @pytest.mark.parametrize("slave_bytes", [1 << 16, 200_000])
-def test_what_the_master_has_deleted_is_deleted_and_the_rest_is_mended(tmp_path: Path, slave_bytes: int) -> None:
+def test_what_the_master_has_deleted_is_deleted_and_the_rest_is_repaired(tmp_path: Path, slave_bytes: int) -> None:
     """A segment of the slave is deleted at the master as a whole, or in part: files end at other places there."""
 
     async def run(controller: str) -> None:
