@@ -66,6 +66,14 @@ def is_summed(transaction: lmdb.Transaction) -> bool:
     return transaction.get(SUM_KEY) is not None
 
 
+def seal_all(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    """Give all rows of a table their checksums, and the table its sum: an older release wrote them without."""
+    sealed = [(key, seal(key, value)) for key, value in rows]
+    for key, stored in sealed:
+        transaction.put(key, stored)
+    sum_up(transaction, sealed)
+
+
 def sum_up(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
     """Give a table its sum, which has these rows as stored."""
     crcs = [_crc_of(stored) for key, stored in rows if key != SUM_KEY]

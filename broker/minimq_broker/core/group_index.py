@@ -46,10 +46,6 @@ class GroupIndex:
         """Return the queues of a topic in which a group has an offset."""
         return self._queues.get(group, {}).get(topic_id, set()).copy()
 
-    def has_begun(self, group: str, topic_id: int) -> bool:
-        """Tell whether a group has rows in a topic."""
-        return topic_id in self._queues.get(group, ())
-
     def groups(self, topic_id: int) -> set[str]:
         """Return the names of the groups that have rows in a topic."""
         return self._groups.get(topic_id, set()).copy()

@@ -14,6 +14,7 @@ import lmdb
 import msgspec
 
 from minimq_broker.core.state import State
+from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
 from minimq_common.errors import StoreError
 from minimq_common.sealed_rows import SUM_KEY, RowDamage, change, is_summed, seal, sum_up, unseal, unsealed
@@ -41,7 +42,7 @@ class ChangedRows(NamedTuple):
 def take_changes(state: State) -> ChangedRows:
     """Return what has changed in a state since the last call; it has to be saved, or the state made anew."""
     rows = []
-    for row, value in state.changes():
+    for row, value in changed_rows(state):
         key = msgspec.msgpack.encode(row)
         rows.append((key, None if value is None else seal(key, msgspec.msgpack.encode(value))))
     state.saved()
@@ -84,7 +85,7 @@ class Checkpoint:
                     if key == _POSITION_KEY:
                         state.position = _position_in(value)
                     else:
-                        state.load(msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
+                        load_row(state, msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
             if not self._readonly:
                 self._sum_up()
         except StoreError as error:

@@ -19,7 +19,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.core.term_history import LogPlace
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
 from minimq_common.errors import StoreError, StoreFull
-from minimq_common.sealed_rows import RowDamage, change, is_summed, seal, sum_up, unsealed
+from minimq_common.sealed_rows import RowDamage, change, is_summed, seal, seal_all, unsealed
 
 FILE_NAME = "kept-offsets.mdb"
 #: Address space for the map; a row takes about 60 bytes.
@@ -83,10 +83,7 @@ class KeptOffsets:
             stored = dict(unsealed(cursor) if is_sealed else cursor)
         if not is_sealed and not readonly:
             with self._env.begin(write=True) as txn:
-                sealed = {key: seal(key, value) for key, value in stored.items()}
-                for key, value in sealed.items():
-                    txn.put(key, value)
-                sum_up(txn, sealed.items())
+                seal_all(txn, stored.items())
         served = int(msgspec.msgpack.decode(stored.pop(_SERVED_KEY, b"\0")))
         rows: list[Kept] = []
         for key, value in stored.items():

@@ -14,7 +14,7 @@ from minimq_common.lmdb_files import check_file, make_file
 from minimq_common.lmdb_pages import PageDamage
 from minimq_common.replica_bounds import check_record
 from minimq_common.replica_set import ReplicaSet
-from minimq_common.sealed_rows import RowDamage, change, is_summed, seal, sum_up, unsealed
+from minimq_common.sealed_rows import RowDamage, change, is_summed, seal, seal_all, unsealed
 
 #: Address space for the file: a record takes less than a page, so this is enough for thousands of brokers.
 _MAP_BYTES = 64 << 20
@@ -76,17 +76,11 @@ class DecisionFile:
             for record in records:
                 check_record(record)
             if not is_sealed:  # an older release wrote it
-                self._seal(rows)
+                with self._env.begin(write=True) as transaction:
+                    seal_all(transaction, rows)
             return records
         except (lmdb.Error, msgspec.MsgspecError, InvalidArgument, RowDamage) as error:
             raise self._damaged(error) from error
-
-    def _seal(self, rows: list[tuple[bytes, bytes]]) -> None:
-        sealed = [(key, seal(key, value)) for key, value in rows]
-        with self._env.begin(write=True) as transaction:
-            for key, stored in sealed:
-                transaction.put(key, stored)
-            sum_up(transaction, sealed)
 
     def _damaged(self, error: Exception) -> StoreError:
         return StoreError(

@@ -25,6 +25,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.core.term_history import LogPlace, TermStart
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
@@ -66,13 +67,13 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
     state.apply(BatchApplied(queue, QueueEnd(2, 17), Place(1, 0, 0, 17), 77, 5, 5), 100)
     for position, fact in enumerate(facts, 101):
         state.apply(fact, position, 5_000 + position)
-    kinds = {row[0] for row, _ in state.changes()}
+    kinds = {row[0] for row, _ in changed_rows(state)}
     of_the_log = {"permission", "term", "terms", "log-id"}
     of_groups = {"offset", "moved", "forced", "started", "agreement", "used"}
     assert kinds == {"topic", "end", "producer"} | of_groups | of_the_log
     again = State()
-    for row, value in state.changes():
-        again.load(*(msgspec.msgpack.decode(msgspec.msgpack.encode(part)) for part in (row, value)))
+    for row, value in changed_rows(state):
+        load_row(again, *(msgspec.msgpack.decode(msgspec.msgpack.encode(part)) for part in (row, value)))
     assert (again.topics, again.ends, again.committed) == (state.topics, state.ends, state.committed)
     assert again.forced == state.forced == {("g", 1, 1): LogPlace(0, 103)}
     assert again.moved == state.moved == {("g", 1, 0): LogPlace(0, 101), ("g", 1, 1): LogPlace(0, 103)}
@@ -89,7 +90,7 @@ def test_a_group_without_members_agrees_on_nothing() -> None:
     state.saved()
     state.apply(GroupAgreed("g", None), 2)
     assert state.agreements == {}
-    assert state.changes() == [(("agreement", "g"), None)]
+    assert changed_rows(state) == [(("agreement", "g"), None)]
 
 
 def test_nothing_is_left_of_a_group_that_is_deleted() -> None:
@@ -113,7 +114,7 @@ def test_nothing_is_left_of_a_group_that_is_deleted() -> None:
     assert state.groups() == set(state.used) == {"h"}
     assert {"t", "%DLQ%g"} == set(state.topics)
     assert state.made == made + 1  # name servers hear of it
-    gone = {row for row, value in state.changes() if value is None}
+    gone = {row for row, value in changed_rows(state) if value is None}
     assert gone >= {
         ("used", "g"),
         ("agreement", "g"),
@@ -161,11 +162,11 @@ def test_a_row_of_an_unknown_kind_is_refused_and_changes_nothing() -> None:
     state = State()
     state.apply(TermBegun(5), 1)
     with pytest.raises(StoreError, match="'calendar'"):
-        state.load(["calendar", "orders", 7], {"days": 3})
+        load_row(state, ["calendar", "orders", 7], {"days": 3})
     assert state.term == 5
     state.changed.add(("calendar", "orders"))
     with pytest.raises(KeyError):
-        state.changes()
+        changed_rows(state)
 
 
 # ---- waiters ------------------------------------------------------------------------------------

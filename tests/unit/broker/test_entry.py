@@ -7,6 +7,7 @@ import pytest
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import BatchApplied, QueueKey, State
+from minimq_broker.core.state_rows import load_row
 from minimq_broker.store.entry import (
     HEADER_BYTES,
     Kind,
@@ -137,4 +138,4 @@ def test_a_fact_that_cannot_be_decoded_is_an_error_of_the_store(end: int) -> Non
 )
 def test_a_row_of_a_state_that_is_none_is_an_error_of_the_store(row: object, value: object) -> None:
     with pytest.raises(StoreError, match="a row of kind"):
-        State().load(row, value)
+        load_row(State(), row, value)

@@ -16,6 +16,7 @@ from minimq_broker.core.facts import (
     TopicSet,
 )
 from minimq_broker.core.state import State
+from minimq_broker.core.state_rows import load_row
 
 TOPICS = {1: "one", 2: "two"}
 groups = st.sampled_from("gh")
@@ -51,8 +52,8 @@ def test_the_index_follows_the_rows(history: list[Fact]) -> None:
         check(state)
     for table, row in ((state.committed, "offset"), (state.started, "started")):
         for key, value in table.items():
-            saved.load([row, *key], value)
+            load_row(saved, [row, *key], value)
     for name, topic in state.topics.items():
-        saved.load(["topic", name], topic)
+        load_row(saved, ["topic", name], topic)
     check(saved)
     assert set(saved.index.names()) == set(state.index.names())

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.producers import MAX_BATCHES, PendingBatches, Place, ProducerTable, Repeated
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.entry import effect
 from minimq_broker.store.group import Group
 from minimq_broker.store.jobs import AppendJob, FactJob, SendStatus
@@ -145,7 +146,7 @@ def test_a_checkpoint_costs_what_is_remembered_and_not_what_was_sent() -> None:
     for number in range(3):
         for producer_id in (1, 2):
             apply_batches(state, producer_id, range(5000 * number, 5000 * (number + 1)), window=8)
-        costs.append({row: len(msgspec.msgpack.encode(value)) for row, value in state.changes()})
+        costs.append({row: len(msgspec.msgpack.encode(value)) for row, value in changed_rows(state)})
         state.saved()
     assert costs[0].keys() == {("end", 1, 0), ("producer", 1), ("producer", 2)}
     assert costs[2].keys() == costs[0].keys()
@@ -155,7 +156,7 @@ def test_a_checkpoint_costs_what_is_remembered_and_not_what_was_sent() -> None:
 def test_the_largest_row_is_bounded() -> None:
     state = State()
     apply_batches(state, 1, range(1 << 40, (1 << 40) + MAX_BATCHES + 100), window=1 << 20)
-    assert len(msgspec.msgpack.encode(dict(state.changes())["producer", 1])) < 3_000_000
+    assert len(msgspec.msgpack.encode(dict(changed_rows(state))["producer", 1])) < 3_000_000
 
 
 def test_a_producer_that_is_forgotten_loses_its_row() -> None:
@@ -163,7 +164,7 @@ def test_a_producer_that_is_forgotten_loses_its_row() -> None:
     state.producers = ProducerTable(max_producers=2)
     for producer_id in (1, 2, 3):
         apply_batches(state, producer_id, range(1), window=0)
-    changes = dict(state.changes())
+    changes = dict(changed_rows(state))
     assert changes["producer", 1] is None
     assert changes["producer", 2] is not None
 
@@ -272,7 +273,7 @@ class AppendMachine(RuleBasedStateMachine):
         state = new_state()
         if from_checkpoint:
             for key, value in sorted(self.rows.items()):
-                state.load(msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
+                load_row(state, msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
             state.position = self.saved
         for position, entry in self.log:
             if state.position <= position < end:
@@ -352,7 +353,7 @@ class AppendMachine(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        for row, value in self.state.changes():
+        for row, value in changed_rows(self.state):
             key = msgspec.msgpack.encode(row)
             if value is None:
                 self.rows.pop(key, None)

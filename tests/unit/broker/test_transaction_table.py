@@ -27,6 +27,7 @@ from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.staging import IdleExpiry, Staged, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
+from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.core.transactions import TransactionTable
 from minimq_common.errors import SystemBusy, TransactionEnded
 from support.states import transaction_rows
@@ -344,7 +345,7 @@ class Brokers:
 
     def save(self) -> None:
         state = self.states[2]
-        for row, value in state.changes():
+        for row, value in changed_rows(state):
             key = msgspec.msgpack.encode(row)
             if value is None:
                 self.saved.pop(key, None)
@@ -356,7 +357,7 @@ class Brokers:
         self.save()
         state = self.new()
         for key, value in sorted(self.saved.items(), reverse=True):
-            state.load(msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
+            load_row(state, msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
         state.position = self.position
         self.states[2] = state
 

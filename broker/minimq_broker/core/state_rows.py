@@ -1,0 +1,107 @@
+"""The rows of a state, as a checkpoint keeps them: how each kind is read from a state, and put into one."""
+
+# ruff: noqa: ANN401 - keys and values of rows are of many types
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.facts import Topic
+from minimq_broker.core.staged_batches import StageKey
+from minimq_broker.core.state import QueueEnd, QueueKey, State
+from minimq_broker.core.term_history import LogPlace, TermStart
+from minimq_common.errors import StoreError
+
+
+def changed_rows(state: State) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return the rows changed since `State.saved` with their values; None stands for a row that is gone."""
+    return [(row, _ROWS[row[0]].get(state, *row[1:])) for row in state.changed]
+
+
+def load_row(state: State, row: Any, value: Any) -> None:
+    """Take a row of a checkpoint in, as `changed_rows` gave it.
+
+    Raises:
+        StoreError: its kind is not known, or its key or its value is none of that kind.
+    """
+    kind, *key = row if isinstance(row, list | tuple) and row else [row]
+    if not isinstance(kind, str) or kind not in _ROWS:
+        raise StoreError(f"a row of kind {kind!r} is not known: it was written by a newer release, which can open it")
+    try:
+        _ROWS[kind].set(state, value, *key)
+    except (TypeError, ValueError, LookupError) as error:
+        raise StoreError(f"a row of kind {kind!r} is malformed: {error}") from None
+
+
+class _Row(NamedTuple):
+    """One kind of row: how its value is read from a state and put into one; the key follows."""
+
+    get: Callable[..., Any]
+    set: Callable[..., None]
+
+
+def _row_of(
+    table: Callable[[State], dict[Any, Any]], key: Any, kind: Any, note: Callable[..., None] = lambda *_: None
+) -> _Row:
+    """Return the rows of one table, with the types of its keys and of its values.
+
+    What is found by these rows is noted in the state as they are loaded: `note` takes it, and the parts of the key.
+    """
+
+    def put(state: State, value: Any, *parts: Any) -> None:
+        found = parts[0] if key is str and len(parts) == 1 else parts
+        table(state)[msgspec.convert(found, key)] = msgspec.convert(value, kind)
+        note(state, *parts)
+
+    def get(state: State, *parts: Any) -> Any:
+        return table(state).get(parts[0] if key is str else parts)  # a tuple with names is as good as one without
+
+    return _Row(get, put)
+
+
+def _row_of_attribute(name: str, kind: Any) -> _Row:
+    def put(state: State, value: Any) -> None:
+        setattr(state, name, msgspec.convert(value, kind))
+
+    return _Row(lambda state: getattr(state, name), put)
+
+
+def _note_row(state: State, *key: Any) -> None:
+    state.index.add(*key)
+
+
+#: Every kind of row. What `apply` marks as changed has to be here: saving and loading follow from it.
+_ROWS: dict[str, _Row] = {
+    "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
+    "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int, _note_row),
+    "moved": _row_of(lambda state: state.moved, tuple[str, int, int], LogPlace),
+    "forced": _row_of(lambda state: state.forced, tuple[str, int, int], LogPlace),
+    "started": _row_of(lambda state: state.started, tuple[str, int], int | bool, _note_row),  # True in the first logs
+    "used": _row_of(lambda state: state.used, str, int),
+    "agreement": _row_of(lambda state: state.agreements, str, Agreement),
+    "topic": _row_of(lambda state: state.topics, str, Topic, lambda state, name: state.note_name(name)),
+    "producer": _Row(
+        lambda state, producer_id: state.producers.row(producer_id),
+        lambda state, row, producer_id: state.producers.load(msgspec.convert(producer_id, int), row),
+    ),
+    "staged": _Row(
+        lambda state, *key: state.transactions.stage_row(*key),
+        lambda state, row, *key: state.transactions.load_stage(row, *msgspec.convert(key, StageKey)),
+    ),
+    "ended": _Row(
+        lambda state, name: state.transactions.ending(name),
+        lambda state, row, name: state.transactions.load_ending(row, msgspec.convert(name, str)),
+    ),
+    "publishing": _Row(
+        lambda state: state.transactions.publishing,
+        lambda state, name: setattr(state.transactions, "publishing", msgspec.convert(name, str)),
+    ),
+    "permission": _row_of_attribute("permission", int),
+    "term": _row_of_attribute("term", int),
+    "terms": _row_of_attribute("terms", list[TermStart]),
+    "log-id": _row_of_attribute("log_id", str),
+}
