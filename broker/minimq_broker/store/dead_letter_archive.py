@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from itertools import islice
+from contextlib import closing
+from itertools import islice, takewhile
 from pathlib import Path
 
 import lmdb
@@ -59,6 +60,20 @@ class DeadLetterArchive(Segment):
         """Bytes of the file that hold data."""
         with self._env.begin() as txn:
             return self._live_bytes(txn)
+
+    def part(self, position: int, before: int, max_bytes: int) -> list[tuple[int, bytes]]:
+        """Return entries with their positions, from one log position on up to another.
+
+        It stops after the one that reaches a size; there is none only behind the last one.
+        """
+        found: list[tuple[int, bytes]] = []
+        with closing(self.entries(position)) as entries:
+            for at, entry in takewhile(lambda item: item[0] < before, entries):
+                found.append((at, bytes(entry)))
+                max_bytes -= len(entry)
+                if max_bytes <= 0:
+                    break
+        return found
 
     def add(self, batches: Collection[Batch]) -> None:
         """Put batches in, synced; one that is there already stays as it is."""

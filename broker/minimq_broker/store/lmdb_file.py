@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 import tempfile
+import weakref
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -102,6 +103,19 @@ def check_pages_of(path: Path) -> None:
         raise DamagedFile(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be opened: {error}") from None
+
+
+def close_with(owner: object, env: lmdb.Environment, path: Path) -> None:
+    """Close an LMDB file once nobody has the owner of it any more; its name is free for another file at once."""
+    # Another file that gets one of their inodes is refused as open, until LMDB has forgotten this one.
+    inodes = [os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in lmdb_files(path)]
+    weakref.finalize(owner, _close, env, inodes).atexit = False
+
+
+def _close(env: lmdb.Environment, inodes: list[int]) -> None:
+    env.close()
+    for inode in inodes:
+        os.close(inode)
 
 
 def lmdb_files(path: Path) -> list[Path]:

@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
-from itertools import takewhile
 from pathlib import Path
 
 import lmdb
@@ -21,7 +19,6 @@ from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.data_dir import DataDirectory, Owner
-from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.dead_letters import DeadLetters
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
@@ -322,7 +319,7 @@ class MessageStore:
 
         It stops after the one that reaches a size; there is none only behind the last one.
         """
-        return self.log.archive_file.ask(partial(_archived, position=position, before=before, max_bytes=max_bytes), [])
+        return self.log.archive_file.ask(lambda archive: archive.part(position, before, max_bytes), [])
 
     @property
     def commits(self) -> int:
@@ -399,14 +396,3 @@ class MessageStore:
         end = self.queue_end(queue).offset
         found = self.log.offset_at(queue, timestamp_ms)
         return end if found is None else min(found, end)
-
-
-def _archived(archive: DeadLetterArchive, position: int, before: int, max_bytes: int) -> list[tuple[int, bytes]]:
-    found: list[tuple[int, bytes]] = []
-    with closing(archive.entries(position)) as entries:
-        for at, entry in takewhile(lambda item: item[0] < before, entries):
-            found.append((at, bytes(entry)))
-            max_bytes -= len(entry)
-            if max_bytes <= 0:
-                break
-    return found

@@ -11,9 +11,7 @@ Store times never go back within a queue, so "the first batch at or after time t
 
 from __future__ import annotations
 
-import os
 import struct
-import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -24,7 +22,7 @@ import lmdb
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header, stands_at
-from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, lmdb_files, open_lmdb, remove_lmdb
+from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, close_with, open_lmdb, remove_lmdb
 from minimq_broker.store.page_check import PageCheck
 from minimq_broker.store.rows import (
     ROW_KEY,
@@ -113,9 +111,7 @@ class Segment:
 
     def let_go(self) -> None:
         """Close the file once nobody has this object any more; its name is free for another file."""
-        # Another file that gets one of their inodes is refused as open, until LMDB has forgotten this one.
-        inodes = [os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in lmdb_files(self.path)]
-        weakref.finalize(self, _let_go, self._env, inodes).atexit = False
+        close_with(self, self._env, self.path)
 
     def _reading(self, table: Any = None, *, buffers: bool = True) -> Any:  # noqa: ANN401 - as lmdb has it
         """Begin to read. Raises `CorruptEntry` when the pages of the file are found damaged."""
@@ -306,7 +302,7 @@ class Segment:
                         raise CorruptEntry(f"what follows on offset {next_offset - 1} begins at {base}")
                     if not wanted or may_hold(value, wanted):
                         row = unpack_row(last, value)
-                        found.append((row, self._batch_of(txn, queue, row)))
+                        found.append((row, bytes(self._entry_of(txn, queue, row)[HEADER_BYTES:])))
                         size -= row.size
                         messages -= row.last_offset + 1 - max(offset, row.base_offset)
                     rows, next_offset = rows + 1, last + 1
@@ -320,9 +316,6 @@ class Segment:
                 ) from error
             return Part(found, next_offset, rows, is_cut=True, begins_at=begins_at)
         return Part(found, next_offset, rows, begins_at=begins_at)
-
-    def _batch_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes:
-        return bytes(self._entry_of(txn, queue, row)[HEADER_BYTES:])
 
     def _entry_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes | memoryview:
         """Return the entry of a row. Raises `CorruptEntry` when it is not there, or is another one."""
@@ -402,9 +395,3 @@ class Segment:
                 return None
             check_row(cursor.key(), cursor.value())
             return unpack_row(last, cursor.value())
-
-
-def _let_go(env: lmdb.Environment, inodes: list[int]) -> None:
-    env.close()
-    for inode in inodes:
-        os.close(inode)
