@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,18 +30,37 @@ MERGED_BYTES: Final = 1 << 20
 #: hundred rows, or as much as it costs to copy so many bytes.
 ENOUGH_ROWS: Final = 1024
 ENOUGH_BYTES: Final = 256 << 10
-#: Rows in a batch that is made without a stored one.
-COUNTED_ROWS: Final = 1 << 16
+#: Rows in an Arrow batch that is made without a stored one, or of a part of one, whose records may take far less room.
+MOST_ROWS: Final = 1 << 16
 
 _ID_LENGTH: Final = 40
-_INDEX_DIGITS: Final = 8  # of the index, at the end of a message id
+_INDEX_DIGITS: Final = 4  # of the index in a part, at the end of a message id
 _UNSIGNED: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
 
 #: What decoding raises when the sections of a batch contradict each other.
 _MALFORMED: Final = (errors.CorruptBatch, pa.ArrowException, ValueError, LookupError, struct.error)
 
-#: Takes a batch and the type of the column, which may differ in what is nullable inside of it.
-_Column = Callable[[ReceivedBatch, pa.DataType], pa.Array]
+
+class _Part(NamedTuple):
+    """Records of a batch, not more than `MOST_ROWS` from a multiple of that on: of nearly all batches the whole."""
+
+    batch: ReceivedBatch
+    first: int
+    size: int
+
+    @property
+    def records(self) -> RecordBatch:
+        """The records of the whole batch."""
+        return self.batch.records
+
+    @property
+    def rows(self) -> slice:
+        """Where the part is in a column of the whole batch."""
+        return slice(self.first, self.first + self.size)
+
+
+#: Takes a part of a batch and the type of the column, which may differ in what is nullable inside of it.
+_Column = Callable[[_Part, pa.DataType], pa.Array]
 
 
 class ArrowColumns:
@@ -69,8 +88,8 @@ class ArrowColumns:
 
     def count(self, queue: MessageQueue, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield a row for each offset of a range, for columns that are known without a batch."""
-        for first in range(start, end, COUNTED_ROWS):
-            offsets = range(first, min(first + COUNTED_ROWS, end))
+        for first in range(start, end, MOST_ROWS):
+            offsets = range(first, min(first + MOST_ROWS, end))
             values = {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
             arrays = [
                 pa.array(offsets, field.type)
@@ -133,14 +152,17 @@ class ArrowColumns:
             yield self.from_messages(small)
 
     def from_batch(self, batch: ReceivedBatch) -> pa.RecordBatch:
-        """Return all records of a batch. Raises `CorruptBatch`."""
+        """Return the records of a batch, `MOST_ROWS` at most. Raises `CorruptBatch`."""
+        return self._from_part(next(_parts(batch)))
+
+    def _from_part(self, part: _Part) -> pa.RecordBatch:
         try:
-            arrays = [column(batch, kind) for column, kind in self._columns]
+            arrays = [column(part, kind) for column, kind in self._columns]
             for index in self._foreign:
                 arrays[index].validate(full=True)
             return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         except _MALFORMED as error:
-            raise _corrupt(batch, error) from None
+            raise _corrupt(part.batch, error) from None
 
     def from_messages(self, messages: list[ReceivedMessage]) -> pa.RecordBatch:
         """Return messages that are decoded one by one: the cheaper way when there are few in a batch.
@@ -159,18 +181,28 @@ class ArrowColumns:
 
     def _cut(self, batch: ReceivedBatch, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield what is wanted of a batch, if there is anything."""
-        first = max(start - batch.base_offset, 0)
-        last = min(end - batch.base_offset, len(batch.records))
+        for part in _parts(batch):
+            first = max(start - batch.base_offset - part.first, 0)
+            count = min(end - batch.base_offset - part.first, part.size) - first
+            if count > 0:
+                yield from self._cut_part(part, first, count)
+
+    def _cut_part(self, part: _Part, first: int, count: int) -> Iterator[pa.RecordBatch]:
         if self._tag_set is None:
-            yield self.from_batch(batch).slice(first, last - first)
+            yield self._from_part(part).slice(first, count)
             return
         try:
-            wanted = pc.is_in(_tag(batch, pa.string()), self._tag_set).slice(first, last - first)
+            wanted = pc.is_in(_tag(part, pa.string()), self._tag_set).slice(first, count)
         except _MALFORMED as error:
-            raise _corrupt(batch, error) from None
+            raise _corrupt(part.batch, error) from None
         if pc.any(wanted).as_py():  # otherwise no column need be made
-            rows = self.from_batch(batch).slice(first, last - first)
+            rows = self._from_part(part).slice(first, count)
             yield rows if pc.all(wanted).as_py() else rows.filter(wanted)
+
+
+def _parts(batch: ReceivedBatch) -> Iterator[_Part]:
+    count = len(batch.records)
+    return (_Part(batch, first, min(MOST_ROWS, count - first)) for first in range(0, count, MOST_ROWS))
 
 
 def _corrupt(batch: ReceivedBatch, error: Exception) -> errors.CorruptBatch:
@@ -199,49 +231,50 @@ _ROW_VALUES: dict[str, Callable[[ReceivedMessage], object]] = {
 # ---- Column by column ----------------------------------------------------------------------------
 
 
-def _topic(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    return _repeated(batch.queue.topic, kind, _capacity(batch))[: len(batch.records)]
+def _topic(part: _Part, kind: pa.DataType) -> pa.Array:
+    return _repeated(part.batch.queue.topic, kind, _capacity(part))[: part.size]
 
 
-def _broker_name(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    return _repeated(batch.queue.broker_name, kind, _capacity(batch))[: len(batch.records)]
+def _broker_name(part: _Part, kind: pa.DataType) -> pa.Array:
+    return _repeated(part.batch.queue.broker_name, kind, _capacity(part))[: part.size]
 
 
-def _queue_id(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    return _repeated(batch.queue.queue_id, kind, _capacity(batch))[: len(batch.records)]
+def _queue_id(part: _Part, kind: pa.DataType) -> pa.Array:
+    return _repeated(part.batch.queue.queue_id, kind, _capacity(part))[: part.size]
 
 
-def _offset(batch: ReceivedBatch, _: pa.DataType) -> pa.Array:
-    return pc.add(_counting(_capacity(batch), 1)[: len(batch.records)], batch.base_offset)
+def _offset(part: _Part, _: pa.DataType) -> pa.Array:
+    return pc.add(_counting(_capacity(part), 1)[: part.size], part.batch.base_offset + part.first)
 
 
-def _body(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    return variable_array(batch.records, kind, len(batch.records), Section.BODY_OFFSETS, Section.BODIES)
+def _body(part: _Part, kind: pa.DataType) -> pa.Array:
+    records = part.records
+    return variable_array(records, kind, len(records), Section.BODY_OFFSETS, Section.BODIES)[part.rows]
 
 
-def _tag(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    records = batch.records
+def _tag(part: _Part, kind: pa.DataType) -> pa.Array:
+    records = part.records
     if not records.has(Section.TAG_DICTIONARY):
-        return pa.nulls(len(records), kind)
+        return pa.nulls(part.size, kind)
     dictionary = pa.array(records.tag_dictionary(), kind)
-    codes = _numbers(records, Section.TAG_CODES)
+    codes = _numbers(part, Section.TAG_CODES)
     if codes is None:
-        return pa.repeat(dictionary[0], len(records))
+        return pa.repeat(dictionary[0], part.size)
     return dictionary.take(codes)
 
 
-def _keys(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    records, count = batch.records, len(batch.records)
+def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
+    records, count = part.records, part.size
     if not records.has(Section.KEY_OFFSETS):
-        return _empty(kind, _capacity(batch))[:count]
-    joined = variable_array(records, pa.string(), count, Section.KEY_OFFSETS, Section.KEYS)
+        return _empty(kind, _capacity(part))[:count]
+    joined = variable_array(records, pa.string(), len(records), Section.KEY_OFFSETS, Section.KEYS)[part.rows]
     joined.validate(full=True)  # the functions below trust what they are given
     longest = pc.max(pc.binary_length(joined)).as_py()
     if longest > 4 * MAX_METADATA:  # a character has at most four bytes; the parts would take far more than the text
         raise ValueError(f"a record has {longest} bytes of keys")
     present = pc.not_equal(pc.binary_length(joined), 0)
     if bytes(records.section(Section.KEYS)).find(SEPARATOR.encode()) < 0 and pc.all(present).as_py():
-        return pa.ListArray.from_arrays(_counting(_capacity(batch) + 1, 1).cast(pa.int32())[: count + 1], joined, kind)
+        return pa.ListArray.from_arrays(_counting(_capacity(part) + 1, 1).cast(pa.int32())[: count + 1], joined, kind)
     split = pc.split_pattern(joined, SEPARATOR)  # a record without keys gets one part here, the empty text
     lengths = pc.if_else(present, pc.list_value_length(split), pa.scalar(0, pa.int32()))
     parts = pc.list_flatten(split).filter(present.take(pc.list_parent_indices(split)))
@@ -249,33 +282,33 @@ def _keys(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), ends]), parts, kind)
 
 
-def _properties(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    records, count = batch.records, len(batch.records)
+def _properties(part: _Part, kind: pa.DataType) -> pa.Array:
+    records, count = part.records, part.size
     if not records.has(Section.PROPERTY_OFFSETS):
-        return _empty(kind, _capacity(batch))[:count]
+        return _empty(kind, _capacity(part))[:count]
     total = len(records.section(Section.NAME_OFFSETS)) // 4 - 1
-    offsets = fixed_array(records, pa.int32(), count + 1, Section.PROPERTY_OFFSETS)
+    offsets = fixed_array(records, pa.int32(), len(records) + 1, Section.PROPERTY_OFFSETS)
     names = variable_array(records, pa.string(), total, Section.NAME_OFFSETS, Section.NAMES)
     values = variable_array(records, pa.string(), total, Section.VALUE_OFFSETS, Section.VALUES)
-    return pa.MapArray.from_arrays(offsets, names, values, kind)
+    return pa.MapArray.from_arrays(offsets[part.first : part.first + count + 1], names, values, kind)
 
 
-def _born_timestamp(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    first_ms = batch.records.header.born_first_ms
-    later_ms = _numbers(batch.records, Section.BORN)
+def _born_timestamp(part: _Part, kind: pa.DataType) -> pa.Array:
+    first_ms = part.records.header.born_first_ms
+    later_ms = _numbers(part, Section.BORN)
     if later_ms is None:
-        return pa.repeat(first_ms * 1000, len(batch.records)).view(kind)
+        return pa.repeat(first_ms * 1000, part.size).view(kind)
     return pc.multiply(pc.add(later_ms.cast(pa.int64()), first_ms), 1000).view(kind)
 
 
-def _store_timestamp(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(batch.stored_ms * 1000, len(batch.records)).view(kind)
+def _store_timestamp(part: _Part, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(part.batch.stored_ms * 1000, part.size).view(kind)
 
 
-def _message_id(batch: ReceivedBatch, kind: pa.DataType) -> pa.Array:
-    # All ids of a batch begin alike, and all batches have the same ends.
-    begin = batch.records.message_id(0)[:-_INDEX_DIGITS].encode()
-    ids = _blank_ids(_capacity(batch))[: len(batch.records)]
+def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
+    # All ids of a part begin alike, and all parts have the same ends.
+    begin = part.records.message_id(part.first)[:-_INDEX_DIGITS].encode()
+    ids = _blank_ids(_capacity(part))[: part.size]
     return pc.binary_replace_slice(ids, 0, len(begin), begin).cast(kind)
 
 
@@ -300,22 +333,23 @@ _FOREIGN: Final = frozenset({"body", "keys", "properties"})
 _PLACE: Final = frozenset({"topic", "broker_name", "queue_id", "offset"})
 
 
-def _numbers(records: RecordBatch, section: Section) -> pa.Array | None:
+def _numbers(part: _Part, section: Section) -> pa.Array | None:
     """Return a column of small numbers, or None when all are 0."""
+    records = part.records
     if not records.has(section):
         return None
     width = len(records.section(section)) // len(records)
     if width not in _UNSIGNED:
         raise ValueError(f"{section.name} has {width} bytes for each record")
-    return fixed_array(records, _UNSIGNED[width], len(records), section)
+    return fixed_array(records, _UNSIGNED[width], len(records), section)[part.rows]
 
 
 # ---- What is the same in many batches --------------------------------------------------------------
 # Made for the next power of two, of which batches take as much as they need.
 
 
-def _capacity(batch: ReceivedBatch) -> int:
-    return 1 << (len(batch.records) - 1).bit_length()
+def _capacity(part: _Part) -> int:
+    return 1 << (part.size - 1).bit_length()
 
 
 @lru_cache(maxsize=16)

@@ -18,13 +18,18 @@ class TransactionId(NamedTuple):
 
 
 class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A batch that is staged: where its entry is in the log, the size of that, and where it is to go."""
+    """A batch that is staged: where its entry is in the log, the size of that, where it is to go, and its number.
+
+    One that an older release has staged has none here: its producer is 0.
+    """
 
     position: int
     size: int
     topic_id: int
     queue_id: int
     stored_ms: int
+    producer_id: int = 0
+    sequence: int = 0
 
 
 class BatchStaged(NamedTuple):

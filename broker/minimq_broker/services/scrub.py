@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.lmdb_file import DAMAGE
@@ -23,14 +23,18 @@ _STEP_S = 0.25
 _PAGES_S = 0.02
 #: Time before the first round, in seconds: a start has better things to do.
 _FIRST_S = 60.0
+#: Time until pages are looked at again when that was not possible, in seconds: a copy of everything may be on its way.
+_AGAIN_S = 2.0
 
 
 class Scrub:
     """Verifies all segments but the one that is written to, from `start` to `stop`. It reads on another thread.
 
+    First it looks once at the pages of those that were not looked at when they were opened, then it goes in rounds.
+
     Args:
         engine: whose store is looked at.
-        interval_s: seconds from the end of a round to the next one; 0: there is none.
+        interval_s: seconds from the end of a round to the next one; 0: there are no rounds.
     """
 
     def __init__(self, engine: Engine, interval_s: float) -> None:
@@ -41,8 +45,7 @@ class Scrub:
 
     def start(self) -> None:
         """Begin to look."""
-        if self._interval_s:
-            self._task = asyncio.create_task(self._run(), name="scrub")
+        self._task = asyncio.create_task(self._run(), name="scrub")
 
     async def stop(self) -> None:
         """End after the step that is under way. Idempotent."""
@@ -52,20 +55,27 @@ class Scrub:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        is_first = True
         while True:
-            try:
-                if is_first:
-                    await self._look_at_pages()
-                    is_first = False
-                    await asyncio.sleep(min(self._interval_s, _FIRST_S))
-                await self._round()
-                self._outage.worked("scrub: goes on")
-            except SystemBusy as error:
-                log.info("scrub: not now reason=%s", error)
-            except Exception as error:  # noqa: BLE001 - it has to go on
-                self._outage.crashed("scrub: failed, will try again error=%s", repr(error), cause=error)
+            if await self._is_done(self._look_at_pages):
+                break
+            await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(min(self._interval_s, _FIRST_S))
+        while self._interval_s:
+            await self._is_done(self._round)
             await asyncio.sleep(self._interval_s)
+
+    async def _is_done(self, look: Callable[[], Awaitable[None]]) -> bool:
+        """Look; tell whether that was possible now."""
+        try:
+            await look()
+        except SystemBusy as error:
+            log.info("scrub: not now reason=%s", error)
+            return False
+        except Exception as error:  # noqa: BLE001 - it has to go on
+            self._outage.crashed("scrub: failed, will try again error=%s", repr(error), cause=error)
+            return False
+        self._outage.worked("scrub: goes on")
+        return True
 
     async def _look_at_pages(self) -> None:
         """Look at the pages of segments that were not looked at when they were opened, the newest ones first."""

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import google_crc32c
+from msgspec.structs import replace
 
 from minimq_broker.core.facts import Fact, decode_fact, encode_fact
 from minimq_broker.core.producers import Place
@@ -122,10 +123,22 @@ def payload_of(entry: memoryview, header: EntryHeader) -> memoryview:
     return entry[_batch_at(entry, header.kind) :]
 
 
-def staged_batch(data: bytes, position: int) -> memoryview:
-    """Return the batch that the entry at a log position has staged, verified. Raises `CorruptEntry`."""
-    if not isinstance(opened(data, position).effect, BatchStaged):
-        raise CorruptEntry(f"the entry at position {position} has no staged batch")
+def staged_batch(data: bytes, name: str, record: StagedBatch) -> memoryview:
+    """Return the batch in the entry that a record of a transaction of that name leads to, verified.
+
+    Raises:
+        CorruptEntry: it is damaged, or another one than was staged there.
+        StoreError: as `opened`.
+    """
+    done = opened(data, record.position).effect
+    if not isinstance(done, BatchStaged):
+        raise CorruptEntry(f"the entry at position {record.position} has no staged batch")
+    found = done.batch if record.producer_id else replace(done.batch, producer_id=0, sequence=0)
+    if (done.transaction.name, found) != (name, record):
+        raise CorruptEntry(
+            f"the entry at position {record.position} is another one than was staged there: batch {done.sequence} of "
+            f"producer {done.producer_id:016x} for transaction {done.transaction.name!r}"
+        )
     return memoryview(data)[_batch_at(memoryview(data), Kind.STAGED) :]
 
 
@@ -206,8 +219,10 @@ def _done_by(header: EntryHeader, about: batch.Header, entry: memoryview, positi
     """Return what an entry with a batch does."""
     if header.kind == Kind.STAGED:
         transaction = transaction_of(entry, position)
-        staged = StagedBatch(position, len(entry), *header.queue, header.stored_ms)
-        return BatchStaged(transaction, about.producer_id, about.sequence, staged)
+        number = about.producer_id, about.sequence
+        return BatchStaged(
+            transaction, *number, StagedBatch(position, len(entry), *header.queue, header.stored_ms, *number)
+        )
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = Place(*header.queue, header.base_offset, header.stored_ms)
     if header.kind == Kind.PUBLISHED:

@@ -152,7 +152,7 @@ class Group:
             queue = self._queue_of(job, topic)
             entry = staged_entry(queue, self._now_ms, transaction, job.data)
             self._take_room(transaction, header.producer_id, len(entry))
-            found = StagedBatch(self.end, len(entry), *queue, self._now_ms)
+            found = StagedBatch(self.end, len(entry), *queue, self._now_ms, *number)
             self._staged[transaction, *number] = found
             self._append(entry)
             self._do(BatchStaged(transaction, *number, found), self._now_ms)
@@ -196,7 +196,7 @@ class Group:
         self._add(PublicationBegun(*transaction))
         for batch in staged:
             try:
-                data = staged_batch(entry_at(batch.position), batch.position)
+                data = staged_batch(entry_at(batch.position), job.name, batch)
             except CorruptEntry as error:
                 self._add(PublicationSkipped(*transaction, 1))
                 self.lost.append(LostBatch(transaction, topics[batch.topic_id].name, batch, error.message))

@@ -18,7 +18,7 @@ from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import make_batch, valid_batches
 from minimq_broker.core.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
-from minimq_broker.core.staged_batches import TransactionId
+from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store import entry as entries
 from minimq_broker.store.checkpoint import Checkpoint, position_of, take_changes
@@ -119,12 +119,20 @@ def _sealed(rest: bytes) -> bytes:
 
 
 def _open_entry(data: bytes) -> None:
-    for read in (entries.opened, lambda part, place: entries.effect(memoryview(part), place), entries.staged_batch):
+    for read in (entries.opened, lambda part, place: entries.effect(memoryview(part), place), _published):
         try:
             read(data, _POSITION)
         except (CorruptEntry, StoreError):
             continue
     entries.read_header(memoryview(data), _POSITION)
+
+
+def _published(data: bytes, position: int) -> None:
+    """Read a batch that is to be published, by the record that a state had of it, and by one of another batch."""
+    effect = entries.opened(data, position).effect
+    if isinstance(effect, BatchStaged):
+        entries.staged_batch(data, effect.transaction.name, effect.batch)
+    entries.staged_batch(data, "x", StagedBatch(position, len(data), 1, 0, 0, 7, 3))
 
 
 def _apply(data: bytes) -> None:

@@ -11,16 +11,15 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import lmdb
 import msgspec
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted
-from minimq_broker.core.state import State
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.checkpoint import Checkpoint, take_changes
+from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.entry import fact_entry
@@ -34,6 +33,7 @@ from minimq_common.errors import (
     MiniMQError,
     StoreError,
 )
+from minimq_common.sealed_rows import seal
 from support.stores import OpenStore, Stores
 
 SEGMENT = f"{0:020d}.mdb"
@@ -139,12 +139,9 @@ def test_a_fact_of_a_newer_release_is_a_named_error(stores: Stores) -> None:
 
 
 def test_a_checkpoint_of_a_newer_release_is_a_named_error(stores: Stores, filled: Path) -> None:
-    class StateOfTomorrow(State):
-        def changes(self) -> list[tuple[tuple[Any, ...], Any]]:
-            return [(("calendar", "orders", 7), {"days": 3})]
-
+    key = msgspec.msgpack.encode(("calendar", "orders", 7))
     with closing(Checkpoint(filled / "state.mdb")) as checkpoint:
-        checkpoint.save(take_changes(StateOfTomorrow()))
+        checkpoint.save(ChangedRows(0, [(key, seal(key, msgspec.msgpack.encode({"days": 3})))]))
     with pytest.raises(StoreError, match=r"state\.mdb: a row of kind 'calendar'.*newer release"):
         stores.open()
 

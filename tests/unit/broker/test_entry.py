@@ -60,8 +60,24 @@ def test_a_staged_batch() -> None:
     header, about, done = opened(entry, 100)
     assert (header.kind, header.queue, header.base_offset, header.stored_ms) == (Kind.STAGED, QUEUE, 0, AT_MS)
     assert about is None  # there is no row for it
-    assert done == BatchStaged(X, 7, 3, StagedBatch(100, len(entry), *QUEUE, AT_MS)) == effect(memoryview(entry), 100)
-    assert bytes(payload_of(memoryview(entry), header)) == bytes(staged_batch(entry, 100)) == data
+    record = StagedBatch(100, len(entry), *QUEUE, AT_MS, 7, 3)
+    assert done == BatchStaged(X, 7, 3, record) == effect(memoryview(entry), 100)
+    assert bytes(payload_of(memoryview(entry), header)) == bytes(staged_batch(entry, X.name, record)) == data
+    of_an_older_release = StagedBatch(100, len(entry), *QUEUE, AT_MS)
+    assert bytes(staged_batch(entry, X.name, of_an_older_release)) == data
+
+
+@pytest.mark.parametrize(
+    ("name", "queue", "at_ms", "number"),
+    [("y", QUEUE, AT_MS, (7, 3)), (X.name, QueueKey(QUEUE.topic_id, 99), AT_MS, (7, 3)), (X.name, QUEUE, 1, (7, 3))]
+    + [(X.name, QUEUE, AT_MS, number) for number in ((7, 4), (8, 3))],
+)
+def test_a_staged_batch_that_is_another_one_is_refused(
+    name: str, queue: QueueKey, at_ms: int, number: tuple[int, int]
+) -> None:
+    entry = staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3, b"a"))
+    with pytest.raises(CorruptEntry, match=r"position 100 is another one .* batch 3 of producer 0+7 for .*'spark-é'"):
+        staged_batch(entry, name, StagedBatch(100, len(entry), *queue, at_ms, *number))
 
 
 def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
@@ -74,7 +90,7 @@ def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
     assert isinstance(done, BatchApplied)
     assert (done.producer_id, done.sequence, done.is_published, done.end.offset) == (0, 0, True, 10)
     with pytest.raises(CorruptEntry, match="has no staged batch"):
-        staged_batch(entry, 100)
+        staged_batch(entry, X.name, StagedBatch(100, len(entry), *QUEUE, AT_MS, 7, 3))
 
 
 @pytest.mark.parametrize(

@@ -429,6 +429,32 @@ def test_a_staged_batch_that_is_damaged_is_skipped(
     assert last.state.transactions.needed_from == NOTHING_NEEDED
 
 
+def test_staged_batches_that_have_changed_places_are_skipped(stores: Stores, caplog: pytest.LogCaptureFixture) -> None:
+    """Each of them is whole, and stands where the record of the other one leads to."""
+    store = stores.open()
+    store.create_topic("t")
+    for sequence, body in enumerate((b"one", b"two", b"six")):
+        store.stage("x", 0, "t", 0, numbered_batch(7, sequence, body))
+    store.decide("x", 0, {7: [0, 1, 2]})
+    first, second, _ = store.state.transactions.next_to_publish("x", 1 << 20, 100)
+    store.close()
+    stores.damaged.add(store.path)
+    [file] = (store.path / "commitlog").glob("*.mdb")
+    with lmdb.open(str(file), subdir=False, max_dbs=2) as env, env.begin(write=True, db=env.open_db(b"log")) as txn:
+        keys = [batch.position.to_bytes(8, "big") for batch in (first, second)]
+        one, two = [bytes(txn.get(key, b"")) for key in keys]
+        assert len(one) == len(two) == first.size
+        txn.put(keys[0], two)
+        txn.put(keys[1], one)
+
+    again = stores.open()
+    assert again.publish("x") == [3]
+    assert again.bodies("t", 0) == [b"six"]
+    assert again.store.figures.lost == 2
+    [record] = [record for record in caplog.records if "of a transaction are lost" in record.getMessage()]
+    assert f"the entry at position {first.position} is another one than was staged there" in record.getMessage()
+
+
 def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -> None:
     store = stores.open(segment_bytes=SEGMENT_BYTES)
     store.create_topic("t", queues=2)

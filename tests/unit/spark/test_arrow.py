@@ -21,7 +21,7 @@ from minimq_common import batch_builder
 from minimq_common.batch import RecordBatch
 from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch
-from pyspark_minimq.arrow import SMALL_BATCH, ArrowColumns
+from pyspark_minimq.arrow import MOST_ROWS, SMALL_BATCH, ArrowColumns
 from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.hostile_batches import offsets, raw_batch, sections
 
@@ -110,6 +110,37 @@ def test_columns_and_rows_equal_plain_decoding(
     assert by_column.to_pylist() == by_row.to_pylist() == expected(batch)
     plain = [(m.body, m.tag, list(m.keys), list(m.properties.items())) for m, _ in sent]
     assert [(r["body"], r["tag"], r["keys"], r["properties"]) for r in by_column.to_pylist()] == plain
+
+
+@pytest.mark.parametrize("kind", ["of one byte", "of one key", "of all"])
+def test_a_batch_of_very_many_records_is_converted_in_parts(kind: str) -> None:
+    """Records that are all alike take no room in a compressed batch, and far more in columns."""
+    count, start, end = 2 * MOST_ROWS + 900, 500, 2 * MOST_ROWS + 700
+    every: dict[str, dict[str, Any]] = {
+        "of one byte": {},
+        "of one key": {"keys": ["k"]},
+        "of all": {"tag": "a", "keys": ["k", "l"], "properties": {"p": "q"}},
+    }
+    sent = [
+        Message("orders", b"x" if kind == "of one byte" else b"%d" % n, **every[kind] if n % 3 else {})
+        for n in range(count)
+    ]
+    batch = stored(sent, [BORN_MS + n % 300 for n in range(count)], compression=ALWAYS)
+    first, near = (
+        batch.base_offset,
+        {0, MOST_ROWS - start - 1, MOST_ROWS - start, 2 * MOST_ROWS - start, end - start - 1},
+    )
+    parts = list(ArrowColumns(MESSAGE_SCHEMA).convert([batch], first + start, first + end))
+    assert [part.num_rows for part in parts] == [MOST_ROWS - start, MOST_ROWS, 700]
+    rows = pa.Table.from_batches(parts)
+    rows.validate(full=True)
+    by_row = ArrowColumns(MESSAGE_SCHEMA).from_messages([batch.messages(0)[start + index] for index in sorted(near)])
+    assert rows.take(sorted(near)).to_pylist() == by_row.to_pylist()
+    for name, wanted in (("offset", range(first + start, first + end)), ("body", [m.body for m in sent[start:end]])):
+        assert rows.column(name).to_pylist() == list(wanted)
+    if kind == "of all":
+        tagged = list(ArrowColumns(MESSAGE_SCHEMA, frozenset({"a"})).convert([batch], first + start, first + end))
+        assert sum(part.num_rows for part in tagged) == sum(n % 3 > 0 for n in range(start, end))
 
 
 @pytest.mark.parametrize(("compression", "codec"), [(None, 0), (ALWAYS, 1)])
