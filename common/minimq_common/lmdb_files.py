@@ -44,7 +44,7 @@ def rows_said_in(path: Path, table: bytes) -> int:
 def _mapped(path: Path) -> Iterator[mmap.mmap]:
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
-            raise PageDamage("it is empty (delete it if an older release was killed while it made it)")
+            raise PageDamage("it is empty")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield data
 

@@ -50,6 +50,9 @@ class QueueKey(NamedTuple):
     topic_id: int
     queue_id: int
 
+    def __str__(self) -> str:
+        return f"{self.queue_id} of the topic with id {self.topic_id}"
+
 
 class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
     """Where a queue ends: the next offset, and the latest store time."""
@@ -134,6 +137,11 @@ class State:
     def topic_name(self, topic_id: int) -> str | None:
         """Return the name of a topic by its id; None when there is none. Any thread may ask."""
         return self._names.get(topic_id)
+
+    def name_of(self, queue: QueueKey) -> str:
+        """Return how a queue is called in errors."""
+        name = self.topic_name(queue.topic_id)
+        return str(queue) if name is None else f"{queue.queue_id} of topic {name}"
 
     def queue(self, name: str, queue_id: int) -> QueueKey:
         """Return a queue by topic name and number. Raises `TopicNotFound`, `QueueNotFound`."""

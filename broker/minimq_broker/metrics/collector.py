@@ -134,8 +134,12 @@ class BrokerMetrics:
             "Damaged files that were made anew of the master's.",
             done.segments_repaired,
         )
-        damaged = {*self._engine.slot.damage.known, *store.log.damage.reasons}
-        yield gauge(f"{PREFIX}_damaged_segments", "Files of the CommitLog that are known to be damaged.", len(damaged))
+        damaged = {*self._engine.slot.damage.known, *store.log.damage.reasons, *([-1] if store.log.missing else [])}
+        yield gauge(
+            f"{PREFIX}_damaged_segments",
+            "Files of the CommitLog that are known to be damaged.",
+            len(damaged),
+        )
         yield counter(
             f"{PREFIX}_dead_letters_deleted_total",
             "Dead letters that were deleted: they were too many or too old, damaged, or the disk was full.",

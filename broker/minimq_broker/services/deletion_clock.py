@@ -56,6 +56,8 @@ class DeletionClock:
         self._doubt: ClockDoubt | None = None
         self._save_at_s = 0.0
         self._told_until_s = 0.0
+        #: There was no file, and the clock was not believed since.
+        self._is_unrecorded = False
 
     @property
     def ahead_s(self) -> float:
@@ -74,6 +76,7 @@ class DeletionClock:
             steady_s = self._steady_s()
             now = doubt.read(ClockReading(self._clock_ms(), steady_s, newest_ms))
             self._tell(doubt, was_ahead, steady_s)
+            self._is_unrecorded = self._is_unrecorded and doubt.ahead_ms > 0
             return now
 
     def kept_ms(self) -> int:
@@ -96,8 +99,11 @@ class DeletionClock:
         if doubt.ahead_ms and doubt.believed_at_s != self._told_until_s:
             self._told_until_s = doubt.believed_at_s
             log.warning(
-                "clock: it has jumped ahead, and nothing is deleted by that for a while; set it right, or if it is, "
+                "clock: %s, and nothing is deleted by that for a while; set it right, or if it is, "
                 "restart with --clock-hold 0 ahead_s=%d wait_s=%d",
+                "there was no record of the time, and it is ahead of the newest message"
+                if self._is_unrecorded
+                else "it has jumped ahead",
                 doubt.ahead_ms // 1000,
                 doubt.believed_at_s - steady_s,
                 extra=ALWAYS_WRITTEN,
@@ -117,6 +123,7 @@ class DeletionClock:
             passed_s = self._steady_s() - float(steady_s) if boot_id == self._boot_id else 0.0
             return int(time_ms) + round(1000 * max(passed_s, 0.0))
         except FileNotFoundError:
+            self._is_unrecorded = True
             return None
         except (OSError, ValueError) as error:
             log.warning("clock: goes by the newest message path=%s error=%s", self._path, error)

@@ -25,10 +25,12 @@ from minimq_broker.store.entry import (
     read_header,
     transaction_of,
 )
+from minimq_broker.store.first_position import missing_before
 from minimq_broker.store.kept_offsets import FILE_NAME as KEPT_OFFSETS
 from minimq_broker.store.kept_offsets import KeptOffsets
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
+from minimq_broker.store.segment_files import is_segment
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 from minimq_common.lmdb_files import check_file
@@ -75,11 +77,12 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
     try:
         directory.check_whole()
         damaged = _check_pages(directory, report)
+        strange = _check_names(directory, report)
         _check_small_files(directory, report)
         with closing(
-            CommitLog(directory.log_path, 0, readonly=True, without=damaged, archive=directory.archive_path)
+            CommitLog(directory.log_path, 0, readonly=True, without=damaged | strange, archive=directory.archive_path)
         ) as log:
-            walk = _Walk(report)
+            walk = _Walk(report, _names(directory.state_path, damaged))
             if log.archive_file.damage and directory.archive_path.name not in damaged:
                 report.findings.append(f"{directory.archive_path.name}: it cannot be read: {log.archive_file.damage}")
             if log.archive is not None:
@@ -100,10 +103,24 @@ def _check_pages(directory: DataDirectory, report: Report) -> set[str]:
         try:
             if path.exists():
                 check_file(path, deep=True)
-        except PageDamage as error:
+        except (PageDamage, OSError) as error:
             report.findings.append(f"{path.name}: it cannot be read: {error}")
             damaged.add(path.name)
     return damaged
+
+
+def _check_names(directory: DataDirectory, report: Report) -> set[str]:
+    """Verify that every file is a segment by its name, and the first is there; return the names of the others."""
+    files = sorted(directory.log_path.glob("*.mdb"))
+    strange = {file.name for file in files if not is_segment(file)}
+    report.findings += [f"{name}: it has not the name of a segment: move it away" for name in sorted(strange)]
+    starts = [int(file.stem) for file in files if file.name not in strange]
+    try:
+        if starts and (missing := missing_before(directory.log_path, starts[0])):
+            report.findings.append(f"{directory.log_path.name}: {missing}")
+    except StoreError as error:
+        report.findings.append(error.message)
+    return strange
 
 
 def _check_small_files(directory: DataDirectory, report: Report) -> None:
@@ -129,11 +146,23 @@ def _check_checkpoint(path: Path, log: CommitLog, report: Report, *, is_whole: b
         report.findings.append(f"the end of the log cannot be read: {error}")
 
 
+def _names(path: Path, damaged: set[str]) -> Callable[[QueueKey], str]:
+    """Return how queues are called in findings: by the names of their topics, if the checkpoint can be read."""
+    try:
+        if path.name not in damaged and path.exists():
+            with closing(Checkpoint(path, readonly=True)) as checkpoint:
+                return checkpoint.load().name_of
+    except (StoreError, lmdb.Error):
+        pass  # found when the checkpoint is verified
+    return str
+
+
 class _Walk:
     """A walk through the log, segment after segment."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, name_of: Callable[[QueueKey], str]) -> None:
         self._report = report
+        self._name_of = name_of
         self._next_offset: dict[QueueKey, int] = {}
         self._stored_ms: dict[QueueKey, int] = {}
         #: As bounded as that of a broker, so that it finds what the broker was bound to find.
@@ -191,9 +220,9 @@ class _Walk:
             row = expected.pop((queue, last), None)
             if row is None or not row.is_stored_as(queue, key, value):
                 position = -1 if row is None else row.position
-                self._find(segment, position, f"the index row of queue {queue} offset {last} is wrong")
+                self._find(segment, position, f"the index row of queue {self._name_of(queue)} offset {last} is wrong")
         for (queue, last), row in expected.items():
-            self._find(segment, row.position, f"queue {queue} offset {last} has no index row")
+            self._find(segment, row.position, f"queue {self._name_of(queue)} offset {last} has no index row")
 
     def _entries(self, segment: Segment) -> list[tuple[tuple[QueueKey, int], Row]]:
         """Verify the entries of a segment and return the index rows that it must have."""
@@ -234,9 +263,9 @@ class _Walk:
         self._next_offset[queue] = first + batch.read_header(data).count
         self._stored_ms[queue] = header.stored_ms
         if first != expected:
-            raise CorruptEntry(f"queue {queue} goes on at offset {first} where {expected} was expected")
+            raise CorruptEntry(f"queue {self._name_of(queue)} goes on at offset {first} where {expected} was expected")
         if header.stored_ms < stored_ms:
-            raise CorruptEntry(f"queue {queue} offset {first} was stored before the batch ahead of it")
+            raise CorruptEntry(f"queue {self._name_of(queue)} offset {first} was stored before the batch ahead of it")
         batch.RecordBatch(data).check_values()
 
     def _verify_number(self, header: EntryHeader, data: bytes) -> None:
@@ -250,8 +279,9 @@ class _Walk:
         self._producers.add(*number, about.settled_before, place, self.position)
         if former is not None and former.topic_id == place.topic_id:
             raise CorruptEntry(
-                f"queue {header.queue} offset {header.base_offset} is batch {about.sequence} of producer "
-                f"{about.producer_id:016x} again, which is in queue {former.queue_id} at offset {former.base_offset}"
+                f"queue {self._name_of(header.queue)} offset {header.base_offset} is batch {about.sequence} of "
+                f"producer {about.producer_id:016x} again, which is in queue {former.queue_id} at offset "
+                f"{former.base_offset}"
             )
 
     def _find(self, segment: Segment, position: int, text: str) -> None:

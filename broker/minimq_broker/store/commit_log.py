@@ -23,7 +23,8 @@ from minimq_broker.store.crash_note import time_to_look
 from minimq_broker.store.damage_marks import DamageMarks
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.dead_letter_archive import DeadLetterArchive
-from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, check_pages_of, lock_file, remove_lmdb
+from minimq_broker.store.first_position import keep, look_and_keep
+from minimq_broker.store.lmdb_file import DAMAGE, DamagedPages, check_pages_of, lock_file, remove_lmdb
 from minimq_broker.store.repair import repair_segment
 from minimq_broker.store.rows import Part, Row, Wish
 from minimq_broker.store.segment import Segment
@@ -54,6 +55,8 @@ class CommitLog:
         archive_file: the archive of those dead letters.
         damage: marks of damaged segments, which are made anew.
         lost: what is lost of segments that were found damaged when it was opened, by their starts.
+        missing: what is missing ahead of the first segment, in words; empty when nothing is.
+        name_of: returns how a queue is called in errors.
         damage_found: called with the start of a segment and a reason when something in it cannot be read. Any thread.
     """
 
@@ -78,6 +81,8 @@ class CommitLog:
         self.segments: list[Segment] = []
         self._changing = threading.RLock()
         self.damage_found: Callable[[int, str], None] = lambda start, reason: None
+        self.missing = ""
+        self.name_of: Callable[[QueueKey], str] = str
         try:
             files = segment_files(path, readonly=readonly, without=without)
             if not readonly:
@@ -90,6 +95,7 @@ class CommitLog:
                 self._add(start)
             self.archive_file = ArchiveFile(archive, archive_bytes, readonly=readonly)
             if not readonly:
+                self.missing = look_and_keep(path, self.start)
                 for made in path.glob("*.new*"):  # its making was interrupted
                     made.unlink()
             starts = frozenset(segment.start for segment in self.segments)
@@ -115,8 +121,8 @@ class CommitLog:
                 break
             try:
                 check_pages_of(file)
-            except DamagedFile as error:
-                if missing := repair_segment(file, end, self._segment_bytes, error.message):
+            except DamagedPages as error:
+                if missing := repair_segment(file, end, self._segment_bytes, error.reason):
                     lost[int(file.stem)] = f"lost are {missing}"
             self._looked_from = end = int(file.stem)
         return lost
@@ -212,6 +218,7 @@ class CommitLog:
             if not self.may_remove_first(needed_from):
                 return False
             first, *rest = self.segments
+            keep(self.path, rest[0].start)  # ahead of the deletion
             first.remove_file()
             sync_directory(self.path)  # ahead of the next one: a power cut must not leave a gap
             self.segments = rest
@@ -309,7 +316,8 @@ class CommitLog:
                 if rows:
                     break
                 raise CorruptEntry(
-                    f"{segment.path.name}: offsets {offset} to {part.begins_at - 1} of queue {queue} are missing: go "
+                    f"{self._where_gap(queue, offset, segment)}: offsets {offset} to {part.begins_at - 1} of queue "
+                    f"{self.name_of(queue)} are missing: go "
                     f"on from offset {part.begins_at}; stop the broker and run minimq-broker check"
                 )
             found += part.found
@@ -319,6 +327,11 @@ class CommitLog:
             if part.is_cut:
                 break
         return Part(found, offset, rows)
+
+    def _where_gap(self, queue: QueueKey, offset: int, found: Segment) -> str:
+        """Name the segments that may lack an offset: those that have lost entries, if any have."""
+        names = [each.path.name for each in self._segments_from(queue, offset) if each.start <= found.start]
+        return " or ".join([name for name in names if any(self.path.glob(f"{name}.damaged-*"))] or names)
 
     def _lacks(self, queue: QueueKey, offset: int) -> bool:
         """Tell whether an offset that is not found should be there: others before it are, and nothing was archived."""

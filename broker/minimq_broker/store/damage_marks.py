@@ -30,6 +30,8 @@ class DamageMarks:
         self.reasons: dict[int, str] = {}
         self.is_served = False
         for mark in sorted(path.glob("*.damaged")):
+            if not mark.stem.isdecimal():  # of somebody else
+                continue
             if int(mark.stem) in starts:
                 self.reasons[int(mark.stem)] = "it was found damaged before the last start"
             elif not readonly:

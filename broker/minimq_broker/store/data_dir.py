@@ -84,6 +84,8 @@ class DataDirectory:
             if create:
                 self.log_path.mkdir(parents=True, exist_ok=True)
             elif not (path / "format").is_file():
+                if any(self.log_path.glob("*.mdb")):
+                    raise StoreError(self._formatless)
                 raise StoreError(f"{path} is not the data directory of a broker (it has no file named format)")
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -176,9 +178,18 @@ class DataDirectory:
         with contextlib.suppress(OSError):
             os.ftruncate(self._lock, os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0))
 
+    @property
+    def _formatless(self) -> str:
+        return (
+            f"{self.path} holds a log, but no file named format: restore that with the rest, or if nothing else is "
+            f"missing and its release had format {FORMAT}, write {FORMAT} into it"
+        )
+
     def _check_format(self) -> None:
         marker = self.path / "format"
         if not marker.exists():
+            if any(self.log_path.glob("*.mdb")):
+                raise StoreError(self._formatless)
             _write_whole(marker, f"{FORMAT}\n")
             return
         text = marker.read_text(errors="replace").strip()

@@ -33,6 +33,18 @@ class DamagedFile(StoreError):
     """An LMDB file that cannot be opened for what is in it."""
 
 
+class DamagedPages(DamagedFile):
+    """An LMDB file with damaged pages.
+
+    Attributes:
+        reason: what is wrong with them, without the name of the file.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}: restore the data directory from a copy of it")
+        self.reason = reason
+
+
 #: What reading a damaged LMDB file raises, as against what a full disk, a lack of memory and the like do.
 DAMAGE = (
     struct.error,
@@ -100,7 +112,7 @@ def check_pages_of(path: Path) -> None:
     try:
         check_file(path)
     except PageDamage as error:
-        raise DamagedFile(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
+        raise DamagedPages(path, str(error)) from None
     except OSError as error:
         raise StoreError(f"{path} cannot be opened: {error}") from None
 

@@ -140,6 +140,7 @@ class MessageStore:
             checkpoint_interval_s=options.checkpoint_interval_s,
             clock_ms=clock_ms,
         )
+        self.log.name_of = self._name_of
         self._closed = False
         self.options = options
         self.disk = Disk(path, options.watermarks)
@@ -155,6 +156,9 @@ class MessageStore:
         self._writer.start()
         if alone:
             self.submit(FactJob(lambda state: term_begun(self._own_term, state), lambda job: None))
+
+    def _name_of(self, queue: QueueKey) -> str:
+        return self.state.name_of(queue)
 
     def submit(self, job: AnyJob) -> None:
         """Hand a job to the writer; it comes back through `notify`."""

@@ -42,7 +42,10 @@ def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str)
         DamagedFile: not enough of it can be read; the file is as it was.
         StoreFull: there is no space for another one.
     """
-    refused = DamagedFile(f"{path} is damaged: {damage}: restore the data directory from a copy of it")
+    remedy = "restore the data directory from a copy of it"
+    if end is None and path.stat().st_size == 0 and _ends_before(path):
+        remedy = f"delete it if an older release was killed while it made it, or {remedy}"
+    refused = DamagedFile(f"{path} is damaged: {damage}: {remedy}")
     start = int(path.stem)
     try:
         kept = _linked(sorted((position, len(entry)) for position, entry in _entries(path)), start, end)
@@ -76,6 +79,17 @@ def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str)
         aside or "deleted",
     )
     return lost
+
+
+def _ends_before(path: Path) -> bool:
+    """Tell whether the segments ahead of one end where it begins, so that nothing was in it."""
+    start = int(path.stem)
+    former = max((file for file in path.parent.glob("*.mdb") if int(file.stem) < start), default=None)
+    try:
+        ends = () if former is None else (position + len(entry) for position, entry in _entries(former))
+        return max(ends, default=0) == start
+    except PageDamage:
+        return False
 
 
 def _entries(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from minimq_broker.store.lmdb_file import open_lmdb
 from minimq_broker.store.segment import Segment
+from minimq_common.errors import StoreError
 
 #: Address space for a look at a file, beyond its size.
 _MAP_BYTES = 1 << 20
 
 
 def segment_files(path: Path, *, readonly: bool, without: Collection[str] = ()) -> list[Path]:
-    """Return the files of all segments in order, but for those of some names."""
+    """Return the files of all segments in order, but for some. Raises `StoreError`: one has another name."""
     files = sorted(file for file in path.glob("*.mdb") if file.name not in without)
+    for file in files:
+        if not is_segment(file):
+            raise StoreError(
+                f"{file} has not the name of a segment, which is a log position of 20 digits: move it away"
+            )
     if readonly and files and not is_begun(files[-1]):
         files.pop()  # its making was interrupted: the writer goes on with that, a reader finds nothing to read
     return files
+
+
+def is_segment(path: Path) -> bool:
+    """Tell whether a file has the name of a segment."""
+    return re.fullmatch(r"[0-9]{20}\.mdb", path.name) is not None
 
 
 def total_bytes(segments: Iterable[Segment]) -> int:

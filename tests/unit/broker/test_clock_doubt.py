@@ -177,6 +177,16 @@ def test_a_machine_that_was_off_is_as_old_as_it_was(tmp_path: Path) -> None:
     assert clock.now_ms() == NOW + DAY_MS
 
 
+def test_without_a_record_of_the_time_no_jump_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine(tmp_path, lambda: NOW - 130_000)
+    machine.start().kept_ms()
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        "clock: there was no record of the time, and it is ahead of the newest message"
+    )
+    assert "jumped" not in caplog.text
+
+
 @pytest.mark.parametrize("text", ["", "x", "1 2 3 4", "1700000000000 5.0 boot-1 00000000", "\xff" * 20])
 def test_a_damaged_file_is_named_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
     machine = Machine(tmp_path, lambda: NOW - DAY_MS)

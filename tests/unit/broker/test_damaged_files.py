@@ -243,6 +243,10 @@ def test_what_cannot_be_read_of_an_old_segment_is_named_and_the_rest_is_served(
                 offset += 1
     assert len(errors) == 1
     assert "go on from offset " in errors[0]
+    assert errors[0].startswith(f"{file.name}: offsets ")  # and not the sound one behind it
+    assert "of topic t are missing" in errors[0]
+    store.close()
+    assert any("of topic t goes on at offset" in finding for finding in check_directory(filled).findings)
     assert len(seen) == 23
     assert set(seen) < {str(number) for number in range(24)}
 

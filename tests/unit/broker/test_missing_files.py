@@ -1,0 +1,133 @@
+"""Files that somebody has deleted, moved or added in a data directory are named, by a start and by `check`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.lmdb_file import DamagedFile
+from minimq_broker.store.segment import Segment
+from minimq_common.errors import StoreError
+from support.stores import OpenStore, Stores
+
+SEGMENT_BYTES = 96 << 10
+
+
+@pytest.fixture
+def filled(stores: Stores) -> Path:
+    """A closed directory of at least three segments."""
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("t", 1)
+    for number in range(24):
+        store.append("t", 0, b"%d-" % number + bytes(9000))
+    assert len(store.store.log.segments) >= 3
+    store.close()
+    stores.damaged.add(store.path)
+    return store.path
+
+
+def segments(path: Path) -> list[Path]:
+    return sorted((path / "commitlog").glob("*.mdb"))
+
+
+def opened(stores: Stores) -> OpenStore:
+    return stores.open(segment_bytes=SEGMENT_BYTES)
+
+
+def test_first_segments_that_are_not_there_are_missed(
+    stores: Stores, filled: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, *_ = segments(filled)
+    first.unlink()
+    lacking = f"log positions 0 to {int(second.stem)} are missing"
+    assert any(lacking in finding for finding in check_directory(filled).findings)
+    for _ in range(2):  # it is said each time
+        caplog.clear()
+        store = opened(stores)
+        assert store.store.log.missing.startswith(lacking)
+        assert any(lacking in record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
+        store.close()
+
+
+def test_what_retention_deletes_is_not_missed(
+    stores: Stores, filled: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(stores)
+    assert store.store.remove_first(NOTHING_NEEDED)
+    kept = store.store.log.start
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    # It is recorded ahead of the deletion, which does not take place.
+    monkeypatch.setattr(Segment, "remove_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.store.remove_first(NOTHING_NEEDED)
+    monkeypatch.undo()
+    store.close()
+    assert check_directory(filled).findings == []
+    store = opened(stores)
+    assert (store.store.log.start, store.store.log.missing) == (kept, "")
+    store.close()
+    segments(filled)[0].unlink()
+    assert any("are missing" in finding for finding in check_directory(filled).findings)
+
+
+def test_a_directory_of_an_older_release_gets_its_record(stores: Stores, filled: Path) -> None:
+    record = filled / "commitlog" / "first"
+    text = record.read_bytes()
+    record.unlink()
+    assert check_directory(filled).findings == []
+    opened(stores).close()
+    assert record.read_bytes() == text
+
+
+def test_a_damaged_record_is_named_and_made_anew(
+    stores: Stores, filled: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = filled / "commitlog" / "first"
+    text = record.read_bytes()
+    record.write_bytes(text.replace(b"0", b"1", 1))
+    assert check_directory(filled).findings == [
+        f"{record}, which says where the log begins, does not match its CRC-32C"
+    ]
+    opened(stores).close()
+    assert "recorded anew where the log begins" in caplog.text
+    assert record.read_bytes() == text
+
+
+def test_a_file_of_another_name_is_named(stores: Stores, filled: Path) -> None:
+    (filled / "commitlog" / "foo.mdb").write_text("x")
+    with pytest.raises(StoreError, match=r"foo\.mdb has not the name of a segment.*: move it away"):
+        opened(stores)
+    assert any("foo.mdb: it has not the name" in finding for finding in check_directory(filled).findings)
+
+
+def test_a_directory_in_the_place_of_a_file_is_a_finding(filled: Path) -> None:
+    (filled / "state.mdb").unlink()
+    (filled / "state.mdb").mkdir()
+    assert any("state.mdb: it cannot be read" in finding for finding in check_directory(filled).findings)
+
+
+def test_a_log_without_its_format_is_refused_by_all(stores: Stores, filled: Path) -> None:
+    (filled / "format").unlink()
+    for look in (lambda: opened(stores), lambda: check_directory(filled)):
+        with pytest.raises(StoreError, match="holds a log, but no file named format: restore that"):
+            look()
+
+
+def test_an_empty_segment_may_be_deleted_only_where_the_log_ends(stores: Stores, filled: Path) -> None:
+    *_, last = segments(filled)
+    last.write_bytes(b"")
+    with pytest.raises(DamagedFile) as caught:
+        opened(stores)
+    assert caught.value.message.count("is damaged") == caught.value.message.count("restore") == 1
+    assert "delete it if an older release" in caught.value.message
+    last.rename(last.with_name(f"{int(last.stem) + 5:020d}.mdb"))
+    with pytest.raises(DamagedFile) as caught:
+        opened(stores)
+    assert "delete it" not in caught.value.message
