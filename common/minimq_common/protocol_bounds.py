@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minimq_common.model import MAX_QUEUES
+from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES
 from minimq_common.names import MAX_ADDRESS, MAX_BROKER, MAX_CLIENT_ID, MAX_GROUP, MAX_TOPIC, MAX_TRANSACTION
 from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM
 
@@ -113,6 +113,7 @@ HOLD_MS = Range(0, DAY_MS)
 TOPICS = Items(MAX_SUBSCRIPTIONS, TOPIC)
 QUEUES = Items(MAX_NAMED)
 REPLICAS = Items(MAX_REPLICAS)
+ROUTE_BROKERS = Items(MAX_BROKERS_OF_A_TOPIC)
 ADDRESSES = Entries(MAX_REPLICAS, ADDRESS)
 
 FRAME_TEXT = Text(MAX_FRAME_BYTES)
@@ -242,9 +243,9 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "AwayBroker": {},
     "TopicRoute": {
         "topic": TOPIC,
-        "queues": Items(MAX_ITEMS),
-        "brokers": Items(MAX_ITEMS),
-        "away": Items(MAX_ITEMS),
+        "queues": ROUTE_BROKERS,
+        "brokers": ROUTE_BROKERS,
+        "away": ROUTE_BROKERS,
     },
     "TopicConfig": {"topic": TOPIC},
     "RegisterRequest": {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import (
-    MAX_BROKERS_OF_A_TOPIC,
     MAX_QUEUES,
     MAX_QUEUES_OF_A_TOPIC,
     AwayBroker,
@@ -15,7 +15,6 @@ from minimq_common.model import (
 )
 from minimq_common.moments import moment
 from minimq_common.names import check_address, check_broker, check_cluster, check_topic
-from minimq_common.replica_bounds import MAX_REPLICAS
 from minimq_proto.v1 import nameserver_pb2
 
 
@@ -37,12 +36,9 @@ def broker_from_wire(message: nameserver_pb2.BrokerData) -> BrokerData:
     Raises:
         InvalidArgument: a name or an address is none, or it has more replicas than can be.
     """
+    check_bounds(message)
     check_broker(message.broker_name)
     check_cluster(message.cluster)
-    if len(message.addresses) > MAX_REPLICAS:
-        raise InvalidArgument(
-            f"broker {message.broker_name} has {len(message.addresses)} addresses, the limit is {MAX_REPLICAS}"
-        )
     for address in message.addresses.values():
         check_address(address)
     return BrokerData(message.cluster, message.broker_name, dict(sorted(message.addresses.items())))
@@ -93,11 +89,7 @@ def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
         InvalidArgument: a name or an address is none, a broker is named twice, or there are more brokers or queues than
             can be.
     """
-    for brokers in (message.queues, message.brokers, message.away):
-        if len(brokers) > MAX_BROKERS_OF_A_TOPIC:
-            raise InvalidArgument(
-                f"the route of a topic has {len(brokers)} brokers, the limit is {MAX_BROKERS_OF_A_TOPIC}"
-            )
+    check_bounds(message)
     check_topic(message.topic)
     queues = [
         queue_data(check_broker(data.broker_name), data.read_queues, data.write_queues, data.permission)

@@ -11,11 +11,11 @@ from minimq_common import protocol_bounds
 #: Topics that one broker carries.
 MAX_TOPICS_OF_A_BROKER = protocol_bounds.MAX_TOPICS
 #: Topics that have a route.
-MAX_TOPICS = 200_000
+MAX_ROUTED_TOPICS = 200_000
 #: Topics of all brokers together; one that ten brokers carry counts ten times.
 MAX_CARRIED = 1_500_000
 #: Registered brokers, slaves among them.
-MAX_BROKERS = 1_000
+MAX_REGISTERED_BROKERS = 1_000
 #: Topics of all brokers together that are away and remembered.
 MAX_AWAY_TOPICS = 200_000
 
@@ -24,7 +24,7 @@ MAX_WATCHERS = 4_000
 #: Topics that one of them watches; the clients of this release ask for the routes of further ones.
 MAX_WATCHED_BY_ONE = protocol_bounds.MAX_WATCHED
 #: Topics of all watchers together; one that ten clients watch counts ten times.
-MAX_WATCHED = 300_000
+MAX_WATCHED_BY_ALL = 300_000
 #: Bytes of large routes, on their way to all watchers together.
 MAX_UNSENT_BYTES = 64 << 20
 
@@ -32,7 +32,7 @@ MAX_UNSENT_BYTES = 64 << 20
 MAX_CONNECTIONS = 5_000
 MAX_STREAMS_OF_A_CONNECTION = 128
 #: Bytes of the largest request: the table of a broker, or the topics of a watcher.
-MAX_REQUEST_BYTES = 4 << 20
+MAX_TABLE_BYTES = 4 << 20
 #: Bytes of a request of any other kind.
 MAX_CALL_BYTES = 64 << 10
 #: Bytes of the largest answer, which lists the routes of all topics.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -15,9 +14,10 @@ from minimq_common.names import check_topic
 from minimq_common.wire import permission_from_wire, queue_data
 from minimq_nameserver.bounds import MAX_TOPICS_OF_A_BROKER
 from minimq_nameserver.broker_state import BrokerState
+from minimq_nameserver.loop_share import LoopShare
 from minimq_proto.v1 import nameserver_pb2
 
-#: Topics that are read in one go, in well under a millisecond; in between, look-ups are answered.
+#: Topics that are read in one go, in well under a millisecond; in between, look-ups may be answered.
 _SLICE = 500
 #: Fields of a registration besides its topics.
 _FIELDS = 8
@@ -31,7 +31,7 @@ class RegistrationReader:
     """
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._share = LoopShare()
 
     async def read(self, request: nameserver_pb2.RegisterRequest, known_topics: Container[str]) -> BrokerState:
         """Return what a broker tells.
@@ -44,28 +44,26 @@ class RegistrationReader:
             InvalidArgument: a name, the address or a number breaks a rule that the text names.
         """
         topics: dict[str, QueueData] = {}
-        if len(request.topics) > MAX_TOPICS_OF_A_BROKER:
-            raise _too_many()
         if len(request.topics) <= _SLICE:
             _read_topics(topics, request.broker_name, request.topics, known_topics)
         else:
-            async with self._turn:
+            async with self._share:
                 for start in range(0, len(request.topics), _SLICE):
                     part = request.topics[start : start + _SLICE]
                     _read_topics(topics, request.broker_name, part, known_topics)
-                    await asyncio.sleep(0)
+                    await self._share.turn()
         return _state(request, topics)
 
     async def read_encoded(self, request: bytes, known_topics: Container[str]) -> BrokerState:
         """Return what a broker tells in an encoded request. As `read` otherwise."""
         topics: dict[str, QueueData] = {}
         head = nameserver_pb2.RegisterRequest()
-        async with self._turn:
+        async with self._share:
             for part in _parts(request):
                 _read_topics(topics, part.broker_name or head.broker_name, part.topics, known_topics)
                 del part.topics[:]
                 head.MergeFrom(part)
-                await asyncio.sleep(0)
+                await self._share.turn()
         if head.heartbeat_only:
             raise InvalidArgument(f"a heartbeat of {head.broker_name} came with {len(topics)} topics")
         if any(data.broker_name != head.broker_name for data in topics.values()):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
 from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
 from minimq_nameserver.away import AwayBrokers, RememberedBroker
-from minimq_nameserver.bounds import MAX_BROKERS, MAX_CARRIED, MAX_TOPICS
+from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict, ConflictLog
 
@@ -265,13 +265,13 @@ class RouteTable:
         added = state.topics.keys() - known.keys() if known else state.topics.keys()
         if former is not None and not added:
             return
-        if former is None and len(self._by_session) >= MAX_BROKERS:
-            raise _full(state, f"{MAX_BROKERS} brokers are registered")
+        if former is None and len(self._by_session) >= MAX_REGISTERED_BROKERS:
+            raise _full(state, f"{MAX_REGISTERED_BROKERS} brokers are registered")
         if self._carried - len(known) + len(state.topics) > MAX_CARRIED:
             raise _full(state, f"all brokers together carry {self._carried} topics, and the limit is {MAX_CARRIED}")
         # Not exactly, when others go: that takes another try.
-        if len(self._topics) + sum(1 for topic in added if topic not in self._topics) > MAX_TOPICS:
-            raise _full(state, f"there are {len(self._topics)} topics, and the limit is {MAX_TOPICS}")
+        if len(self._topics) + sum(1 for topic in added if topic not in self._topics) > MAX_ROUTED_TOPICS:
+            raise _full(state, f"there are {len(self._topics)} topics, and the limit is {MAX_ROUTED_TOPICS}")
 
     def _rivals(self, state: BrokerState) -> Iterator[tuple[BrokerState, str]]:
         """Yield the brokers that do not leave a place for one, each with what it has and what can be done."""

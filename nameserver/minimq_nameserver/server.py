@@ -15,7 +15,7 @@ from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
-from minimq_nameserver.bounds import MAX_CONNECTIONS, MAX_REQUEST_BYTES, MAX_STREAMS_OF_A_CONNECTION
+from minimq_nameserver.bounds import MAX_CONNECTIONS, MAX_STREAMS_OF_A_CONNECTION, MAX_TABLE_BYTES
 from minimq_nameserver.controller.metrics import ControllerMetrics
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.metrics import PREFIX, NameServerMetrics
@@ -35,7 +35,7 @@ _SERVER_OPTIONS = {
     **dict(rpc.SERVER_OPTIONS),
     # Clients ping every second: a name server that hangs is told from one that has no news by that alone.
     "grpc.http2.min_ping_interval_without_data_ms": 500,
-    "grpc.max_receive_message_length": MAX_REQUEST_BYTES,
+    "grpc.max_receive_message_length": MAX_TABLE_BYTES,
     # What has come of a request before anybody reads it stays within the first window of its stream, 64 KiB: probes
     # would make that as large as the largest request.
     "grpc.http2.bdp_probe": 0,

@@ -22,16 +22,16 @@ from minimq_common.errors import (
 )
 from minimq_common.names import check_broker, check_topic
 from minimq_common.wire import broker_to_wire
-from minimq_nameserver.answers import Answers
 from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict
 from minimq_nameserver.counters import Counters
 from minimq_nameserver.listing import TopicLists
 from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.route_event_writer import RouteEventWriter
 from minimq_nameserver.route_events import RouteEvents
 from minimq_nameserver.route_table import Change, RouteTable
-from minimq_nameserver.teller import Teller
+from minimq_nameserver.untaken_answers import UntakenAnswers
 from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
@@ -58,15 +58,15 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._events = RouteEvents(table, self._away_to_wire)
         self._lists = TopicLists(table, self._events)
         self._cluster: tuple[int, bytes] | None = None  # the brokers of that edition of the table
-        self._teller = Teller(lambda topic: self._events.get(topic).encoded)
-        self._watchers = Watchers(self._teller.ready)
+        self._writer = RouteEventWriter(lambda topic: self._events.get(topic).encoded)
+        self._watchers = Watchers(self._writer.ready)
         self._settled = False
         self._session_ids = itertools.count(1)
         self._streams: dict[int, asyncio.Task[object]] = {}
         self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
         self._watches: set[asyncio.Task[object]] = set()
         self._reader = RegistrationReader()
-        self._answers = Answers()
+        self._answers = UntakenAnswers()
         self._stopping = False
         self.counters = Counters()
 
@@ -108,7 +108,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
     @property
     def unsent_bytes(self) -> int:
         """Bytes of large routes and lists that clients have not taken yet."""
-        return self._teller.unsent_bytes + self._answers.untaken_bytes
+        return self._writer.unsent_bytes + self._answers.untaken_bytes
 
     def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
         """Remember a broker that the controller in this name server refuses."""
@@ -306,21 +306,21 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         task = asyncio.current_task()
         assert task is not None
         self._watches.add(task)
-        self._teller.open(watcher, context)
+        self._writer.open(watcher, context)
         try:
             async for request in request_iterator:
                 await self._watchers.follow(watcher, request)
-            await self._teller.close(watcher)
+            await self._writer.close(watcher)
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
-            await self._teller.close(watcher)
+            await self._writer.close(watcher)
             await rpc.abort(context, Unavailable(_STOPPING))
         except MiniMQError:
-            await self._teller.close(watcher)
+            await self._writer.close(watcher)
             raise
         finally:
-            self._teller.abandon(watcher)
+            self._writer.abandon(watcher)
             self._watches.discard(task)
             self._watchers.remove(watcher)
 

@@ -6,9 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 
+from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.names import MAX_TOPIC, check_topic
-from minimq_nameserver.bounds import MAX_WATCHED, MAX_WATCHED_BY_ONE, MAX_WATCHERS
+from minimq_nameserver.bounds import MAX_WATCHED_BY_ALL, MAX_WATCHED_BY_ONE, MAX_WATCHERS
 from minimq_nameserver.loop_share import LoopShare
 from minimq_proto.v1.nameserver_pb2 import WatchRoutesRequest
 
@@ -143,11 +144,12 @@ class Watchers:
                 request = WatchRoutesRequest.FromString(request)
             if len(request.topics) > MAX_WATCHED_BY_ONE:
                 raise _too_many()
+            check_bounds(request)
             wanted = dict.fromkeys(request.topics)
-            if self._watched + len(wanted.keys() - watcher.topics.keys()) > MAX_WATCHED:
+            if self._watched + len(wanted.keys() - watcher.topics.keys()) > MAX_WATCHED_BY_ALL:
                 raise SystemBusy(
-                    f"clients watch {self._watched} topics, and the limit is {MAX_WATCHED}: ask for the routes of "
-                    "these topics instead",
+                    f"clients watch {self._watched} topics, and the limit is {MAX_WATCHED_BY_ALL}: ask for the routes "
+                    "of these topics instead",
                     retry_after_s=_BUSY_RETRY_S,
                 )
             await self._drop(watcher, [topic for topic in watcher.topics if topic not in wanted])

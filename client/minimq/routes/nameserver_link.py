@@ -16,6 +16,7 @@ from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view
 from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
 from minimq.transport.home_process import HomeProcess
 from minimq_common import rpc
+from minimq_common.bound_check import check_answer
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
@@ -108,7 +109,7 @@ class NameServerLink:
 
     def _call(self, method: Callable[..., Response], request: Request, timeout_s: float) -> Response:
         try:
-            return method(request, timeout=timeout_s)
+            return check_answer(method(request, timeout=timeout_s), f"name server {self.address}")
         except grpc.RpcError as error:
             raise rpc.from_rpc_error(error, f"name server {self.address}") from None
         except ValueError:  # what gRPC raises for a closed channel
@@ -162,8 +163,12 @@ class NameServerLinks:
         Raises as `ask` does.
         """
         request = nameserver_pb2.ListTopicsRequest()
-        answer = self.ask(lambda stub, timeout_s: stub.ListTopics(request, timeout=timeout_s))
-        return sorted(map(route_from_wire, (*answer.routes, *answer.away_routes)), key=lambda route: route.topic)
+
+        def call(stub: nameserver_pb2_grpc.NameServerStub, share_s: float) -> list[TopicRoute]:
+            answer = stub.ListTopics(request, timeout=share_s)
+            return [route_from_wire(route) for route in (*answer.routes, *answer.away_routes)]
+
+        return sorted(self.ask(call), key=lambda route: route.topic)
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics, sorted, also of those whose brokers are all away. Raises as `ask` does."""
@@ -174,8 +179,8 @@ class NameServerLinks:
     def cluster(self) -> list[BrokerData]:
         """Return all brokers, sorted by name. Raises as `ask` does."""
         request = nameserver_pb2.GetClusterRequest()
-        answer = self.ask(lambda stub, timeout_s: stub.GetCluster(request, timeout=timeout_s))
-        return list(view_from_wire(answer).brokers)
+        view = self.ask(lambda stub, timeout_s: view_from_wire(stub.GetCluster(request, timeout=timeout_s)))
+        return list(view.brokers)
 
     def ask(self, call: Callable[[nameserver_pb2_grpc.NameServerStub, float], T], timeout_s: float | None = None) -> T:
         """Make a call to one name server after the other, until one answers it.

@@ -13,7 +13,7 @@ from minimq.routes.nameserver_link import NameServerLink
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
 from minimq_nameserver import receiving, watchers
-from minimq_nameserver.bounds import MAX_CALL_BYTES, MAX_REQUEST_BYTES, MAX_WATCHED_BY_ONE
+from minimq_nameserver.bounds import MAX_CALL_BYTES, MAX_TABLE_BYTES, MAX_WATCHED_BY_ONE
 from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.starting import StartBroker, StartNameServer
@@ -50,7 +50,7 @@ def serves(nameserver: NameServer) -> bool:
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("size", [MAX_CALL_BYTES + 1, MAX_REQUEST_BYTES - 1, MAX_REQUEST_BYTES + 1])
+@pytest.mark.parametrize("size", [MAX_CALL_BYTES + 1, MAX_TABLE_BYTES - 1, MAX_TABLE_BYTES + 1])
 def test_a_call_with_a_large_request_is_refused(
     nameserver: NameServer, channel: grpc.Channel, name: str, size: int
 ) -> None:

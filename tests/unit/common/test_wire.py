@@ -50,17 +50,20 @@ def queues(name: str = "broker-a", number: int = 1) -> nameserver_pb2.QueueData:
 @pytest.mark.parametrize(
     ("what", "fields"),
     [
-        ("1001 brokers", {"queues": [queues(f"b-{number}") for number in range(MAX_BROKERS_OF_A_TOPIC + 1)]}),
-        ("1001 brokers", {"brokers": [broker(f"b-{number}") for number in range(MAX_BROKERS_OF_A_TOPIC + 1)]}),
-        ("1001 brokers", {"away": [nameserver_pb2.AwayBroker(broker=broker())] * (MAX_BROKERS_OF_A_TOPIC + 1)}),
+        ("queues has 1001 items", {"queues": [queues(f"b-{number}") for number in range(MAX_BROKERS_OF_A_TOPIC + 1)]}),
+        (
+            "brokers has 1001 items",
+            {"brokers": [broker(f"b-{number}") for number in range(MAX_BROKERS_OF_A_TOPIC + 1)]},
+        ),
+        ("away has 1001 items", {"away": [nameserver_pb2.AwayBroker(broker=broker())] * (MAX_BROKERS_OF_A_TOPIC + 1)}),
         ("132096 queues", {"queues": [queues(f"b-{number}", MAX_QUEUES) for number in range(129)]}),
         ("names a broker twice", {"queues": [queues(), queues()]}),
         ("broker name", {"queues": [queues("")]}),
-        ("broker name", {"brokers": [broker("b" * 1000)]}),
-        ("129 addresses", {"brokers": [broker(replicas=129)]}),
+        ("broker_name has 1000 characters", {"brokers": [broker("b" * 1000)]}),
+        ("addresses has 129 entries", {"brokers": [broker(replicas=129)]}),
         ("not an address", {"brokers": [broker(address="nowhere")]}),
-        ("an address has 1000000", {"brokers": [broker(address="h" * 1_000_000)]}),
-        ("topic name", {"topic": "t" * 1_000_000}),
+        (r"addresses\[0\] has 1000000", {"brokers": [broker(address="h" * 1_000_000)]}),
+        ("topic has 1000000 characters", {"topic": "t" * 1_000_000}),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )

@@ -179,7 +179,7 @@ def test_one_client_watches_no_more_than_one_may(released: World, monkeypatch: p
 
 
 def test_all_together_watch_no_more_than_all_may(released: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_WATCHED", 25)
+    monkeypatch.setattr(module, "MAX_WATCHED_BY_ALL", 25)
     monkeypatch.setattr(module, "MAX_WATCHERS", 3)
     first, second = released.watch(*many(10)), released.watch(*many(10))
     third = Watcher()

@@ -13,7 +13,7 @@ _LARGE_BYTES = 64 << 10
 _BUSY_RETRY_S = 1.0
 
 
-class Answers:
+class UntakenAnswers:
     """The bytes of large answers that clients have not taken yet. Lives on one event loop."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from minimq_nameserver.watchers import Watcher
 _LARGE_BYTES = 4 << 10
 
 
-class Teller:
+class RouteEventWriter:
     """Tells each watcher one thing at a time, and goes on when that is written. Lives on one event loop.
 
     It takes a slice of each round of the loop, however many watchers there are. A watcher whose client does not read
@@ -67,7 +67,7 @@ class Teller:
         self._waiting.add(watcher)
         self._ready.append(watcher)
         if self._telling is None:
-            self._telling = asyncio.create_task(self._tell(), name="nameserver-tell")
+            self._telling = asyncio.create_task(self._tell(), name="nameserver-route-events")
 
     async def _tell(self) -> None:
         try:

@@ -1,0 +1,89 @@
+"""docs/limits.md tells the numbers that servers go by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minimq_broker.core import group_room, groups
+from minimq_broker.options import BrokerOptions
+from minimq_broker.replication import backup
+from minimq_broker.services import leases, newcomers, pull
+from minimq_common import call_limits, model, names, protocol_bounds
+from minimq_nameserver import bounds
+
+PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+OPTIONS = BrokerOptions(data_dir=Path("unused"))
+
+
+def rows(section: str) -> list[str]:
+    _, _, rest = PAGE.partition(f"\n## {section}\n")
+    assert rest, section
+    return [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+
+
+def mib(number: int) -> str:
+    return f"{number >> 20} MiB"
+
+
+@pytest.mark.parametrize(
+    ("section", "what", "told"),
+    [
+        ("Names and texts", "topic |", f"{names.MAX_TOPIC} characters"),
+        ("Names and texts", "consumer group |", f"{names.MAX_GROUP} characters"),
+        ("Names and texts", "broker, cluster", f"{names.MAX_BROKER} characters"),
+        ("Names and texts", "client id |", f"{names.MAX_CLIENT_ID} characters"),
+        ("Names and texts", "address |", f"{names.MAX_ADDRESS} characters"),
+        ("Names and texts", "filter of a topic", f"{protocol_bounds.MAX_FILTER:,} characters"),
+        ("Names and texts", "different topics and filters", f"{protocol_bounds.MAX_AGREED:,} characters"),
+        ("Lists in one request", "queues that a member asks for", f"{protocol_bounds.MAX_NAMED:,}"),
+        ("Lists in one request", "topics that a consumer", f"{protocol_bounds.MAX_SUBSCRIPTIONS:,}"),
+        ("Lists in one request", "tags that a pull", f"{protocol_bounds.MAX_TAGS:,}"),
+        ("Lists in one request", "queues of a topic", f"{model.MAX_QUEUES:,}"),
+        ("Lists in one request", "groups that a change", f"{protocol_bounds.MAX_NAMED:,}"),
+        ("Lists in one request", "brokers that take part", f"{protocol_bounds.MAX_BROKERS:,}"),
+        ("Lists in one request", "producers whose batches", f"{protocol_bounds.MAX_PRODUCERS:,}"),
+        ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
+        ("Lists in one request", "request that is not part", mib(call_limits.MAX_REQUEST_BYTES)),
+        ("Per broker", "topics |", f"{OPTIONS.max_topics:,} (`--max-topics`)"),
+        ("Per broker", "consumer groups |", f"{OPTIONS.max_groups:,} (`--max-groups`)"),
+        ("Per broker", "consumers with a session", f"{OPTIONS.max_sessions:,} (`--max-sessions`)"),
+        ("Per broker", "topics that the members", f"{group_room.OF_GROUP.topics:,}"),
+        ("Per broker", "topics that the members", f"{group_room.OF_GROUP.characters >> 20} Mi characters"),
+        ("Per broker", "members of a group", f"{group_room.MAX_MEMBERS:,}"),
+        ("Per broker", "groups of one client id", f"{group_room.MAX_GROUPS_OF_CLIENT}"),
+        ("Per broker", "queues that members of a group say", f"{groups.MAX_HELD_OF_GROUP:,}; {groups.MAX_HELD:,}"),
+        ("Per broker", "queues that a member asks for", f"{leases.MAX_OF_MEMBER:,}; {leases.MAX_WANTED:,}"),
+        ("Per broker", "committed offsets", f"{newcomers.MAX_OFFSETS:,}"),
+        ("Per broker", "streams of one kind", f"{OPTIONS.max_streams:,} (`--max-streams`)"),
+        ("Per broker", "pulls of one stream", f"{pull.MAX_PULLS:,}"),
+        ("Per broker", "time until the first request", f"{call_limits.FIRST_REQUEST_S:g} s"),
+        ("Per broker", "connections |", f"{OPTIONS.max_connections:,} (`--max-connections`)"),
+        ("Per broker", "answers that clients", f"{mib(OPTIONS.max_unsent_bytes)} (`--max-unsent-bytes`)"),
+        ("Per broker", "requests that have not", f"{mib(OPTIONS.max_incoming_bytes)} (`--max-incoming-bytes`)"),
+        ("Per broker", "copies of its log", f"{backup.MAX_COPIES}"),
+        ("Per broker", "time for which a clock", f"{OPTIONS.clock_hold_s / 3600:g} h (`--clock-hold`)"),
+        ("Per name server", "topics of one broker", f"{bounds.MAX_TOPICS_OF_A_BROKER:,}"),
+        ("Per name server", "topics of one broker", mib(bounds.MAX_TABLE_BYTES)),
+        ("Per name server", "topics with a route", f"{bounds.MAX_ROUTED_TOPICS:,}"),
+        ("Per name server", "topics of all brokers", f"{bounds.MAX_CARRIED:,}"),
+        ("Per name server", "registered brokers", f"{bounds.MAX_REGISTERED_BROKERS:,}"),
+        ("Per name server", "topics of brokers that are away", f"{bounds.MAX_AWAY_TOPICS:,}"),
+        ("Per name server", "clients that watch routes", f"{bounds.MAX_WATCHERS:,}"),
+        ("Per name server", "topics that one client watches", f"{bounds.MAX_WATCHED_BY_ONE:,}"),
+        ("Per name server", "topics that all clients watch", f"{bounds.MAX_WATCHED_BY_ALL:,}"),
+        ("Per name server", "a call, other than", f"{bounds.MAX_CALL_BYTES >> 10} KiB"),
+        ("Per name server", "the routes of all topics", mib(bounds.MAX_ANSWER_BYTES)),
+        ("Per name server", "large answers and routes", mib(bounds.MAX_UNTAKEN_BYTES)),
+        ("Per name server", "large answers and routes", mib(bounds.MAX_UNSENT_BYTES)),
+        ("Per name server", "connections, and calls", f"{bounds.MAX_CONNECTIONS:,}"),
+        ("Per name server", "connections, and calls", f"{bounds.MAX_STREAMS_OF_A_CONNECTION}"),
+        ("Per name server", "replica sets of its controller", f"{bounds.MAX_REPLICA_SETS:,}"),
+        ("Per name server", "reports that wait", f"{bounds.MAX_HELD_REPORTS:,}"),
+    ],
+)
+def test_the_page_tells_the_number(section: str, what: str, told: str) -> None:
+    [row] = [row for row in rows(section) if row.startswith(f"| {what}")]
+    _, _, most = row.partition(" | ")
+    assert most.startswith(told) or f" {told}" in most
