@@ -101,8 +101,12 @@ class Receiving(grpc.aio.ServerInterceptor):
             self._given_up.add(oldest)
             oldest.cancel()
         self._receiving[task] = None
+        # It is left to come to its end, which it does with the call: gRPC never gives back a request that comes after
+        # its reader was cancelled.
+        reading = asyncio.ensure_future(context.read())
+        reading.add_done_callback(_forget)
         try:
-            raw = await context.read()
+            raw = await asyncio.shield(reading)
         except asyncio.CancelledError:
             if task not in self._given_up:
                 raise
@@ -145,6 +149,11 @@ class _Begun:
                     return await self._next()
             except TimeoutError:
                 raise InvalidArgument(f"no request came within {_FIRST_S:g} s of the begin of {self._name}") from None
+
+
+def _forget(reading: asyncio.Future[Any]) -> None:
+    if not reading.cancelled():
+        reading.exception()  # nobody may be there to ask for it
 
 
 def _encoded(encode: Callable[[Any], bytes], response: Any) -> bytes:  # noqa: ANN401 - of any call
