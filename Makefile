@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Many tests wait, so that two cores feed five workers; what ARGS names runs in one process, which starts sooner.
-WORKERS ?= $(if $(ARGS),0,5)
+# Many tests wait, so that two cores feed four workers; what ARGS names runs in one process, which starts sooner.
+WORKERS ?= $(if $(ARGS),0,4)
 VENV := .venv
 PROTO_VENV := .venv-proto
 COMPOSE_FILE := docker/docker-compose.yml
@@ -28,7 +28,7 @@ setup: $(VENV)/.done java etcd ## Install everything: the virtual environment .v
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
 
-test: setup $(VENV)/spark.jsa ## Run the tests, about 13 minutes; one of them: make test ARGS="tests/unit -k batch"
+test: setup $(VENV)/spark.jsa ## Run the tests, about 14 minutes; one of them: make test ARGS="tests/unit -k batch"
 	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
 test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random rounds for many rounds; takes hours

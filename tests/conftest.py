@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 import pytest_timeout
 
+import support.forks  # noqa: F401 - the first that concerns gRPC
 from minimq.administration.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq_broker.store.check import check_directory

@@ -16,7 +16,7 @@ from support.loop_thread import LoopThread
 #: As short as a loaded machine allows.
 LEASE_S = 1.5
 #: For what comes out otherwise when a replica is held up for the time of a lease.
-PATIENT_LEASE_S = 5.0
+PATIENT_LEASE_S = 8.0
 
 
 class Reporter:

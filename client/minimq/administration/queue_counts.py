@@ -8,7 +8,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES
 from minimq_common.words import kind_of
 
-_MAX_UINT32 = (1 << 32) - 1
+_INT32 = range(-(1 << 31), 1 << 31)
 
 
 def check_queue_counts(**counts: object) -> None:
@@ -22,5 +22,5 @@ def check_queue_counts(**counts: object) -> None:
             continue
         if not isinstance(count, SupportsIndex) or isinstance(count, bool):
             raise InvalidArgument(f"{name} is {kind_of(count)}: give a whole number, 1 to {MAX_QUEUES}")
-        if not 0 <= count.__index__() <= _MAX_UINT32:
+        if count.__index__() not in _INT32:
             raise InvalidArgument(f"{name} is out of bounds: give a whole number, 1 to {MAX_QUEUES}")
