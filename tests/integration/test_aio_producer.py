@@ -14,6 +14,7 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, by_hash
 from minimq.aio import Producer
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, SendFailed, TopicNotFound
 from support.reading import read_all
+from support.waiting import wait_until
 
 PATIENCE_S = 30.0
 
@@ -176,6 +177,7 @@ def test_a_send_that_nobody_waits_for_any_more_does_no_harm(single: LocalCluster
 
 def test_closing_tells_what_was_not_sent(single: LocalCluster) -> None:
     [broker] = single.brokers
+    before = threading.active_count()
 
     async def run() -> None:
         producer = Producer(single.nameserver, send_timeout_s=PATIENCE_S)
@@ -190,4 +192,4 @@ def test_closing_tells_what_was_not_sent(single: LocalCluster) -> None:
 
     asyncio.run(run())
     broker.resume()
-    assert threading.active_count() < 30
+    wait_until(lambda: threading.active_count() <= before, what="its threads end")
