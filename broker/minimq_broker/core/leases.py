@@ -146,8 +146,9 @@ class LeaseTable:
         self._first_epoch = self._last_epoch = first_epoch(term, stand_in)
         self._recovery = recovery
         self._leases: dict[LeaseKey, _Lease] = {}
-        #: The queues that each member holds or waits for, by group and client, so that nobody has to look at all.
-        self._of_member: dict[tuple[str, str], set[LeaseKey]] = {}
+        #: The queues that each member holds or waits for, by group and client, so that nobody has to look at all:
+        #: in the order in which it asked, so that a run can be repeated.
+        self._of_member: dict[tuple[str, str], dict[LeaseKey, None]] = {}
         #: The queues that wait for a time, and a heap of these times; in it are some that do not count any more.
         self._until: dict[LeaseKey, float] = {}
         self._due: list[tuple[float, LeaseKey]] = []
@@ -206,7 +207,7 @@ class LeaseTable:
         if lease.owned and lease.owner == client_id:
             lease.saved = False  # it goes on
             return [Granted(client_id, key, lease.epoch)]
-        self._of_member.setdefault((key.group, client_id), set()).add(key)
+        self._of_member.setdefault((key.group, client_id), {})[key] = None
         is_former = 0 < claim.epoch < self._first_epoch and self._is_recovering(key, now)
         lease.waiting[client_id] = max(claim.epoch if is_former else 0, lease.waiting.get(client_id, 0))
         if lease.owned:
@@ -310,7 +311,7 @@ class LeaseTable:
         """A member neither holds a queue nor waits for it."""
         keys = self._of_member.get((key.group, client_id))
         if keys is not None:
-            keys.discard(key)
+            keys.pop(key, None)
             if not keys:
                 del self._of_member[key.group, client_id]
 

@@ -382,3 +382,13 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 TestLeaseMachine = LeaseMachine.TestCase
+
+
+def test_queues_of_a_member_are_told_in_the_order_in_which_it_asked() -> None:
+    """A set of names would have another order in each process, and a schedule could not be repeated."""
+    table = LeaseTable(7)
+    keys = [LeaseKey("g", QueueKey(topic, queue)) for topic in (9, 2, 7) for queue in (3, 0, 1)]
+    for key in keys:
+        table.acquire(key, "a", 0.0)
+    table.release(keys[4], "a", 0.0)
+    assert list(table.of_member("g", "a")) == [*keys[:4], *keys[5:]]
