@@ -17,7 +17,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd demo test test-long fuzz docs lint format proto proto-check lock clean
+.PHONY: help setup java etcd demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock clean
 .PHONY: bench bench-exactly-once bench-faults bench-floods bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
 
 help: ## List the targets
@@ -33,6 +33,9 @@ test: setup $(VENV)/spark.jsa ## Run the tests, about 14 minutes; one of them: m
 
 test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random rounds for many rounds; takes hours
 	MINIMQ_TEST_ROUNDS=20 MINIMQ_TEST_SCHEDULES=100000 $(VENV)/bin/pytest -m "long or rounds" $(ARGS)
+
+test-pythons: setup dist ## Test the wheel with each supported Python that is found; six minutes for each
+	scripts/test-pythons.sh $(ARGS)
 
 fuzz: setup ## Play hostile input at decoders and servers, for hours; a part: make fuzz ARGS="decoders --seed 7"
 	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(ARGS)
@@ -82,6 +85,9 @@ bench-spark: setup ## Measure what Spark reads and writes, in batches and as a s
 	$(VENV)/bin/python bench/spark_stream.py $(ARGS)
 	$(VENV)/bin/python bench/spark_sink.py $(ARGS)
 
+dist: $(VENV)/.done ## Build the sdist and the wheel, check them, and run the README with the wheel alone
+	PYTHON=$(PYTHON) scripts/check-dist.sh
+
 docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code
 	$(VENV)/bin/python scripts/document_options.py
 
@@ -98,7 +104,7 @@ compose-test: $(VENV)/.done ## Test a cluster in containers: kill masters, read 
 	COMPOSE="$(COMPOSE)" docker/compose-test.sh
 
 clean: ## Remove the virtual environments and what the tools leave behind
-	rm -rf $(VENV) $(PROTO_VENV) dist spark-warehouse \
+	rm -rf $(VENV) $(PROTO_VENV) .venv-pythons dist spark-warehouse \
 	  .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

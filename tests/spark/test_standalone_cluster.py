@@ -46,7 +46,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     wheel = build_wheel(folder)
     shutil.copy(wheel, folder / "minimq.zip")
     packages = make_environment(folder / "environment")
-    install(wheel, packages)
+    install(wheel, packages, "pyarrow")
     pack(folder / "environment", folder / "environment.tar.gz")
     (folder / "deps").symlink_to(packages)
     pack(packages, folder / "deps.tar.gz")

@@ -1,4 +1,4 @@
-"""The package as users install it: the wheel, and Python environments that have it, or only what it needs."""
+"""The package as users install it: sdist, wheel, and Python environments that have it, or only what it needs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel with the tool that is installed, so that no network is needed."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+def build_sdist(folder: Path) -> Path:
+    """Build the sdist with the tool that is installed, so that no network is needed."""
+    return _build("sdist", ROOT, folder, "minimq-*.tar.gz")
+
+
+def build_wheel(folder: Path, source: Path = ROOT) -> Path:
+    """Build the wheel of a source tree, as `build_sdist` does."""
+    return _build("wheel", source, folder, "minimq-*.whl")
+
+
+def _build(target: str, source: Path, folder: Path, pattern: str) -> Path:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    done = subprocess.run(build, cwd=source, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    [built] = folder.glob("minimq-*.whl")
+    [built] = folder.glob(pattern)
     return built
 
 
@@ -38,11 +47,11 @@ def borrow_packages(packages: Path) -> None:
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
 
 
-def install(wheel: Path, packages: Path) -> None:
-    """Copy the wheel, and what it and the source need, to where an environment has its packages."""
+def install(wheel: Path, packages: Path, *others: str) -> None:
+    """Copy the wheel, other packages and the dependencies of all to the folder of an environment's packages."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    for name in _needed(["minimq", "pyarrow"]) - {"minimq"}:
+    for name in _needed(["minimq", *others]) - {"minimq"}:
         for file in metadata.files(name) or []:
             if ".." not in file.parts and not {"tests", "include"} & set(file.parts):
                 target = packages / file

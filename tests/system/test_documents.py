@@ -22,16 +22,6 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-def test_the_ten_lines_of_the_readme_run_as_printed(tmp_path: Path) -> None:
-    program = tmp_path / "ten_lines.py"
-    program.write_text(blocks("README.md", "python")[0])
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    assert re.fullmatch(r"orders/broker-[ab]/[0-7] 0", first)
-    assert second == "[b'espresso']"
-
-
 def test_the_page_about_sending_is_one_program_that_runs(tmp_path: Path) -> None:
     program = tmp_path / "sending.py"
     program.write_text("\n".join(blocks("docs/sending.md", "python")))

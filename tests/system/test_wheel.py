@@ -1,4 +1,4 @@
-"""The wheel, as users install it: type checkers see the types, and find what is mistyped."""
+"""The sdist and the wheel, as users install them: they run alone, and type checkers see the types."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from support.packaging import borrow_packages, build_wheel, make_environment
+from support.packaging import ROOT, borrow_packages, build_sdist, build_wheel, install, make_environment
 
 #: A program as a user writes it, in the strictest mode.
 CORRECT = """\
@@ -118,8 +119,18 @@ Producer().send(Message("orders", b"x")).offset
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_sdist(tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from the sdist, as packagers do: a file that the sdist lacks is missed here."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    [source] = folder.iterdir()
+    return build_wheel(folder / "built", source)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +150,28 @@ def test_every_package_of_the_wheel_says_that_it_is_typed(wheel: Path) -> None:
     packages = {name.split("/")[0] for name in names if name.endswith(".py")}
     assert packages >= {"minimq", "minimq_common"}
     assert {f"{package}/py.typed" for package in packages} <= set(names)
+
+
+def test_a_package_index_accepts_the_sdist_and_the_wheel(sdist: Path, wheel: Path) -> None:
+    check = [sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)]
+    done = subprocess.run(check, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+def test_the_ten_lines_of_the_readme_run_with_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
+    """Neither the checkout nor any package that the wheel does not ask for can be imported."""
+    install(wheel, make_environment(tmp_path / ".venv"))
+    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found is not None
+    (tmp_path / "ten_lines.py").write_text(found[1])
+    done = subprocess.run(
+        [".venv/bin/python", "ten_lines.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert re.fullmatch(r"orders/broker-[ab]/[0-7] 0", first)
+    assert second == "[b'espresso']"
 
 
 def test_type_checkers_accept_what_is_right_and_find_each_mistake(project: Path) -> None:

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Tests the wheel with every Python that minimq supports and this machine has: the unit tests, and a part of the
+# integration tests from each area. Run it through `make test-pythons`; PYTHONS="python3.13 /opt/py/bin/python" names others.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+supported="3.11 3.12 3.13 3.14"
+tests=${*:-tests/unit tests/integration/test_{admin,aio_consumers,aio_producer,cli,consumer_group,dropped_clients,forks,local_cluster,producer,pull_consumer,push_consumer,transactions}.py}
+
+# One interpreter of each version: on PATH, or installed by pyenv.
+find_pythons() {
+  local version candidate
+  for version in $supported; do
+    for candidate in "$(command -v "python$version" || true)" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version".*/bin/python; do
+      if [ -x "$candidate" ] && "$candidate" -c 'import venv, ensurepip, sqlite3, ssl' 2>/dev/null; then
+        echo "$candidate"
+        break
+      fi
+    done
+  done
+}
+
+pythons=${PYTHONS:-$(find_pythons)}
+[ -n "$pythons" ] || { echo "found none of Python $supported; name one: make test-pythons PYTHONS=..." >&2; exit 1; }
+failed=""
+for python in $pythons; do
+  version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  venv=.venv-pythons/$version
+  echo "---- Python $version: $python"
+  "$python" -m venv --clear "$venv"
+  PIP_CONSTRAINT=constraints.txt "$venv/bin/python" -m pip install --quiet --use-pep517 -c constraints.txt \
+    "$(ls dist/minimq-*.whl)[spark,etcd,dev,demo]"
+  # Without the source roots on the path: what is imported is the wheel.
+  # shellcheck disable=SC2086  # several words
+  PYSPARK_PYTHON=$PWD/$venv/bin/python "$venv/bin/python" -P -m pytest -o pythonpath=tests -p no:cacheprovider \
+    -n "${WORKERS:-4}" --no-loadscope-reorder $tests || failed="$failed $version"
+done
+echo "---- tested: Python $(for python in $pythons; do "$python" -c 'import platform; print(platform.python_version(), end=" ")'; done)"
+[ -z "$failed" ] || { echo "---- FAILED with Python$failed" >&2; exit 1; }
