@@ -155,7 +155,8 @@ def test_the_build_is_given_all_it_needs() -> None:
     copied = " ".join(re.findall(r"^COPY ([\w/. ]+) \S+$", DOCKERFILE, re.MULTILINE)).split()
     assert JOB in copied
     assert {package.split("/")[0] for package in packages} <= given
-    assert {"pyproject.toml", *PYPROJECT["project"]["license-files"], *set(copied) - {"."}} <= given
+    project = PYPROJECT["project"]
+    assert {"pyproject.toml", project["readme"], *project["license-files"], *set(copied) - {"."}} <= given
     for path in given:
         assert (ROOT / path).exists(), path
 
