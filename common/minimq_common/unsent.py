@@ -77,6 +77,10 @@ class Unsent:
         """Whether only small messages may be made."""
         return self.bytes >= self._limit_of_large
 
+    def has_room(self, expected: int) -> bool:
+        """Tell whether a message of about that size may be made at once."""
+        return self.bytes < self._limit_for(expected)
+
     @property
     def waiting(self) -> int:
         """Messages that wait for room."""
@@ -88,9 +92,8 @@ class Unsent:
         Args:
             expected: its size in bytes, about.
         """
-        is_small = expected <= SMALL_BYTES
-        waiting, limit = (self._small, self._limit) if is_small else (self._large, self._limit_of_large)
-        while self.bytes >= limit:
+        waiting = self._small if expected <= SMALL_BYTES else self._large
+        while not self.has_room(expected):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             waiting.append(waiter)
             if self._looking is None:
@@ -122,6 +125,9 @@ class Unsent:
         """End the connections of clients that do not read, because others wait for something else than room."""
         if peers and (self._ending is None or self._ending.done()):
             self._ending = asyncio.create_task(self._end(peers), name="unsent-end")
+
+    def _limit_for(self, expected: int) -> int:
+        return self._limit if expected <= SMALL_BYTES else self._limit_of_large
 
     def _wake(self) -> None:
         for waiting, limit in ((self._small, self._limit), (self._large, self._limit_of_large)):

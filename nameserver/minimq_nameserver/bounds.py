@@ -25,8 +25,6 @@ MAX_WATCHERS = 4_000
 MAX_WATCHED_BY_ONE = protocol_bounds.MAX_WATCHED
 #: Topics of all watchers together; one that ten clients watch counts ten times.
 MAX_WATCHED_BY_ALL = 300_000
-#: Bytes of large routes, on their way to all watchers together.
-MAX_UNSENT_BYTES = 64 << 20
 
 #: Connections, and calls and streams on each.
 MAX_CONNECTIONS = 5_000
@@ -35,10 +33,12 @@ MAX_STREAMS_OF_A_CONNECTION = 128
 MAX_TABLE_BYTES = 4 << 20
 #: Bytes of a request of any other kind.
 MAX_CALL_BYTES = 64 << 10
+#: Bytes of requests that have come in part, or are not taken in, on all connections together.
+MAX_INCOMING_BYTES = 128 << 20
 #: Bytes of the largest answer, which lists the routes of all topics.
 MAX_ANSWER_BYTES = 32 << 20
-#: Bytes of large answers, on their way to all clients together.
-MAX_UNTAKEN_BYTES = 64 << 20
+#: Bytes of large answers and routes, on their way to all clients together.
+MAX_UNSENT_BYTES = 96 << 20
 
 #: Replica sets that a controller has a record of.
 MAX_REPLICA_SETS = 1_000

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from minimq_common import daemon
+from minimq_common.intake import Intake
 from minimq_common.metrics import counter, gauge, gauges, info
+from minimq_common.metrics import counters as metric_counters
 from minimq_nameserver.service import NameServerService
 
 PREFIX = "minimq_nameserver"
@@ -17,8 +19,9 @@ PREFIX = "minimq_nameserver"
 class NameServerMetrics:
     """Reads what there is from a thread that only looks."""
 
-    def __init__(self, service: NameServerService) -> None:
+    def __init__(self, service: NameServerService, intake: Intake) -> None:
         self._service = service
+        self._intake = intake
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -56,7 +59,18 @@ class NameServerMetrics:
         yield gauge(
             f"{PREFIX}_unsent_bytes",
             "Bytes of large routes and lists that clients have not taken yet.",
-            service.unsent_bytes,
+            service.unsent.bytes,
+        )
+        yield gauge(
+            f"{PREFIX}_incoming_bytes",
+            "Bytes of requests that have come and are not taken in.",
+            self._intake.bytes,
+        )
+        yield metric_counters(
+            f"{PREFIX}_connections_ended_total",
+            "Connections of clients that did not read, or did not send their requests to the end.",
+            ("reason",),
+            ((("unread",), service.unsent.ended), (("incoming",), self._intake.ended)),
         )
         yield counter(
             f"{PREFIX}_registrations_total", "Tables of topics that brokers registered.", counters.registrations

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from minimq_common import rpc
-from minimq_nameserver.bounds import MAX_UNSENT_BYTES
+from minimq_common.unsent import Unsent
 from minimq_nameserver.loop_share import LoopShare
 from minimq_nameserver.watchers import Watcher
 
-#: Events above that size count against `MAX_UNSENT_BYTES`; smaller ones of all watchers fit beside them.
+#: Events above that size take room; smaller ones of all watchers fit beside them.
 _LARGE_BYTES = 4 << 10
 
 
@@ -20,27 +20,24 @@ class RouteEventWriter:
     """Tells each watcher one thing at a time, and goes on when that is written. Lives on one event loop.
 
     It takes a slice of each round of the loop, however many watchers there are. A watcher whose client does not read
-    has one event on its way and takes no time. Large events of all watchers have a bound: further ones wait.
+    has one event on its way and takes no time. Large events wait for room.
 
     Args:
         describe: returns the event with the route of a topic, as it is written.
+        unsent: has room for large events.
     """
 
-    def __init__(self, describe: Callable[[str], bytes]) -> None:
+    def __init__(self, describe: Callable[[str], bytes], unsent: Unsent) -> None:
         self._describe = describe
+        self._unsent = unsent
         self._streams: dict[Watcher, Any] = {}
         self._writes: dict[Watcher, asyncio.Future[None]] = {}
         self._ready: deque[Watcher] = deque()
         self._waiting: set[Watcher] = set()  # those in `_ready`, and those without room
         self._without_room: list[Watcher] = []
-        self._unsent = 0
         self._share = LoopShare()
         self._telling: asyncio.Task[None] | None = None
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of large events that are on their way."""
-        return self._unsent
+        self._letting_in: asyncio.Task[None] | None = None
 
     def open(self, watcher: Watcher, context: Any) -> None:  # noqa: ANN401 - the context of any stream
         """Begin to write to the stream of a watcher."""
@@ -84,28 +81,32 @@ class RouteEventWriter:
 
     def _write(self, watcher: Watcher, context: Any, topic: str) -> None:  # noqa: ANN401 - the context of any stream
         event = self._describe(topic)
-        large = len(event) if len(event) > _LARGE_BYTES else 0
-        if large and self._unsent and self._unsent + large > MAX_UNSENT_BYTES:
+        size = len(event)
+        if size > _LARGE_BYTES and not self._unsent.has_room(size):
             watcher.add_news(topic)
             self._waiting.add(watcher)
             self._without_room.append(watcher)
+            if self._letting_in is None:
+                self._letting_in = asyncio.create_task(self._let_in(size), name="nameserver-route-events-room")
             return
-        self._unsent += large
+        taken = self._unsent.begin(context.peer(), size) if size > _LARGE_BYTES else None
 
         def written(writing: asyncio.Future[None]) -> None:
-            self._unsent -= large
+            if taken is not None:
+                self._unsent.end(taken)
             del self._writes[watcher]
             if writing.cancelled() or writing.exception() is not None:
                 self._streams.pop(watcher, None)  # the client has left, and its call ends by that
             elif watcher.has_news:
                 self.ready(watcher)
-            if large:
-                self._let_in()
 
         self._writes[watcher] = writing = asyncio.ensure_future(rpc.write(context, event))
         writing.add_done_callback(written)
 
-    def _let_in(self) -> None:
+    async def _let_in(self, expected: int) -> None:
+        """Wait until there is room, and let those try again who found none."""
+        await self._unsent.room(expected)
+        self._letting_in = None
         waiting, self._without_room = self._without_room, []
         for watcher in waiting:
             self._waiting.discard(watcher)

@@ -13,14 +13,21 @@ from prometheus_client.core import Metric
 
 from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
+from minimq_common.call_limits import CallLimits, RequestLimits
+from minimq_common.intake import Intake
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
-from minimq_nameserver.bounds import MAX_CONNECTIONS, MAX_STREAMS_OF_A_CONNECTION, MAX_TABLE_BYTES
+from minimq_nameserver.bounds import (
+    MAX_CALL_BYTES,
+    MAX_CONNECTIONS,
+    MAX_INCOMING_BYTES,
+    MAX_STREAMS_OF_A_CONNECTION,
+    MAX_TABLE_BYTES,
+)
 from minimq_nameserver.controller.metrics import ControllerMetrics
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.metrics import PREFIX, NameServerMetrics
 from minimq_nameserver.options import NameServerOptions
-from minimq_nameserver.receiving import Receiving
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.service import NameServerService
 from minimq_proto.v1 import controller_pb2_grpc, nameserver_pb2_grpc
@@ -29,6 +36,14 @@ log = logging.getLogger(__name__)
 
 #: Time that calls under way get when the name server stops; none of them takes long.
 _DRAIN_S = 1.0
+
+#: Calls whose request is received at once. It is a few hundred bytes that come with the call, and may be as many as a
+#: table has.
+_CALLS_AT_ONCE = 8
+#: Streams of one kind whose first request is received at once, and how many seconds that may take.
+_STREAMS_AT_ONCE, _FIRST_REQUEST_S = 16, 5.0
+#: Requests of streams up to that size are opened as they come; larger ones by who reads them, a part at a time.
+_OPENED_BYTES = 64 << 10
 
 # A dict first, since of two values for one key gRPC takes the first one.
 _SERVER_OPTIONS = {
@@ -58,6 +73,7 @@ class NameServer:
         self._controller: ControllerService | None = None
         self._server: grpc.aio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._intake = Intake(MAX_INCOMING_BYTES)
         self._standard: StandardServices | None = None
         self._controller_metrics: ControllerMetrics | None = None
         self._metrics = MetricsServer(self._collect, PREFIX)
@@ -80,9 +96,7 @@ class NameServer:
             CannotListen: the port is taken, or the host is not this machine's.
             StoreError: the directory of the controller cannot be used.
         """
-        self._server = grpc.aio.server(
-            interceptors=[Receiving(), CallBoundary()], options=tuple(_SERVER_OPTIONS.items())
-        )
+        self._server = self._make_server()
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         if self._options.controller_dir is not None:
             self._controller = ControllerService(
@@ -103,6 +117,7 @@ class NameServer:
         self._tasks.append(asyncio.create_task(self._expire(), name="nameserver-expire"))
         if self._options.metrics:
             self._metrics_address = await self._metrics.start(self._options.metrics)
+        self._intake.start()
         self._standard.serving()
 
     async def stop(self) -> None:
@@ -123,11 +138,21 @@ class NameServer:
         if server is not None:
             self._service.end_streams()
             await server.stop(_DRAIN_S)
+        await asyncio.to_thread(self._intake.stop)
         if controller is not None:
             controller.close()
 
+    def _make_server(self) -> grpc.aio.Server:
+        """Return a server of gRPC that keeps to the bounds of what clients may do."""
+        limits = CallLimits(
+            first_request_s=_FIRST_REQUEST_S,
+            intake=self._intake,
+            requests=RequestLimits(MAX_CALL_BYTES, _OPENED_BYTES, _CALLS_AT_ONCE, _STREAMS_AT_ONCE),
+        )
+        return grpc.aio.server(interceptors=[CallBoundary(), limits], options=tuple(_SERVER_OPTIONS.items()))
+
     def _collect(self) -> Iterator[Metric]:
-        yield from NameServerMetrics(self._service).collect()
+        yield from NameServerMetrics(self._service, self._intake).collect()
         if self._controller_metrics is not None:
             yield from self._controller_metrics.collect()
 

@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc.aio
 
@@ -21,8 +22,10 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.names import check_broker, check_topic
+from minimq_common.unsent import SMALL_BYTES, Unsent
 from minimq_common.wire import broker_to_wire
 from minimq_nameserver.away import RememberedBroker
+from minimq_nameserver.bounds import MAX_UNSENT_BYTES
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict
 from minimq_nameserver.counters import Counters
@@ -31,7 +34,6 @@ from minimq_nameserver.registration_reader import RegistrationReader
 from minimq_nameserver.route_event_writer import RouteEventWriter
 from minimq_nameserver.route_events import RouteEvents
 from minimq_nameserver.route_table import Change, RouteTable
-from minimq_nameserver.untaken_answers import UntakenAnswers
 from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
@@ -58,7 +60,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._events = RouteEvents(table, self._away_to_wire)
         self._lists = TopicLists(table, self._events)
         self._cluster: tuple[int, bytes] | None = None  # the brokers of that edition of the table
-        self._writer = RouteEventWriter(lambda topic: self._events.get(topic).encoded)
+        self._unsent = Unsent(MAX_UNSENT_BYTES)
+        self._writer = RouteEventWriter(lambda topic: self._events.get(topic).encoded, self._unsent)
         self._watchers = Watchers(self._writer.ready)
         self._settled = False
         self._session_ids = itertools.count(1)
@@ -66,7 +69,6 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
         self._watches: set[asyncio.Task[object]] = set()
         self._reader = RegistrationReader()
-        self._answers = UntakenAnswers()
         self._stopping = False
         self.counters = Counters()
 
@@ -106,9 +108,9 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         return self._watchers.watched
 
     @property
-    def unsent_bytes(self) -> int:
-        """Bytes of large routes and lists that clients have not taken yet."""
-        return self._writer.unsent_bytes + self._answers.untaken_bytes
+    def unsent(self) -> Unsent:
+        """Large routes and lists that clients have not taken yet."""
+        return self._unsent
 
     def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
         """Remember a broker that the controller in this name server refuses."""
@@ -226,7 +228,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     # ---- Clients ---------------------------------------------------------------------------------
 
-    async def GetRoute(  # type: ignore[override]  # encoded: see `receiving`
+    async def GetRoute(  # type: ignore[override]  # encoded, as `CallLimits` lets it be
         self,
         request: nameserver_pb2.GetRouteRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.GetRouteRequest, nameserver_pb2.GetRouteResponse],
@@ -258,7 +260,22 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
     ) -> bytes:
         """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
-        return self._answers.take(await self._lists.get(names_only=request.names_only))
+        while True:
+            answer = await self._lists.get(names_only=request.names_only)
+            size = len(answer)
+            if self._unsent.has_room(size):
+                return self._take(answer, context)
+            del answer  # who waits holds no list that is older than that of others
+            await self._unsent.room(size)
+
+    def _take(self, answer: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        """Return the answer to the call of the present task, which counts until that task has ended."""
+        if len(answer) > SMALL_BYTES:
+            task = asyncio.current_task()
+            assert task is not None
+            write = self._unsent.begin(context.peer(), len(answer))
+            task.add_done_callback(lambda _: self._unsent.end(write))
+        return answer
 
     async def GetCluster(  # type: ignore[override]  # encoded, as the route
         self,
@@ -266,6 +283,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
     ) -> bytes:
         """Answer all brokers and their versions, sorted by name, and those whose place another one has."""
+        if self._cluster is not None:
+            await self._unsent.room(len(self._cluster[1]))
         if self._cluster is None or self._cluster[0] != self._table.edition:
             brokers = nameserver_pb2.GetClusterResponse(
                 brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
@@ -281,7 +300,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             settled=self._settled,
         )
         # Encoded messages one after the other are the message that has the fields of both.
-        return self._answers.take(self._cluster[1] + rest.SerializeToString())
+        return self._take(self._cluster[1] + rest.SerializeToString(), context)
 
     async def ForgetBroker(
         self,
@@ -291,7 +310,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         """Remember a broker that is away no longer."""
         change = self._table.forget(check_broker(request.broker_name))
         if change is not None:
-            log.info("broker forgotten broker=%s client=%s", request.broker_name, context.peer())
+            log.info("broker forgotten broker=%s client=%s", request.broker_name, context)
             self._carry_out(change)
         return nameserver_pb2.ForgetBrokerResponse(forgotten=change is not None)
 

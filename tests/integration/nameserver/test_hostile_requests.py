@@ -12,7 +12,8 @@ import pytest
 from minimq.routes.nameserver_link import NameServerLink
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
-from minimq_nameserver import receiving, watchers
+from minimq_nameserver import server as server_module
+from minimq_nameserver import watchers
 from minimq_nameserver.bounds import MAX_CALL_BYTES, MAX_TABLE_BYTES, MAX_WATCHED_BY_ONE
 from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
@@ -77,9 +78,9 @@ def test_calls_whose_request_does_not_come_give_way(nameserver: NameServer, chan
         yield b""
 
     call: Any = channel.stream_unary("/minimq.v1.NameServer/GetRoute")
-    silent = [call.future(never(), timeout=60) for _ in range(3 * receiving._AT_ONCE)]
+    silent = [call.future(never(), timeout=60) for _ in range(3 * server_module._CALLS_AT_ONCE)]
     try:
-        wait_until(lambda: sum(each.done() for each in silent) >= 2 * receiving._AT_ONCE, 20)
+        wait_until(lambda: sum(each.done() for each in silent) >= 2 * server_module._CALLS_AT_ONCE, 20)
         assert serves(nameserver)
         [error, *_] = [each.exception() for each in silent if each.done()]
         assert isinstance(rpc.from_rpc_error(error, "name server"), SystemBusy)
@@ -90,20 +91,21 @@ def test_calls_whose_request_does_not_come_give_way(nameserver: NameServer, chan
 
 
 def test_streams_without_a_request_come_to_an_end(
-    nameserver: NameServer, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+    start_nameserver: StartNameServer, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiving, "_FIRST_S", 0.05)
+    monkeypatch.setattr(server_module, "_FIRST_REQUEST_S", 0.5)
+    nameserver = start_nameserver()
+    start_broker(nameserver.address)
     over = threading.Event()
 
     def never() -> Iterator[bytes]:
         over.wait(60)
         yield from ()
 
-    try:
+    with rpc.open_channel(nameserver.address) as channel:
         for name in ("Register", "WatchRoutes"):
             stream: Any = channel.stream_stream(f"/minimq.v1.NameServer/{name}")
             assert isinstance(failure_of(lambda stream=stream: next(stream(never(), timeout=20))), InvalidArgument)
-    finally:
         over.set()
     assert serves(nameserver)
 
