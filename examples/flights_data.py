@@ -17,7 +17,7 @@ with warnings.catch_warnings():
 
 @dataclass(frozen=True, slots=True)
 class CarrierFigures:
-    """What is said about one carrier. Two of them are equal only when every digit is.
+    """The figures of one carrier. Two of them are equal only when every digit is.
 
     Attributes:
         carrier: its two-letter code.

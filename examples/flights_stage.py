@@ -1,4 +1,4 @@
-"""What the examples with Spark stand on: a cluster on this machine with flights in a topic, and Spark beside it."""
+"""The ground of the examples with Spark: a cluster on this machine with flights in a topic, and Spark beside it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Counts = dict[tuple[str, str], int]
 
 @dataclass
 class Table:
-    """What a real query would write to a database: the latest count for each day and airport."""
+    """The table that a real query would write to a database: the latest count for each day and airport."""
 
     counts: Counts = field(default_factory=dict)
     updates: int = 0

@@ -1,4 +1,4 @@
-"""What connectors to other systems are built of: columns instead of messages, ranges of offsets, transactions.
+"""The parts of connectors to other systems: columns instead of messages, ranges of offsets, transactions.
 
 Programs that send and receive messages need nothing of this. A connector, such as that for Spark, imports `minimq` and
 this module, and no other one of the client: these two are what the client keeps as it is.

@@ -1,4 +1,4 @@
-"""What the options of producers, consumers and commands have in common."""
+"""The common base of the options of producers, consumers and commands."""
 
 from __future__ import annotations
 

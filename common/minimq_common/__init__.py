@@ -1,4 +1,4 @@
-"""What at least two roles of minimq need: values, the batch format, errors, names and the plumbing of calls."""
+"""Code that at least two parts of minimq share: values, the batch format, errors, names and the plumbing of calls."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What becomes of freed memory: kept where large frames pass, returned where they are rare."""
+"""Settings of the memory allocator: freed memory is kept where large frames pass, returned where they are rare."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ _MAX_TAG_COLUMN = 2 * MAX_CONTENT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What can be known of a batch without opening it."""
+    """The fields of a batch that are readable without opening it."""
 
     version: int
     codec: int

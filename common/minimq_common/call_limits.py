@@ -1,4 +1,4 @@
-"""What a server takes in of its calls: streams and requests, bounded in number, size and time, before they are read."""
+"""Bounds on the streams and requests that a server takes in: number, size and time, before they are read."""
 
 from __future__ import annotations
 

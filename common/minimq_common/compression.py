@@ -18,7 +18,7 @@ WORTHWHILE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """When and how hard to compress.
+    """Settings of compression.
 
     Attributes:
         above_bytes: smaller content stays as it is.

@@ -1,4 +1,4 @@
-"""What goes to a controller, as it travels: conversions between protobuf messages and the values of `replica_set`."""
+"""Conversions between the protobuf messages of a controller and the values of `replica_set`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Server(Protocol):
-    """What `run` needs of a server. All of it is called on one event loop."""
+    """The methods of a server that `run` calls, all of them on one event loop."""
 
     @property
     def address(self) -> str:

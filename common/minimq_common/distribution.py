@@ -1,4 +1,4 @@
-"""How often values of which size were seen, at the cost of one search in a short list."""
+"""Histograms that cost one search in a short list for each value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replica is the first master of a replica set of which nothing is recorded.
+"""The choice of the first master of a replica set that has no record.
 
 Most often the set is new. But what was recorded may be lost, and then the replicas have logs: the one that has most is
 to be the master, not the one that is there first, since all others take back what the master does not have.
@@ -17,7 +17,7 @@ from minimq_common.replica_set import ReplicaSet, Report, found, takeover_after
 
 
 class Founding:
-    """What an authority hears of the replicas of one set until it has a record of it.
+    """The reports of the replicas of one set, until an authority has a record of the set.
 
     Args:
         lease_s: length of the lease of the first master; reports are collected for as long when there are logs.

@@ -1,4 +1,4 @@
-"""What clients have sent and a server has not taken in yet: requests that have come in part, and those that wait.
+"""Bounds on requests that a server has not taken in yet: those that arrived in part, and those that wait.
 
 gRPC receives as many requests at once as there are calls, each up to the largest one that is allowed, and tells nobody
 how much of them there is. The kernel tells how many bytes a connection has received, and `CallLimits` how many of them
@@ -51,7 +51,7 @@ _MISSED_MOST = 2
 
 @dataclass(slots=True)
 class Taken:
-    """What of the bytes of a connection became requests.
+    """The bytes of one connection that have become requests.
 
     The event loop adds to `bytes`; all else belongs to `Intake`.
 

@@ -21,7 +21,7 @@ MASTER_ID = 0
 
 
 class Permission(IntFlag):
-    """What may be done with the queues of a topic."""
+    """Permissions of clients on the queues of a topic."""
 
     NONE = 0
     WRITE = 2
@@ -83,7 +83,7 @@ MAX_QUEUES_OF_A_TOPIC = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """How many queues of a topic one broker carries, and what may be done with them."""
+    """The number of queues of a topic on one broker, and their permission."""
 
     broker_name: str
     read_queues: int
@@ -93,7 +93,7 @@ class QueueData:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """Where the replicas of one broker name are reached: broker id to HOST:PORT."""
+    """Addresses of the replicas of one broker name: broker id to HOST:PORT."""
 
     cluster: str
     broker_name: str

@@ -1,4 +1,4 @@
-"""What a topic, a group, a broker and a tag may be called."""
+"""Rules for the names of topics, groups, brokers and tags."""
 
 from __future__ import annotations
 

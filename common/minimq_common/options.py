@@ -45,7 +45,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _About:
-    """What the metadata of a field holds."""
+    """The metadata of an option's field."""
 
     sentence: str
     metavar: str | None

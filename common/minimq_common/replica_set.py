@@ -1,4 +1,4 @@
-"""Which replica of a broker is its master: the record that a controller keeps, and everything that may happen to it.
+"""The record that a controller keeps of a replica set and its master, and everything that may happen to it.
 
 Pure: the name server's controller and a broker that goes by etcd decide with the same functions.
 
@@ -47,7 +47,7 @@ _MARGIN = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a replica says of itself to its controller, several times in the time of a lease.
+    """The report of a replica to its controller, sent several times during a lease.
 
     Stored as JSON by these names: none is renamed or changes its meaning, and a new one has a default.
 
@@ -97,7 +97,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSet:
-    """What is decided about the replicas of one broker name. Never changed: every decision makes a new one.
+    """The decisions about the replicas of one broker name. Immutable: every decision makes a new record.
 
     Stored as JSON by these names: none is renamed or changes its meaning, and a new one has a default.
 
@@ -144,7 +144,7 @@ class ReplicaSet:
 
     @property
     def master_address(self) -> str:
-        """Where the master is reached."""
+        """The address of the master."""
         return self.addresses[self.master_id]
 
     @property
@@ -167,7 +167,7 @@ class ReplicaSet:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an authority says to a report.
+    """The answer of an authority to a report.
 
     Attributes:
         record: the record; None when there is none and the reporter founds none.

@@ -1,4 +1,4 @@
-"""Which replicas of a replica set have been heard of, and when one of them has to be elected.
+"""The replicas of a set that have reported lately, and the time at which one of them has to be elected.
 
 Pure: time is an argument, in seconds of any clock that never goes back.
 """
@@ -31,7 +31,7 @@ class _Heard:
 
 
 class RollCall:
-    """What an authority has heard of the replicas of one replica set; it is forgotten with the authority's process.
+    """The latest reports of the replicas of one set; they are forgotten with the authority's process.
 
     It begins as if the master had just renewed its lease: whoever has just started does not know what was granted.
 

@@ -1,4 +1,4 @@
-"""What a server has made for its clients and they have not taken yet: bounded in all, so that one who reads is served.
+"""A bound on the answers that clients have not read yet, so that clients that do read are served.
 
 gRPC holds a message that is written until the flow control of HTTP/2 lets the last byte of it go, which is for as long
 as its reader likes. So room is looked for before a message is made, and given back when it has gone. When there is
@@ -42,7 +42,7 @@ class Write:
 
     @property
     def stuck_at(self) -> float:
-        """When it takes too long."""
+        """The time at which it takes too long."""
         return self.began + STUCK_S + self.size / SLOWEST_BYTES_PER_S
 
 
@@ -74,7 +74,7 @@ class Unsent:
 
     @property
     def is_tight(self) -> bool:
-        """Whether only small messages may be made."""
+        """True while only small messages may be made."""
         return self.bytes >= self._limit_of_large
 
     def has_room(self, expected: int) -> bool:

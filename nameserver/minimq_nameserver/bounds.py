@@ -1,4 +1,4 @@
-"""How much a name server holds, whatever brokers and clients send. Pure.
+"""Bounds on all that a name server holds, whatever brokers and clients send. Pure.
 
 It is a small process that everybody depends on: all of these together stay below 512 MB. What would go beyond is
 refused with a text that says so, and everybody who has a place keeps it.

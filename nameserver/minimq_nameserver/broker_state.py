@@ -1,4 +1,4 @@
-"""What one broker tells about itself when it registers."""
+"""The description of itself that a broker registers."""
 
 from __future__ import annotations
 

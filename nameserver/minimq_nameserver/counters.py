@@ -1,4 +1,4 @@
-"""What a name server was asked and told since it started."""
+"""Counters of the calls that a name server has answered since its start."""
 
 from __future__ import annotations
 

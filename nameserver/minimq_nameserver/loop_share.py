@@ -28,7 +28,7 @@ class LoopShare:
 
     @property
     def over(self) -> bool:
-        """Whether the time of this round is used up; it begins with the first question."""
+        """True once the time of this round is used up; the round begins with the first question."""
         now = time.perf_counter()
         if self._began is None:
             self._began = now

@@ -14,7 +14,7 @@ from minimq_common.replica_bounds import MAX_LEASE_S
 
 @dataclass(frozen=True, slots=True)
 class NameServerOptions:
-    """How a name server runs.
+    """The options of a name server.
 
     Raises:
         InvalidArgument: a value breaks a rule that the text names.

@@ -23,7 +23,7 @@ _BUSY_RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a call has changed.
+    """The changes that one call has made.
 
     Attributes:
         topics: topics whose route is another one now, or is gone.
@@ -45,7 +45,7 @@ class _Replica:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What routes say of one broker name."""
+    """The part of a route that is about one broker name."""
 
     topics: Mapping[str, QueueData]
     broker: BrokerData

@@ -76,7 +76,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     @property
     def settled(self) -> bool:
-        """Whether what is not in the table does not exist."""
+        """True if a topic that is not in the table does not exist."""
         return self._settled
 
     def registered(self) -> list[BrokerState]:

@@ -1,4 +1,4 @@
-"""Who watches which topics, and for which of them there is news."""
+"""The watched topics of each watcher, and those among them whose routes have changed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Watcher:
 
     @property
     def has_news(self) -> bool:
-        """Whether `take` may return something."""
+        """True if `take` may return something."""
         return bool(self._news or self._round)
 
     def begin(self, topic: str) -> None:

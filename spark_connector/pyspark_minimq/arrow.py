@@ -55,7 +55,7 @@ class _Part(NamedTuple):
 
     @property
     def rows(self) -> slice:
-        """Where the part is in a column of the whole batch."""
+        """The rows of this part in a column of the whole batch."""
         return slice(self.first, self.first + self.size)
 
 

@@ -1,4 +1,4 @@
-"""Where rows go: parts of an Arrow batch by topic and queue. Rows for one queue keep their order."""
+"""The division of an Arrow batch by topic and queue. Rows for one queue keep their order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_QUEUES: Final = (1 << 31) - 1
 
 
 class Destination(NamedTuple):
-    """Where messages go together: a topic, and the queue when they must go to one."""
+    """The common target of messages: a topic, and the queue when they must go to one."""
 
     topic: str
     queue: MessageQueue | None

@@ -43,7 +43,7 @@ _TABLE = OptionTable(OPTIONS, "spark.read", "spark.readStream")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is read, and how it is cut.
+    """The options of a read: the queues, and their division into partitions.
 
     Attributes:
         nameserver: HOST:PORT of each, separated by commas.
@@ -71,7 +71,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a stream is read.
+    """The options of a streaming read.
 
     Attributes:
         read: what is read; it has no end.

@@ -52,7 +52,7 @@ class TopicId(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What is stored in a queue.
+    """The offsets that are stored in a queue.
 
     Attributes:
         first: first offset that is stored.
@@ -73,7 +73,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What brokers told when they were asked for the queues of some topics.
+    """The answers of brokers that were asked for the queues of some topics.
 
     Attributes:
         bounds: of all queues.
@@ -104,7 +104,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is to be read: one of these.
+    """The choice of topics or queues to read: one of these.
 
     Attributes:
         topics: all queues of topics with these names.

@@ -1,4 +1,4 @@
-"""What a task does: it reads a part of one queue."""
+"""The work of a reading task: a part of one queue."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _ABORT_S: Final = 5.0
 
 
 class Advice(NamedTuple):
-    """What to do when a transaction does not end.
+    """Advice to the user when a transaction does not end.
 
     Attributes:
         behind: a later one of its name is decided.
@@ -75,7 +75,7 @@ _LOST: Final = (
 
 
 class MinimqWriter:
-    """What writes, whether it is a data frame or a stream; the two differ in what their transaction is.
+    """The writer of a data frame or a stream; the two differ in their transactions.
 
     Args:
         options: of the write.

@@ -1,4 +1,4 @@
-"""What Spark finds under the name "minimq"."""
+"""The data source that Spark finds under the name "minimq"."""
 
 from __future__ import annotations
 

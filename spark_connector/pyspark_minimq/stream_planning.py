@@ -1,4 +1,4 @@
-"""How far a stream is, and how far its next micro-batch goes. Decides only, asks nobody."""
+"""The progress of a stream, and the end of its next micro-batch. Decides only, asks nobody."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ByQueue = Mapping[QueueName, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a stream is: what Spark keeps in the checkpoint for each micro-batch.
+    """The progress of a stream, which Spark keeps in the checkpoint for each micro-batch.
 
     It holds where its micro-batch begins as well, although Spark hands that on, too: when the very first micro-batch
     has failed, Spark asks for the initial offset anew, and `latest` is somewhere else by then.
@@ -87,7 +87,7 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a micro-batch holds.
+    """The limits of a micro-batch.
 
     Attributes:
         max_offsets: most messages.
@@ -104,7 +104,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What there is to be read.
+    """The messages that are there to be read.
 
     Attributes:
         starts: where to go on in each queue.
@@ -120,7 +120,7 @@ class Outlook:
 
     @property
     def available(self) -> int:
-        """How many messages that are."""
+        """The number of these messages."""
         return sum(self.ends.values()) - sum(self.starts.values())
 
     def until(self, ends: _ByQueue) -> StreamOffset:

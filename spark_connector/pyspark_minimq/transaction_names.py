@@ -1,4 +1,4 @@
-"""What the transactions of a write are called: by who writes, and where to.
+"""Names of the transactions of a write, made of the writer and the target.
 
 Who writes to two topics does so under two names: an application may give the same number to both, as it does with two
 tables of Delta Lake.

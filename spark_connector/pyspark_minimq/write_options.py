@@ -33,7 +33,7 @@ _OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What becomes of rows.
+    """The options of a write.
 
     Attributes:
         nameserver: HOST:PORT of each, separated by commas.

@@ -1,4 +1,4 @@
-"""What a task does that writes: rows become batches, which are sent, and it ends when all of them are acknowledged."""
+"""The work of a writing task: it sends rows as batches, and ends when all of them are acknowledged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GATHERED_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task has written.
+    """The report of a task that has written.
 
     Attributes:
         transaction: under which it is staged; None when it is there for all to see.

@@ -1,4 +1,4 @@
-"""What tests of clients need of a broker with slaves."""
+"""A broker with slaves, for tests of clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files in docker/ say, and the commands that they run."""
+"""The files in docker/, and the commands that they run."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class FailingDisk:
 
     @property
     def failures(self) -> int:
-        """How many syncs have failed since `fail`."""
+        """The number of syncs that have failed since `fail`."""
         return self._signal.stat().st_size
 
     def fail(self) -> None:

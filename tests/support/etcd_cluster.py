@@ -33,7 +33,7 @@ class EtcdCluster:
 
     @property
     def option(self) -> str:
-        """What `--controller` of a broker is given."""
+        """The value of a broker's `--controller`."""
         return "etcd://" + ",".join(self.endpoints)
 
     def start(self, *numbers: int) -> None:

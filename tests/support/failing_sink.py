@@ -58,7 +58,7 @@ class FailingDataSource(MinimqDataSource):
 
 
 class FailingWriter(MinimqWriter):
-    """What fails; Spark is given one of the classes below."""
+    """The base of failing writers; Spark is given one of the classes below."""
 
     def __init__(self, options: WriteOptions, faults: Faults) -> None:
         super().__init__(options)

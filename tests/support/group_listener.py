@@ -1,4 +1,4 @@
-"""What callbacks about queues were called with."""
+"""A record of the calls of callbacks about queues."""
 
 from __future__ import annotations
 

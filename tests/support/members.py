@@ -12,7 +12,7 @@ from minimq import MessageQueue, MiniMQError, PullConsumer
 
 
 class Log:
-    """What all members of a test have read. Thread-safe."""
+    """The messages that all members of a test have read. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What a server shows of itself to Prometheus."""
+"""The metrics that a server shows to Prometheus."""
 
 from __future__ import annotations
 

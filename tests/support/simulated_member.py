@@ -25,7 +25,7 @@ RECONNECT_S, GAP_S, TICK_S, LEAVE_S = 0.5, 0.2, 0.2, 2.0
 
 
 class Line:
-    """What a member knows about its session to one broker."""
+    """A member's session with one broker, as the member knows it."""
 
     def __init__(self) -> None:
         self.session: Session | None = None
@@ -74,7 +74,7 @@ class SimulatedMember(Process):
         self._pull()
 
     def owns(self, queue: MessageQueue) -> bool:
-        """Whether the reader would hand out what it has of a queue."""
+        """Return true if the reader would hand out what it has of a queue."""
         return (
             self.alive
             and queue in self.reads

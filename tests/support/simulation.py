@@ -1,4 +1,4 @@
-"""What simulated brokers and members of a group have in common: times, processes that may hang, sessions."""
+"""The common base of simulated brokers and members of a group: times, processes that may hang, sessions."""
 
 from __future__ import annotations
 

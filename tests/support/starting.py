@@ -1,4 +1,4 @@
-"""What the fixtures that start something are, for the types of tests."""
+"""Types of the fixtures that start something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `Admin` answers with: topics, queues and brokers as they are at one moment."""
+"""The answers of `Admin`: topics, queues and brokers as they are at one moment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class QueueDescription:
 
     @property
     def messages(self) -> int:
-        """How many messages are stored."""
+        """The number of stored messages."""
         return self.max_offset - self.min_offset
 
 
@@ -70,13 +70,13 @@ class TopicDescription:
 
     @property
     def messages(self) -> int:
-        """How many messages are stored in all queues."""
+        """The number of stored messages in all queues."""
         return sum(queue.messages for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """What a running broker says of itself.
+    """The report of a running broker about itself.
 
     Attributes:
         version: of minimq.
@@ -142,7 +142,7 @@ class ReplicaReport:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationReport:
-    """What a broker is among its replicas, as it says itself.
+    """The place of a broker among its replicas, as it reports it.
 
     Attributes:
         role: "alone", "master", "slave", or "undecided" before its controller has told it.

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class _Answers(NamedTuple):
-    """What was answered when all brokers were asked about one group, by broker name."""
+    """The answers of all brokers about one group, by broker name."""
 
     found: Mapping[str, broker_pb2.DescribeGroupResponse]
     failed: Mapping[str, MiniMQError]

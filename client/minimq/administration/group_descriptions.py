@@ -45,7 +45,7 @@ class GroupQueueDescription:
 
     @property
     def lag(self) -> int:
-        """How many stored messages are not committed."""
+        """The number of stored messages that are not committed."""
         return max(self.max_offset - max(self.committed_offset or 0, self.min_offset), 0)
 
 
@@ -67,7 +67,7 @@ class GroupMemberDescription:
 
     @property
     def lag(self) -> int:
-        """How many messages are not committed in its queues."""
+        """The number of messages in its queues that are not committed."""
         return sum(queue.lag for queue in self.queues)
 
     @property
@@ -114,7 +114,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """How many messages are not committed."""
+        """The number of messages that are not committed."""
         return sum(queue.lag for queue in self.queues)
 
     @property
@@ -124,7 +124,7 @@ class GroupDescription:
 
     @property
     def retrying(self) -> int:
-        """How many messages wait for another try, or are being tried again."""
+        """The number of messages that wait for another try, or are being tried again."""
         return sum(queue.lag for queue in self.retry_queues)
 
     @property

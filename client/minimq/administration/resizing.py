@@ -9,7 +9,7 @@ from minimq_common.words import count_of
 
 
 class Counts(NamedTuple):
-    """How many queues of a topic consumers and producers see on one broker."""
+    """The numbers of queues of a topic that consumers and producers see on one broker."""
 
     read: int
     write: int

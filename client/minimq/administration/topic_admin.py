@@ -28,7 +28,7 @@ from minimq_proto.v1 import broker_pb2
 
 
 class _Versioned(Protocol):
-    """What brokers answer when something was changed, or might have been."""
+    """The answer of a broker to a call that may have changed something."""
 
     @property
     def data_version(self) -> int: ...

@@ -1,4 +1,4 @@
-"""How outcomes travel from the threads of a client to an event loop."""
+"""Transfer of results from the threads of a client to an event loop."""
 
 from __future__ import annotations
 

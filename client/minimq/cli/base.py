@@ -1,4 +1,4 @@
-"""What all commands share: how options are declared, how results are shown, and what Ctrl-C does."""
+"""The base of all commands: declaration of options, output of results, and handling of Ctrl-C."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _line_format(
 
 @dataclass(slots=True)
 class _Done:
-    """What was sent so far, and what the producer has counted in the end."""
+    """The messages sent so far, and the final counts of the producer."""
 
     messages: int = 0
     bytes: int = 0

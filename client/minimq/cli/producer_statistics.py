@@ -1,4 +1,4 @@
-"""How the counters of a producer are printed."""
+"""Printing of the counters of a producer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `minimq cluster status` shows of replicas."""
+"""The rows about replicas in `minimq cluster status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the queues of a topic ended when `minimq consume --exit-at-end` began, and whether a group has come there."""
+"""The ends of a topic's queues when `minimq consume --exit-at-end` began, and a group's way to them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which messages a subscription wants: by tag (`a || b`), and by property (`region = 'eu' AND amount > 10`)."""
+"""Filters of a subscription: by tag (`a || b`), and by property (`region = 'eu' AND amount > 10`)."""

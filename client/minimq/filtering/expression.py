@@ -24,7 +24,7 @@ Name = str | SystemName
 
 
 class Operator(Enum):
-    """How a property is compared with one value."""
+    """An operator that compares a property with one value."""
 
     EQUAL = "="
     LESS = "<"

@@ -1,4 +1,4 @@
-"""What a subscription wants: certain tags, and properties for which an expression is true."""
+"""The filter of a subscription: certain tags, and properties for which an expression is true."""
 
 from __future__ import annotations
 

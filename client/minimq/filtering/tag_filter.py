@@ -18,7 +18,7 @@ _JOINTS = re.compile(r"\s*(?:[,;|]|&&|\s(?:OR|AND|or)\s)\s*")
 
 
 class Spelling(NamedTuple):
-    """How the two kinds of filters are given where an error is read: in Python, unless told otherwise.
+    """The names of the two kinds of filters in the errors that you read: those of Python by default.
 
     Attributes:
         tags: what stands before a tag expression in quotes.

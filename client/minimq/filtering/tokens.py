@@ -30,7 +30,7 @@ _SHOWN = 40
 
 
 class Kind(Enum):
-    """What a word is."""
+    """The kind of a token."""
 
     NAME = "name"
     CONSTANT = "constant"

@@ -52,12 +52,12 @@ class BrokerProcess(ServerProcess):
 
     @property
     def current_role(self) -> str:
-        """What it is now: "alone", "master", "slave", "undecided", or "" when it does not answer."""
+        """The present role: "alone", "master", "slave", "undecided", or "" when it does not answer."""
         report = self.replication()
         return report.role if report is not None else ""
 
     @property
     def in_sync(self) -> bool:
-        """Whether it is alone, or one of the replicas in sync as it knows them."""
+        """True if it is alone, or knows itself to be one of the replicas in sync."""
         report = self.replication()
         return report is not None and (report.role == "alone" or self.broker_id in report.in_sync)

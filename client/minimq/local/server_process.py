@@ -95,7 +95,7 @@ class ServerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process exists; also when it is paused."""
+        """True while the process exists, even when it is paused."""
         return self.pid is not None
 
     @property
@@ -109,12 +109,12 @@ class ServerProcess:
 
     @property
     def paused(self) -> bool:
-        """Whether the process exists and was stopped by `pause`."""
+        """True while the process exists and is stopped by `pause`."""
         return self._paused and self.running
 
     @property
     def command_line(self) -> str:
-        """What starts it by hand, as a shell takes it."""
+        """The command that starts it by hand, quoted for a shell."""
         return shlex.join([f"minimq-{self.role}", *self._flags(self.address, False)])
 
     def start(self) -> None:

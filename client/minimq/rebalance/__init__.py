@@ -1,4 +1,4 @@
-"""How a consumer group divides queues among its members: pure strategies, chosen by name or made from their class.
+"""Allocation strategies of consumer groups: pure, chosen by name or made from their class.
 
 Every member computes its share by itself, from the same list of queues and members; all of a group need the same
 strategy with the same arguments.

@@ -15,7 +15,7 @@ _DEFAULT_VIRTUAL_NODES = 200
 
 
 class ConsistentHash(Division):
-    """When a member goes, its queues alone move; when one comes, queues move to it alone. Nobody needs to remember.
+    """A hash ring: a member that leaves gives up its queues, one that joins takes some, and no other queue moves.
 
     The price is an uneven division, and with few queues some members may get none. Where there are 100 queues for each
     of ten members, the member with most has about 60 % more than the average with 10 virtual nodes, 20 % with the

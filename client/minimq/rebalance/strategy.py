@@ -1,4 +1,4 @@
-"""What a strategy is: `minimq_common.allocation.strategy`, since brokers divide queues as well."""
+"""The protocol of a strategy, from `minimq_common.allocation.strategy`, since brokers divide queues as well."""
 
 from minimq_common.allocation.strategy import (
     AllocationStrategy,

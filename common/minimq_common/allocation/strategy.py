@@ -1,4 +1,4 @@
-"""What a strategy is, and what those of minimq have in common."""
+"""The protocol of an allocation strategy, and the base of those that come with minimq."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OwnerAwareStrategy(Protocol):
 
     @property
     def uses_owners(self) -> bool:
-        """Whether `allocate_all` counts. False where a strategy hands its work to one that works by topic."""
+        """True if `allocate_all` counts. False where a strategy hands its work to one that works by topic."""
 
     def allocate_all(
         self, group: str, queues: Sequence[MessageQueue], members: Sequence[str], owners: Mapping[MessageQueue, str]

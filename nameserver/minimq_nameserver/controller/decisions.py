@@ -1,4 +1,4 @@
-"""Where the controller keeps what it has decided."""
+"""The file in which the controller keeps its decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often something may happen. Pure: time is an argument, in seconds of any clock that never goes back."""
+"""A limit on the rate of events. Pure: time is an argument, in seconds of any clock that never goes back."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a replica set is.
+    """The condition of a replica set.
 
     Attributes:
         record: what is decided.
