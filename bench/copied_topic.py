@@ -1,4 +1,4 @@
-"""What is in a topic before a query copies it, and what the copy proves: what is lost, twice or wrong."""
+"""A topic before a query copies it, and the comparison with its copy: messages that are lost, repeated or wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What the comparison has shown, in numbers of messages unless it says otherwise.
+    """The result of the comparison, in numbers of messages unless it says otherwise.
 
     Attributes:
         rows: in the input.
@@ -50,7 +50,7 @@ class Verdict:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the copy has each message of the input exactly once, in its order."""
+        """True if the copy has each message of the input exactly once, in its order."""
         return not (self.lost or self.twice or self.strange or self.wrong_keys or self.disordered)
 
     def find(self, text: str) -> None:

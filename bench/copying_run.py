@@ -25,7 +25,7 @@ _KEYED = 1 / 2
 
 @dataclass(frozen=True)
 class Plan:
-    """What all runs have in common.
+    """The settings that all runs share.
 
     Attributes:
         rows: messages in an input.
@@ -46,7 +46,7 @@ class Plan:
 
 @dataclass
 class CopyLine:
-    """What a run has shown.
+    """The result of a run.
 
     Attributes:
         number: of the run.
@@ -76,7 +76,7 @@ class CopyLine:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the copy is what it has to be, and nothing is left over."""
+        """True if the copy is as it has to be, and nothing is left over."""
         return self.verdict.is_exact and not self.left
 
 

@@ -23,7 +23,7 @@ _MANY_STARTS = 5
 
 @dataclass
 class Scenario:
-    """What the runs have shown.
+    """The results of the runs.
 
     Attributes:
         name: of the scenario.
@@ -37,7 +37,7 @@ class Scenario:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every copy is what it has to be, and the brokers' data is sound."""
+        """True if every copy is as it has to be, and the brokers' data is sound."""
         return all(line.is_exact for line in self.lines) and not self.damage
 
     def carry_out(self, numbers: Sequence[int], faults: Sequence[Sequence[str]], seed: str, plan: Plan) -> None:

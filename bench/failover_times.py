@@ -27,7 +27,7 @@ _LEASE_S = 3.0
 
 @dataclass
 class FailoverLine:
-    """What was measured.
+    """The times that were measured.
 
     Attributes:
         name: scenario.

@@ -1,4 +1,4 @@
-"""What `floods.py` does to a broker: `python flood_attacks.py NAME ADDRESS SCALE SECONDS`.
+"""The attacks of `floods.py` on a broker: `python flood_attacks.py NAME ADDRESS SCALE SECONDS`.
 
 Each attack is a function that makes calls as no client of ours does, and holds them until its time is over. `SCALE` is
 1 for an attack as it was found, less for a short one. Requests are made as bytes and sent by calls without types, so

@@ -45,7 +45,7 @@ CHECKS = {
 
 @dataclass
 class Row:
-    """What one attack did. Memory in MiB, times in ms as `flood_canary.py` tells them.
+    """The effect of one attack. Memory in MiB, times in ms as `flood_canary.py` tells them.
 
     Attributes:
         before_mib, peak_mib, after_mib: memory before, at most, and a while after the attack.

@@ -1,4 +1,4 @@
-"""What the journals of a group's members prove: was anything lost, delivered twice or out of order, and who waited."""
+"""Proofs from the journals of a group's members: losses, repeated or disordered deliveries, and waits."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _judge_repeat(verdict: Verdict, place: Place, items: Sequence[Delivery], ind
 
 
 def _may_be_repeated(item: Delivery, place: Place, offset: int) -> bool:
-    """Whether a message was in the hands of a member that was killed or hung before it had committed it."""
+    """Return true if a member that was killed or hung had the message and had not committed it."""
     for broken_at in item.member.broken_at:
         commits = (commit for commit in item.member.commits if commit.place == place and commit.at <= broken_at)
         if item.poll.asked <= broken_at and offset >= max((commit.offset for commit in commits), default=0):
@@ -187,7 +187,7 @@ def _may_be_repeated(item: Delivery, place: Place, offset: int) -> bool:
 
 @dataclass(frozen=True)
 class Ages:
-    """How old the oldest message of a poll was, in ms."""
+    """The age of the oldest message of each poll, in ms."""
 
     count: int
     p50: float
@@ -203,7 +203,7 @@ class Ages:
 
 @dataclass(frozen=True)
 class Waits:
-    """Who waited, by queue and rebalance.
+    """Waits, by queue and rebalance.
 
     Attributes:
         moved: the first poll of each new owner.

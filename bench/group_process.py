@@ -1,4 +1,4 @@
-"""What members of a consumer group and their producer do, each in a process of its own.
+"""The work of a group's members and their producer, each in a process of its own.
 
 A member writes all that it sees into its journal, a file of its own with one line of JSON for each event. A line is in
 the file before the member goes on, so a member that is killed leaves everything that it can have committed. Times are
@@ -176,7 +176,7 @@ _LOOK_S = 0.4
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a group is at work.
+    """The place where a group is at work.
 
     Attributes:
         nameserver: addresses of the name servers.

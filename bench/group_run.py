@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Plan:
-    """What a run is to do.
+    """The plan of a run.
 
     Attributes:
         rounds: how many rebalances.

@@ -27,7 +27,7 @@ LEASE_S = 1.5
 
 @dataclass
 class Plan:
-    """What a run is to do.
+    """The plan of a run.
 
     Attributes:
         rounds: how many faults.
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass
 class KillLine:
-    """What a run has shown.
+    """The result of a run.
 
     Attributes:
         name: scenario.
@@ -74,7 +74,7 @@ class KillLine:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was found that must not be."""
+        """True if no broken promise was found."""
         found = self.verdict
         wrong = (found.lost, found.twice, found.reordered, found.unread, found.vanished, found.back)
         return not any((*wrong, found.below_committed, self.offsets_back, self.differences))

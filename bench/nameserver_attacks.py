@@ -1,4 +1,4 @@
-"""What a hostile client, or one with a bug, does to a name server; each attack is a process of its own."""
+"""Attacks of a hostile client, or one with a bug, on a name server; each attack is a process of its own."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _HERE = Path(__file__).parent
 
 @dataclass
 class Line:
-    """What one attack has done.
+    """The effect of one attack.
 
     Attributes:
         attack: its name.
@@ -110,7 +110,7 @@ class _Canary:
 
 
 class _Requests:
-    """What is to be sent over a stream."""
+    """The requests to send over a stream."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -48,7 +48,7 @@ class Read(msgspec.Struct, tag="read", array_like=True, frozen=True):
 
 
 class Told:
-    """What a producer was told of each message, as files in a folder.
+    """The answers to a producer about each message, as files in a folder.
 
     Attributes:
         queues: queue by number of the message; `NOWHERE` when it was not acknowledged.

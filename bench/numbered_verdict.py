@@ -1,4 +1,4 @@
-"""What receipts, log and journals of a group prove: whether anything is lost, stored twice, disordered, read back."""
+"""Proofs from the receipts, log and journals of a group: losses, repeated or disordered messages, steps back."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Delivery:
 
 
 class Journals:
-    """What the members of a group have written down.
+    """The records of the members of a group.
 
     Attributes:
         deliveries: all polls by queue, in the order of time.

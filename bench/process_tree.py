@@ -32,7 +32,7 @@ class Descendant:
 
     @property
     def lives(self) -> bool:
-        """Whether it exists, and has not ended."""
+        """True while it exists and has not ended."""
         fields = _fields(self.pid)
         return fields is not None and fields[0] != "Z" and int(fields[19]) == self.started
 

@@ -37,7 +37,7 @@ def machine_busy_seconds() -> float:
 
 @dataclass
 class Usage:
-    """What a stretch of time has cost.
+    """The cost of a stretch of time.
 
     Attributes:
         seconds: by the clock.

@@ -1,4 +1,4 @@
-"""What is done to a streaming query and to the brokers that it writes to, at chosen moments of a micro-batch."""
+"""Faults of a streaming query and of the brokers that it writes to, at chosen moments of a micro-batch."""
 
 from __future__ import annotations
 

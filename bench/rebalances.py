@@ -46,7 +46,7 @@ SOON_IN_DOUBT: Mapping[str, float] = {
 
 @dataclass
 class Line:
-    """What a run has shown.
+    """The result of a run.
 
     Attributes:
         name: scenario.

@@ -1,4 +1,4 @@
-"""What is done to replicas at random moments."""
+"""Faults of replicas at random moments."""
 
 from __future__ import annotations
 

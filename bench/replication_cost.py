@@ -1,4 +1,4 @@
-"""What a synchronous slave costs: the same work with one and without, in turn."""
+"""The cost of a synchronous slave: the same work with one and without, in turn."""
 
 from __future__ import annotations
 

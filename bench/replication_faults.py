@@ -1,4 +1,4 @@
-"""What replication promises, and what it costs: real processes that are killed, hang, and are cut off under a load.
+"""The promises and the cost of replication: real processes are killed, hang, and are cut off under a load.
 
 Afterwards receipts, log and the journals of a group are compared with each other, and the disks of the replicas.
 """

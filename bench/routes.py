@@ -1,4 +1,4 @@
-"""How a name server gets on with a large table: a real one, brokers that only register, look-ups and watches.
+"""A name server with a large table: a real one, brokers that only register, look-ups and watches.
 
 Two tables: 10,000 topics on four brokers each, and the same topics on all of the 100 brokers. Brokers, look-ups and
 watches live in three processes, so that none of them waits for another; with the name server they share the machine.
@@ -85,7 +85,7 @@ class Line:
 
 
 class SimulatedBroker:
-    """What a name server sees of a broker."""
+    """A broker as far as a name server sees it."""
 
     def __init__(self, number: int, topics: Sequence[str]) -> None:
         self.topics = topics

@@ -1,4 +1,4 @@
-"""How a producer gets on while a broker dies or hangs: real processes on this machine, a steady load, every run a line.
+"""A producer while a broker dies or hangs: real processes on this machine, a steady load, every run a line.
 
 The load is an open loop: what is due is handed in when it is due, whatever became of what went before. A latency is the
 time from handing a message in to the call of its callback. Afterwards everything that is stored is read and compared
@@ -48,7 +48,7 @@ FIRST_S, AVOIDED_AFTER_S = 10.0, 2.0
 
 @dataclass
 class Stored:
-    """What is stored, compared with the receipts; numbers of messages.
+    """The stored messages, compared with the receipts; numbers of messages.
 
     Attributes:
         lost: acknowledged, and not where the receipt says.

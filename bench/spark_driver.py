@@ -91,7 +91,7 @@ class SparkDriver:
 
     @property
     def lives(self) -> bool:
-        """Whether its process runs."""
+        """True while its process runs."""
         return self._process.poll() is None
 
     def wait_ready(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether Spark writes each message exactly once, whatever dies: queries from topic to topic under random faults.
+"""A proof that Spark writes each message exactly once: queries from topic to topic under random faults.
 
 Each run copies a topic of its own in some micro-batches. Meanwhile executors, drivers and brokers are killed, at any
 moment and at those between the staging of a micro-batch and its end at all brokers; the query is started again from its

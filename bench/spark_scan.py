@@ -1,4 +1,4 @@
-"""How fast Spark reads a topic, and what that costs: rows a second, and CPU seconds of Spark and of the brokers.
+"""Reads of a topic by Spark: rows a second, and CPU seconds of Spark and of the brokers.
 
     python bench/spark_scan.py [small large skewed] [--runs 3] [--cores 2] [--check]
 
@@ -66,7 +66,7 @@ class ScanResult:
 
     @property
     def cores_busy(self) -> float:
-        """How many cores Spark has used on average."""
+        """The number of cores that Spark has used on average."""
         return self.spark_cpu_s / self.seconds
 
     @property
@@ -77,7 +77,7 @@ class ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is stored.
+    """The messages to store.
 
     Attributes:
         messages: how many; of those with properties there are half as many.
@@ -108,7 +108,7 @@ def discard(frame: DataFrame) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is read, and what is done with it; all columns when none are named."""
+    """A query: the columns to read, all when none are named, and the use that is made of them."""
 
     name: str
     columns: str | None

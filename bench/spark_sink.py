@@ -1,4 +1,4 @@
-"""How fast Spark writes to a topic, and what that costs: rows a second, and CPU seconds of Spark and of the brokers.
+"""Writes to a topic by Spark: rows a second, and CPU seconds of Spark and of the brokers.
 
     python bench/spark_sink.py [--rows 4000000] [--runs 3] [--cores 2] [--check]
 

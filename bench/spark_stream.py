@@ -1,4 +1,4 @@
-"""How fast Spark follows a topic, and what a micro-batch costs that has next to nothing in it.
+"""A topic that Spark follows: throughput, latency, and the cost of a micro-batch with next to nothing in it.
 
     python bench/spark_stream.py [--messages 8000000] [--batches 30] [--cores 2] [--check]
 

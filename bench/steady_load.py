@@ -77,7 +77,7 @@ class Load:
 
 @dataclass
 class Faults:
-    """What is done to a broker meanwhile: moments in seconds from the beginning, and when it was really done."""
+    """Faults of a broker meanwhile: due times in seconds from the beginning, and the times at which they came."""
 
     plan: Sequence[tuple[float, Callable[[], None]]]
     began_at: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""How far a query is: what its checkpoint says, and what the brokers say of its transactions."""
+"""The progress of a query, by its checkpoint and by the brokers that hold its transactions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _highest(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one broker says of the transactions of a query.
+    """The transactions of a query, as one broker reports them.
 
     Attributes:
         decided: latest number that is decided there; -1 when none is.

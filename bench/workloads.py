@@ -1,4 +1,4 @@
-"""What the benchmarks do, each in a process of its own: `python workloads.py NAME ARGUMENTS-AS-JSON`.
+"""The workloads of the benchmarks, each in a process of its own: `python workloads.py NAME ARGUMENTS-AS-JSON`.
 
 A workload connects, says "ready", waits for a line on stdin, runs, and prints what it measured as one line of JSON.
 """

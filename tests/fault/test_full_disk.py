@@ -80,7 +80,7 @@ def test_a_full_disk(small_disk: Path, segment_bytes: int) -> None:
 
 
 def test_a_full_disk_with_asynchronous_flush(small_disk: Path) -> None:
-    """What is on its way when the disk becomes full is lost, and nothing after that."""
+    """Batches that are under way when the disk becomes full are lost, and nothing after that."""
     acknowledged: set[tuple[MessageQueue, int]] = set()
     options = {"flush": "async", "checkpoint_interval_s": 0.05}
     with (

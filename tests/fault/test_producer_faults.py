@@ -73,7 +73,7 @@ class Load:
         wait_until(lambda: len(self.handed_in) >= wanted, seconds + PATIENCE_S)
 
     def acknowledged_by(self, broker: str, since: float) -> bool:
-        """Whether a broker has acknowledged one of the latest messages, handed in after a moment."""
+        """Return true if a broker has acknowledged one of the latest messages, handed in after a moment."""
         return any(
             receipt.queue.broker_name == broker and self.handed_in[number] > since
             for _, number, receipt in self.acknowledged[-500:]

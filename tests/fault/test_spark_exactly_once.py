@@ -62,7 +62,7 @@ def test_a_message_that_is_sent_again_is_found() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_without_transactions_messages_are_written_twice() -> None:
-    """Which is why there are transactions; and nothing is lost all the same."""
+    """This is why there are transactions; and nothing is lost all the same."""
     [line] = run("plain", 1, "--fault=driver, staged")["lines"]
 
     assert line["verdict"]["lost"] == 0

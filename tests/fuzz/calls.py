@@ -122,7 +122,7 @@ class Rpc(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a server should not have answered."""
+    """An answer that a server should not have given."""
 
     rpc: Rpc
     number: int

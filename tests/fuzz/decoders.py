@@ -39,7 +39,7 @@ _TOLD_EVERY_S: Final = 60.0
 
 @dataclass
 class _Progress:
-    """How far a process is, in memory that its parent reads: after a crash it names the input."""
+    """The progress of a process, in memory that its parent reads: after a crash it names the input."""
 
     target: Any = field(default_factory=lambda: multiprocessing.get_context("spawn").RawValue(ctypes.c_int64, -1))
     number: Any = field(default_factory=lambda: multiprocessing.get_context("spawn").RawValue(ctypes.c_int64, -1))
@@ -83,7 +83,7 @@ def play(seed: int, amount: int, only: str = "") -> list[str]:
 
 
 class _Share:
-    """What one process plays; started again behind an input that ended it."""
+    """The inputs of one process, which is started again behind an input that ended it."""
 
     def __init__(self, context: Any, seed: int, amount: int, only: str, worker: int) -> None:  # noqa: ANN401 - untyped
         self._context = context
@@ -102,7 +102,7 @@ class _Share:
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """The present input, for people."""
         target, number = self._progress.target.value, self._progress.number.value
         return f"{chosen(self._work[2])[target].name} {number:,}" if target >= 0 else "the beginning"
 

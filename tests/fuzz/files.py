@@ -138,7 +138,7 @@ def _flip(data: bytearray, chance: Random) -> str:
 
 
 def _flip_in_header(data: bytearray, chance: Random) -> str:
-    """Where pages say what is in them: a flip at random hits that seldom."""
+    """Flip a bit where a page describes its content, which a random flip seldom hits."""
     page = chance.randrange((len(data) + PAGE - 1) // PAGE)
     at, bit = min(page * PAGE + chance.randrange(64), len(data) - 1), chance.randrange(8)
     data[at] ^= 1 << bit
@@ -146,7 +146,7 @@ def _flip_in_header(data: bytearray, chance: Random) -> str:
 
 
 def _flip_in_meta(data: bytearray, chance: Random) -> str:
-    """Where an LMDB file says how long it is, and which transaction was its last."""
+    """Flip a bit where an LMDB file tells its length and its last transaction."""
     page, at, bit = chance.randrange(2), chance.randrange(136, 152), chance.randrange(8)
     at = min(page * PAGE + at, len(data) - 1)
     data[at] ^= 1 << bit
@@ -267,7 +267,7 @@ def _examine_controller(path: Path) -> list[str]:
 
 
 class _Named(logging.Handler):
-    """What was named: findings, errors, and what the log says."""
+    """The texts that name damage: findings, errors, and the log."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 
 class Truth(msgspec.Struct):
-    """What was written to the data directory of a broker.
+    """The content that was written to the data directory of a broker.
 
     Attributes:
         queues: all batches, by topic and queue.

@@ -1,4 +1,4 @@
-"""What the user is told of queues that come and go: in which order, by which thread, and before which commit."""
+"""Callbacks about queues that come and go: their order, their thread, and the commit that follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the command `minimq` is used: where options stand, what it asks, what a shell completes."""
+"""The usage of the command `minimq`: places of options, questions, completion by a shell."""
 
 from __future__ import annotations
 

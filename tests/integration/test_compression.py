@@ -89,7 +89,7 @@ def encoded(messages: list[Message], compression: Compression | None) -> bytes:
 
 @pytest.fixture
 def stored(sender: RawSender, queue: MessageQueue) -> list[Message]:
-    """What stands in the queue: batches of 100 and of 5 records, every second one compressed."""
+    """Fill a queue with batches of 100 and of 5 records, every second one compressed."""
     sent: list[Message] = []
     for number, count in enumerate([100, 100, 5, 5, 100]):
         messages = orders(queue.topic, len(sent), count)

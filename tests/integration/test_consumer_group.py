@@ -218,7 +218,7 @@ while True:
 
 
 def test_the_queues_of_a_killed_member_go_to_the_others(cluster: LocalCluster, topic: str, group: str) -> None:
-    """What the killed member had in hand is read again, which is all that may repeat; nothing is lost."""
+    """Only messages that the killed member had in hand are read again, and nothing is lost."""
     log = Log()
     with Load(cluster.nameserver, topic) as load, Member(cluster.nameserver, group, topic, log) as survivor:
         wait_until(lambda: len(survivor.queues) == 8, PATIENCE_S)

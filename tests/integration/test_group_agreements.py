@@ -1,4 +1,4 @@
-"""What the members of a group agree on outlives the broker: a refused member does not take the group over."""
+"""The configuration of a group outlives the broker: a refused member does not take the group over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes members look at the allocation again, how often they do, and by which way they come to their share."""
+"""The causes and the number of a member's allocations, and the ways to its share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a group begins is decided once for each topic, wherever and however often the topic comes to brokers."""
+"""The initial offsets of a group are decided once for each topic, whenever the topic comes to a broker."""
 
 from __future__ import annotations
 

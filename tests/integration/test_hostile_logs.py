@@ -1,4 +1,4 @@
-"""What a client says neither fills the log of a broker nor forges records in it."""
+"""Texts of a client neither fill the log of a broker nor forge records in it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ COUNT = 200
 
 @pytest.fixture
 def grace_s() -> float:
-    """How soon the broker gives queues away when a session broke."""
+    """Return the time after which a broker gives the queues of a broken session away."""
     return 1.0
 
 

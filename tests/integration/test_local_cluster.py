@@ -30,7 +30,7 @@ def single() -> Iterator[LocalCluster]:
 
 
 def exists(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """Return true if a process runs; one that has ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

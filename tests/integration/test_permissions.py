@@ -1,4 +1,4 @@
-"""What may be done with a broker, and with a topic on one broker only: kept, told, and kept to."""
+"""Permissions of a broker, and of a topic on one broker: they are stored, shown, and obeyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pull consumer promises of commits, of closing and of refusals, with real servers."""
+"""The promises of a pull consumer about commits, closing and refusals, with real servers."""
 
 from __future__ import annotations
 

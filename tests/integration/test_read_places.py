@@ -1,4 +1,4 @@
-"""Where queues are read: who comes first, who is passed over, and until when."""
+"""The choice of the replica to read from: the first, those that are passed over, and the return to them."""
 
 from __future__ import annotations
 

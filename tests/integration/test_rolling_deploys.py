@@ -167,7 +167,7 @@ def test_the_command_shows_the_topics_of_each_member_while_they_differ(
 def test_a_message_that_waits_for_another_try_comes_to_a_member_that_has_its_topic(
     cluster: LocalCluster, admin: Admin, topic: str, added: str, group: str, producer: Producer
 ) -> None:
-    """What another member of the group takes from the retry topic it passes on, and that is no try."""
+    """Another member that takes the message from the retry topic passes it on, and that is no try."""
     tries: list[int] = []
     read = threading.Event()
     strange: list[str] = []

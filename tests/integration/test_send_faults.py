@@ -1,4 +1,4 @@
-"""What a producer makes of changed messages, of brokers that hang and of its own faults, with real servers."""
+"""A producer with changed messages, brokers that hang, and faults of its own, with real servers."""
 
 from __future__ import annotations
 

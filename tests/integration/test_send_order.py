@@ -1,4 +1,4 @@
-"""What is handed in in some order stays in it, nobody starves, and nothing is lost sight of; with real servers."""
+"""Messages keep the order in which they are sent, none starves, and none is forgotten; with real servers."""
 
 from __future__ import annotations
 

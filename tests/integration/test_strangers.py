@@ -1,4 +1,4 @@
-"""What speaks to a broker and is no client of ours."""
+"""Connections to a broker by programs that are no clients of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/spark.md says of the limits of Spark's interface for Python, and of the way around them."""
+"""The limits of Spark's interface for Python, and the way around them, as docs/spark.md tells them."""
 
 from __future__ import annotations
 

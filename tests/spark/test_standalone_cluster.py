@@ -24,7 +24,7 @@ ROWS = 20
 
 @dataclass(frozen=True)
 class Parts:
-    """What can be sent to a cluster.
+    """The files that can be sent to a cluster.
 
     Attributes:
         folder: where it all is.

@@ -1,4 +1,4 @@
-"""How writes end, without Spark: the calls that it makes of a writer are made by the tests, in their process."""
+"""Ends of writes, without Spark: the tests make the calls to a writer themselves, in their process."""
 
 from __future__ import annotations
 

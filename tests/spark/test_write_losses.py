@@ -1,4 +1,4 @@
-"""What a write says of rows that cannot be stored, and of what is lost; without Spark, as in test_write_endings.py."""
+"""Errors about rows that cannot be stored, or that are lost; without Spark, as in test_write_endings.py."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_body_over_the_limit_of_the_broker(cluster: LocalCluster, topic: str) 
 
 
 class Query:
-    """What Spark and a query do for micro-batches, against two brokers."""
+    """A streaming query against two brokers, with the calls that Spark makes for micro-batches."""
 
     def __init__(self, cluster: LocalCluster, admin: Admin) -> None:
         self.admin = admin

@@ -1,4 +1,4 @@
-"""What the documents show runs as it is printed, and what they list is what the code has."""
+"""The programs in the documents run as printed, and the lists in them agree with the code."""
 
 from __future__ import annotations
 

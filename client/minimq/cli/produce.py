@@ -133,7 +133,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
     lines = _line_format(topic, key_field, tag_field, tag, properties, is_json=shape == "json")
     if by_key and not (key_field or lines.is_json):
         raise click.UsageError("--by-key needs --key-field, which tells the key of a line, or --format json")
-    parse = _Parser(lines, limit, needs_key=by_key)
+    parse = _InputParser(lines, limit, needs_key=by_key)
     began = time.monotonic()
     done = _Done()
     try:
@@ -201,7 +201,7 @@ class _Done:
     counted: ProducerStatistics | None = None
 
 
-def _send_block(producer: Producer, block: bytes, parse: _Parser, selector: Selector | None, done: _Done) -> None:
+def _send_block(producer: Producer, block: bytes, parse: _InputParser, selector: Selector | None, done: _Done) -> None:
     """Send whole lines; an interruption waits until it is known what became of them."""
     messages = parse.messages(block)
     try:
@@ -221,7 +221,7 @@ def _send(producer: Producer, messages: list[Message], selector: Selector | None
         producer.send_many(messages, selector=selector)
 
 
-class _Parser:
+class _InputParser:
     """Makes messages of lines, and counts the lines for errors."""
 
     def __init__(self, lines: LineFormat, limit: int, *, needs_key: bool) -> None:

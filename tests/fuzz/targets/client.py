@@ -1,4 +1,4 @@
-"""What consumers read: frames of a broker that may be wrong, and files of offsets."""
+"""Decoders of consumers: frames of a broker that may be wrong, and files of offsets."""
 
 from __future__ import annotations
 

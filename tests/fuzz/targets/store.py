@@ -1,4 +1,4 @@
-"""What brokers read from their disks, and from other replicas: entries, facts, and rows of all files."""
+"""Decoders of brokers, for their disks and other replicas: entries, facts, and rows of all files."""
 
 from __future__ import annotations
 

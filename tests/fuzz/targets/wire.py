@@ -1,4 +1,4 @@
-"""What servers are told and what they answer, behind protobuf: messages at random, and whoever makes values of them."""
+"""Requests and answers of servers, behind protobuf: random messages, and the code that makes values of them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def own_nameserver(tmp_path: Path) -> Iterator[ControllerProcess]:
 
 @pytest.fixture(params=["nameserver", "etcd"])
 def controller(request: pytest.FixtureRequest) -> str:
-    """What `--controller` of a broker is given, once for each kind."""
+    """Return a value for a broker's `--controller`, once for each kind."""
     if request.param == "etcd":
         etcd: EtcdCluster = request.getfixturevalue("etcd")
         return etcd.option

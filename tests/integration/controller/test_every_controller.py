@@ -1,4 +1,4 @@
-"""What a broker may rely on, whichever controller it has."""
+"""The promises of every controller to its brokers."""
 
 from __future__ import annotations
 

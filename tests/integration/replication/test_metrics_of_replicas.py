@@ -1,4 +1,4 @@
-"""What a master shows of a slave that hangs while messages are sent."""
+"""The metrics of a master about a slave that hangs while messages are sent."""
 
 from __future__ import annotations
 

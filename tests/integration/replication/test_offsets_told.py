@@ -1,4 +1,4 @@
-"""Which committed offsets a master tells: only those that the next master has as well."""
+"""A master tells only those committed offsets that the next master has as well."""
 
 from __future__ import annotations
 

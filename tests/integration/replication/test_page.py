@@ -1,4 +1,4 @@
-"""What the page about replication shows runs as it is printed."""
+"""The program of the page about replication runs as printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slave serves while there is no master, and what becomes of it when there is one again."""
+"""The service of a slave while there is no master, and the return to a new one."""
 
 from __future__ import annotations
 

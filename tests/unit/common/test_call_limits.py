@@ -1,4 +1,4 @@
-"""How many streams a server has, and how soon they have to begin: real calls to a real server."""
+"""Limits on the number and the first request of a server's streams: real calls to a real server."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_the_layout_of_a_compressed_batch_is_the_same_in_every_release() -> None
 
 
 def test_a_frame_of_another_writer_is_read() -> None:
-    """What matters is the format, not the library or its settings."""
+    """The format matters, not the library or its settings."""
     for level in (-5, 1, 19):
         for checksum in (False, True):
             frame = zstandard.ZstdCompressor(level=level, write_checksum=checksum).compress(content_of())

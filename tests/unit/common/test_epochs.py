@@ -1,4 +1,4 @@
-"""Who granted a lease, as its epoch tells."""
+"""The grantor of a lease, as its epoch tells it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topic, a group, a broker and a cluster may be called."""
+"""Rules for the names of topics, groups, brokers and clusters."""
 
 from __future__ import annotations
 

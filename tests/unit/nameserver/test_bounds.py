@@ -1,4 +1,4 @@
-"""What a name server holds has bounds, and whoever has a place keeps it."""
+"""A name server holds a bounded amount, and keeps what it has accepted."""
 
 from __future__ import annotations
 

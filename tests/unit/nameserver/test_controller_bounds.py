@@ -1,4 +1,4 @@
-"""What a controller remembers and waits for has bounds, and no flood costs a master its lease."""
+"""A controller remembers and awaits a bounded amount, and no flood costs a master its lease."""
 
 from __future__ import annotations
 

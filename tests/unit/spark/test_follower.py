@@ -1,4 +1,4 @@
-"""When brokers are asked, and what comes of their answers: with a script instead of brokers, and a clock of its own."""
+"""The times of requests to brokers, and the use of the answers: with a script for brokers, and an own clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T0, T1 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
 
 @dataclass
 class World:
-    """What brokers would answer, and what they were asked."""
+    """The answers that brokers would give, and the requests that they had."""
 
     ends: dict[MessageQueue, int] = field(default_factory=lambda: {T0: 10})
     silent: dict[Carrier, MiniMQError] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What Spark is told of a stream that its limits and options decide."""
+"""The answers to Spark that the limits and options of a stream decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a stream is, and how far its next micro-batch goes."""
+"""The progress of a stream, and the end of its next micro-batch."""
 
 from __future__ import annotations
 

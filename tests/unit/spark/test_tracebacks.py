@@ -1,4 +1,4 @@
-"""What Spark shows of an error, as Spark itself writes it down."""
+"""The part of an error that Spark shows, as Spark itself writes it down."""
 
 from __future__ import annotations
 

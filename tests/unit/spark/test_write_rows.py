@@ -25,7 +25,7 @@ Raw = str | bytes | None
 
 
 class Row(NamedTuple):
-    """What a message and a row are made of."""
+    """The values of a message and a row."""
 
     body: bytes | None = b"x"
     tag: str | None = None

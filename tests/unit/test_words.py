@@ -1,0 +1,78 @@
+"""Names and docstrings follow the glossary: one noun for one thing, and statements instead of questions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = [
+    *("proto/minimq_proto", "common/minimq_common", "nameserver/minimq_nameserver", "broker/minimq_broker"),
+    *("client/minimq", "spark_connector/pyspark_minimq"),
+]
+#: Code that is not installed; its class names are those of one program or test each.
+PROGRAMS = [
+    "bench",
+    "examples",
+    "scripts",
+    "tests/fault",
+    "tests/fuzz",
+    "tests/integration",
+    "tests/spark",
+    "tests/support",
+]
+#: Rooms whose words are still to be changed. Strike a room off once it passes; never add one.
+EXEMPT = [
+    *(f"broker/minimq_broker/{room}" for room in ("core", "metrics", "options.py", "replication", "services", "store")),
+    *(f"client/minimq/{room}" for room in ("connection", "receiving", "routes", "sending", "transport")),
+]
+#: The asyncio classes have the names of the plain ones.
+SAME_NAMES = ["client/minimq/aio"]
+QUESTIONS = ("What", "Which", "Whether", "Who", "Whose", "Whom", "How")
+
+
+def sources(folders: list[str], *without: str) -> Iterator[tuple[str, ast.Module]]:
+    """Yield the path and the syntax tree of each module in folders, but for those in the folders to leave out."""
+    for path in chain.from_iterable(sorted((ROOT / folder).rglob("*.py")) for folder in folders):
+        name = str(path.relative_to(ROOT))
+        if "_pb2" not in name and not any(f"{name}/".startswith(f"{room}/") for room in without):
+            yield name, ast.parse(path.read_text())
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, *PROGRAMS])
+def test_a_docstring_states_and_does_not_ask(folder: str) -> None:
+    asking = []
+    for path, module in sources([folder], *EXEMPT):
+        for node in ast.walk(module):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                docstring = ast.get_docstring(node) or ""
+                if re.match(rf"({'|'.join(QUESTIONS)})\b", docstring):
+                    asking.append(f"{path}:{getattr(node, 'lineno', 1)}: {docstring.splitlines()[0]}")
+    assert not asking, "a class is a noun phrase, a function an imperative:\n" + "\n".join(asking)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_has_a_class_name_once(package: str) -> None:
+    places = defaultdict(list)
+    for path, module in sources([package], *EXEMPT, *SAME_NAMES):
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path)
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+def test_the_glossary_has_each_term_once_and_is_linked() -> None:
+    glossary = (ROOT / "docs/glossary.md").read_text()
+    terms = re.findall(r"^\| \*\*([^*]+)\*\* \| (.+) \|$", glossary, re.MULTILINE)
+    names = [term for term, _ in terms]
+    assert len(names) > 60
+    assert len(set(names)) == len(names)
+    assert all(meaning.endswith(".") for _, meaning in terms)
+    for document in ("README.md", "CONTRIBUTING.md"):
+        assert "docs/glossary.md" in (ROOT / document).read_text()
