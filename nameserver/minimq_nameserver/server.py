@@ -140,7 +140,7 @@ class NameServer:
             await server.stop(_DRAIN_S)
         await asyncio.to_thread(self._intake.stop)
         if controller is not None:
-            controller.close()
+            await controller.close()
 
     def _make_server(self) -> grpc.aio.Server:
         """Return a server of gRPC that keeps to the bounds of what clients may do."""

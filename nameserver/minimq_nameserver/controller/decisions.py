@@ -88,16 +88,17 @@ class DecisionFile:
             "decided; do not restore it from an old copy"
         )
 
-    def save(self, record: ReplicaSet) -> None:
-        """Return when a record is on disk in place of the former one.
+    def save(self, *records: ReplicaSet) -> None:
+        """Return when records are on disk in place of the former ones, all of them or, by an error, none.
 
         Raises:
-            StoreError: it is not, or nobody knows.
+            StoreError: they are not, or nobody knows.
         """
+        keys = ["\n".join(record.key).encode() for record in records]
+        rows = [(key, seal(key, msgspec.json.encode(record))) for key, record in zip(keys, records, strict=True)]
         try:
             with self._env.begin(write=True) as transaction:
-                key = "\n".join(record.key).encode()
-                change(transaction, [(key, seal(key, msgspec.json.encode(record)))])
+                change(transaction, rows)
         except lmdb.MapFullError:
             raise StoreError(
                 f"{self._path} is full: it holds {_MAP_BYTES >> 20} MiB, thousands of brokers; move it away while the "

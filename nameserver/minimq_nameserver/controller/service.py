@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import grpc.aio
 
@@ -27,6 +28,7 @@ from minimq_common.replica_set import (
 from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
 from minimq_nameserver.broker_state import BrokerState
+from minimq_nameserver.controller.decision_writer import DecisionWriter
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.table import ControllerTable, Key, Standing
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
@@ -36,12 +38,15 @@ log = logging.getLogger(__name__)
 #: Seconds for which an answer is held back at most, whatever the reporter wants.
 _LONGEST_HOLD_S = 60.0
 
+#: Returned by what decides: a record, and None where nothing may be decided.
+Decision = TypeVar("Decision", bound=ReplicaSet | None)
+
 
 class ControllerService(controller_pb2_grpc.ControllerServicer):
-    """Answers replicas out of one table. Everything runs on one event loop, so nothing is locked.
+    """Answers replicas out of one table. Everything but the writing of decisions runs on one event loop.
 
-    A decision is written while the loop stands still, for the time of one sync: no report comes between what was
-    decided and what it was decided on. There are few: a replica starts, is elected, or joins or leaves a set.
+    Until a decision about a replica set is on disk, nothing else about that set is looked at: no report comes between
+    what was decided and what it was decided on. Those of other sets are answered meanwhile.
 
     Args:
         directory: where the decisions are kept.
@@ -61,7 +66,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._file = DecisionFile(directory)
         self._refused = refused
         self._lease_s = lease_s
+        self._writer = DecisionWriter(self._file)
         self._table = ControllerTable(self._file.load(), lease_s, time.monotonic())
+        self._deciding: dict[Key, asyncio.Task[None]] = {}  # sets of which a decision is being written
         self._news: dict[Key, asyncio.Event] = {}
         self._waiting: Counter[Key] = Counter()  # how many wait for that
         self._held: dict[asyncio.Timeout, None] = {}  # reports whose answer is held back, the oldest first
@@ -85,8 +92,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             with contextlib.suppress(asyncio.CancelledError):
                 await electing
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the file; nothing may be called any more."""
+        await self._writer.close()
         self._file.close()
 
     def standings(self) -> list[Standing]:
@@ -102,7 +110,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     ) -> controller_pb2.ReportResponse:
         """Note that a replica lives, and answer the record, at the latest when the reporter wants to know."""
         report = report_from_wire(request)
-        self._receive(report)
+        await self._receive(report)
         record = await self._hold(report, request.wait_ms / 1000)
         return controller_pb2.ReportResponse(
             replica_set=replica_set_to_wire(record) if record else None,
@@ -115,8 +123,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         context: grpc.aio.ServicerContext[controller_pb2.ChangeInSyncRequest, controller_pb2.ChangeInSyncResponse],
     ) -> controller_pb2.ChangeInSyncResponse:
         """Replace the in-sync set of a replica set, for its master."""
-        record = self._table.change_in_sync(replica_set_from_wire(request.known), request.in_sync)
-        self._decide(record)
+        known = replica_set_from_wire(request.known)
+        record = await self._decide(known.key, lambda: self._table.change_in_sync(known, request.in_sync))
         return controller_pb2.ChangeInSyncResponse(replica_set=replica_set_to_wire(record))
 
     async def Promote(
@@ -130,21 +138,24 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- Decisions -------------------------------------------------------------------------------
 
-    def _receive(self, report: ReplicaReport) -> None:
-        if (record := self._table.mended(report)) is not None:
-            self._decide(record)
-            log.error("%s", what_was_mended(record, report))
+    async def _receive(self, report: ReplicaReport) -> None:
+        mended = await self._decide(report.key, lambda: self._table.mended(report))
+        if mended is not None:
+            log.error("%s", what_was_mended(mended, report))
+        await self._decide(report.key, lambda: self._found(report))
         if self._table.record(report.key) is None:
-            record = self._table.found(report, time.monotonic())
-            if record is None:
-                return
-            self._decide(record)
+            return
         try:
-            heard = self._table.hear(report, time.monotonic())
+            await self._decide(report.key, lambda: self._table.hear(report, time.monotonic()))
         except BrokerConflict as conflict:
             self._note_conflict(report, conflict)
             raise
-        self._decide(heard)
+
+    def _found(self, report: ReplicaReport) -> ReplicaSet | None:
+        if self._table.record(report.key) is not None:
+            return None
+        coming = sum(self._table.record(key) is None for key in self._deciding)
+        return self._table.found(report, time.monotonic(), coming)
 
     def _note_conflict(self, report: ReplicaReport, conflict: BrokerConflict) -> None:
         """Let operators see a replica that is refused: its own log is the last place where they look."""
@@ -178,13 +189,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return record
 
     async def _promote(self, key: Key, replica_id: int, unclean: bool) -> ReplicaSet:
-        known = self._table.record(key)
-        record = self._table.promote(key, replica_id, unclean=unclean, now=time.monotonic())
-        self._decide(record)
+        known: ReplicaSet | None = None
+
+        def promote() -> ReplicaSet:
+            nonlocal known
+            known = self._table.record(key)
+            return self._table.promote(key, replica_id, unclean=unclean, now=time.monotonic())
+
+        record = await self._decide(key, promote)
         if record is not known:  # else it is the master already, or about to be
             is_unclean, what = what_was_promoted(record, replica_id)
             log.log(logging.ERROR if is_unclean else logging.INFO, "%s", what)
-        self._hold_elections()  # the lease of a master that is gone is over already
+        await self._elect_master(key)  # the lease of a master that is gone is over already
         while (record := self._table.record(key) or record).successor is not None:
             await self._change(key)
         check_promoted(record, replica_id)
@@ -210,7 +226,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         while True:
             wait_s = self._lease_s / 4
             try:
-                self._hold_elections()
+                await self._hold_elections()
                 now = time.monotonic()
                 # What comes meanwhile puts elections off, or is decided when it comes.
                 wait_s = min(self._table.next_look_at(now) - now, wait_s)
@@ -223,17 +239,40 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 self._election_outage.worked("the elections go on")
             await asyncio.sleep(wait_s)
 
-    def _hold_elections(self) -> None:
-        for record in self._table.elections(time.monotonic()):
-            self._decide(record)
+    async def _hold_elections(self) -> None:
+        due = self._table.elections(time.monotonic())
+        outcomes = await asyncio.gather(*(self._elect_master(each.key) for each in due), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
-    def _decide(self, record: ReplicaSet) -> None:
-        """Write what is decided, then let it hold; nothing happens when it holds already."""
-        known = self._table.record(record.key)
-        if record is known:
-            return
+    async def _elect_master(self, key: Key) -> None:
+        await self._decide(key, lambda: self._table.election(key, time.monotonic()))
+
+    async def _decide(self, key: Key, rule: Callable[[], Decision]) -> Decision:
+        """Have what a rule decides about a replica set hold, and return it; maybe it holds already.
+
+        The rule is asked once no decision about the set is on its way to the disk. What it decides is carried out
+        whatever becomes of the caller.
+        """
+        while (deciding := self._deciding.get(key)) is not None:
+            await asyncio.wait((deciding,))
+        record = rule()
+        if record is not None and record is not self._table.record(key):
+            deciding = self._deciding[key] = asyncio.create_task(self._carry_out(record), name="controller-decide")
+            await asyncio.shield(deciding)
+        return record
+
+    async def _carry_out(self, record: ReplicaSet) -> None:
         try:
-            self._file.save(record)
+            await self._write(record)
+            self._adopt(record)
+        finally:
+            del self._deciding[record.key]
+
+    async def _write(self, record: ReplicaSet) -> None:
+        try:
+            await self._writer.write(record)
         except StoreError as error:
             message = "a decision was not made broker=%s cluster=%s reason=%s"
             self._file_outage.failed(
@@ -241,6 +280,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             )
             raise
         self._file_outage.worked("decisions are made again broker=%s cluster=%s", record.broker_name, record.cluster)
+
+    def _adopt(self, record: ReplicaSet) -> None:
+        known = self._table.record(record.key)
         self._table.adopt(record, time.monotonic())
         if known is None and record.log_term and record.master_run:
             log.warning(

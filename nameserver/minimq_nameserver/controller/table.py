@@ -56,8 +56,7 @@ class ControllerTable:
         self._calls: dict[Key, RollCall] = {}
         self._foundings: dict[Key, Founding] = {}
         self._elections: dict[Key, int] = {}
-        #: How often sets are founded, and how often replicas of one come or move: each is written to the disk, for
-        #: which everybody waits.
+        #: How often sets are founded, and how often replicas of one come or move: each is written to the disk.
         self._pace = Pace(*_SETS_PACE, now)
         self._paces: dict[Key, Pace] = {}
         for record in records:
@@ -80,15 +79,20 @@ class ControllerTable:
         mended = rules.mended(record, report)
         return mended if mended is not record else None
 
-    def found(self, report: Report, now: float) -> ReplicaSet | None:
+    def found(self, report: Report, now: float, coming: int = 0) -> ReplicaSet | None:
         """Note a report of a replica set that has no record, and return the first one; None while there is none.
+
+        Args:
+            report: of a replica.
+            now: the time.
+            coming: sets of which the first record is not adopted yet.
 
         Raises:
             SystemBusy: the controller knows too many sets, or has made many of them a moment ago.
         """
         founding = self._foundings.get(report.key)
         if founding is None:
-            self._check_room(report, now)
+            self._check_room(report, now, coming)
             founding = self._foundings[report.key] = Founding(self._lease_s)
         founding.hear(report, now)
         record = founding.found(now)
@@ -138,9 +142,16 @@ class ControllerTable:
 
     def elections(self, now: float) -> list[ReplicaSet]:
         """Return the records of those replica sets that get another master now, or their first."""
-        elected = [call.elect(self._records[key], now, self._lease_s) for key, call in self._calls.items()]
-        founded = [founding.found(now) for founding in self._foundings.values()]
-        return [record for record in (*elected, *founded) if record is not None]
+        elected = (self.election(key, now) for key in (*self._calls, *self._foundings))
+        return [record for record in elected if record is not None]
+
+    def election(self, key: Key, now: float) -> ReplicaSet | None:
+        """Return the record of a replica set if it gets another master now, or its first; else None."""
+        call = self._calls.get(key)
+        if call is not None:
+            return call.elect(self._records[key], now, self._lease_s)
+        founding = self._foundings.get(key)
+        return founding.found(now) if founding is not None else None
 
     def next_look_at(self, now: float) -> float:
         """Return when `elections` may have something new, were no report to come; infinity for never."""
@@ -167,10 +178,11 @@ class ControllerTable:
             for key, record in sorted(self._records.items())
         ]
 
-    def _check_room(self, report: Report, now: float) -> None:
-        if len(self._records) >= MAX_REPLICA_SETS:
+    def _check_room(self, report: Report, now: float, coming: int) -> None:
+        known = len(self._records) + coming
+        if known >= MAX_REPLICA_SETS:
             raise SystemBusy(
-                f"the controller has records of {len(self._records)} brokers, which is the limit: there is no room "
+                f"the controller has records of {known} brokers, which is the limit: there is no room "
                 f"for {report.broker_name}",
                 retry_after_s=_RETRY_S,
             )

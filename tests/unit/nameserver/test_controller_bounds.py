@@ -139,6 +139,6 @@ def test_of_too_many_held_reports_the_oldest_is_answered(tmp_path: Path, monkeyp
         await asyncio.gather(*holding, return_exceptions=True)
         assert not service._held
         assert not service._news
-        service.close()
+        await service.close()
 
     asyncio.run(run())

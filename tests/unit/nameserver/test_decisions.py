@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,15 @@ import pytest
 from minimq_common.errors import StoreError
 from minimq_common.replica_set import ReplicaSet, found
 from minimq_nameserver.controller import decisions
+from minimq_nameserver.controller.decision_writer import DecisionWriter
 from minimq_nameserver.controller.decisions import DecisionFile
 from support.reports import report
+
+
+def record_of(number: int) -> ReplicaSet:
+    record = found(report(broker_name=f"broker-{number:03d}"), 3.0)
+    assert record is not None
+    return record
 
 
 def test_a_full_file_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,12 +28,30 @@ def test_a_full_file_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch: 
 
     def save_until_full() -> None:
         for number in range(1000):
-            record = found(report(broker_name=f"broker-{number}"), 3.0)
-            assert record is not None
-            file.save(record)
-            saved.append(record)
+            file.save(record_of(number))
+            saved.append(record_of(number))
 
     with pytest.raises(StoreError, match=r"decisions\.mdb is full: .*move it away"):
         save_until_full()
     assert sorted(file.load(), key=lambda each: each.key) == sorted(saved, key=lambda each: each.key)
+    file.close()
+
+
+def test_of_decisions_that_do_not_fit_together_some_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "_MAP_BYTES", 1 << 16)
+    file = DecisionFile(tmp_path)
+    records = [record_of(number) for number in range(200)]
+
+    async def write() -> list[BaseException | None]:
+        writer = DecisionWriter(file)
+        outcomes = await asyncio.gather(*(writer.write(record) for record in records), return_exceptions=True)
+        await writer.close()
+        return outcomes
+
+    outcomes = asyncio.run(write())
+    assert {type(outcome) for outcome in outcomes} == {type(None), StoreError}
+    written = [record for record, outcome in zip(records, outcomes, strict=True) if outcome is None]
+    assert file.load() == written
     file.close()
