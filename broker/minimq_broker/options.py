@@ -23,7 +23,7 @@ _ETCD = "etcd://"
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """How a broker runs.
+    """The options of a broker.
 
     Raises:
         InvalidArgument: a value breaks a rule that the text names.
@@ -32,54 +32,52 @@ class BrokerOptions:
     name: str = option("broker-a", "Name of the broker; master and slaves share it.")
     broker_id: int = option(
         0,
-        "Number of this replica, which never changes; each broker of one name has another.",
+        "Number of this replica. It never changes, and no two brokers of one name share it.",
         flag="--id",
         minimum=0,
         maximum=MAX_REPLICA_ID,
     )
     role: Literal["async-master", "sync-master", "slave"] = option(
         "async-master",
-        "How this broker acts as the master: it acknowledges a message once it has it, or once all replicas in sync "
-        "have it. A slave is never the first master of its name; elected later, it acts as the one before.",
+        "Role of this broker. An async-master acknowledges a message once it has stored it itself, a sync-master "
+        "once all replicas in sync have. A slave is never the first master of its name; if it is elected later, "
+        "it keeps the mode of its predecessor.",
     )
     controller: str = option(
         "",
-        "Who decides which replica is the master: a name server that was started with --controller-dir, or etcd. "
-        "Without it a broker has no slaves.",
+        "Controller that elects the master: a name server started with --controller-dir, or etcd. Without a "
+        "controller a broker has no slaves.",
         metavar="HOST:PORT or etcd://HOST:PORT[,...]",
     )
     min_in_sync: int = option(
         2,
-        "Replicas, the master among them, that have to be in sync for a sync-master to accept messages.",
+        "Number of replicas, including the master, that must be in sync before a sync-master accepts messages.",
         minimum=1,
         maximum=MAX_REPLICAS,
     )
     replica_lag_s: float = option(
-        5.0, "Time in which a slave has to catch up with its master; later it is not in sync any more.", minimum=0.1
+        5.0, "Time in which a slave must catch up with its master to stay in sync.", minimum=0.1
     )
     replication_timeout_s: float = option(
-        5.0, "Time for which a message waits for the replicas in sync; then its sender is told.", minimum=0.1
+        5.0, "Time that a message waits for the replicas in sync before its sender gets an error.", minimum=0.1
     )
     slave_read_lag_bytes: int = option(
         0,
-        "How far a reader may be behind the end of the CommitLog before its master sends it to a slave in sync, "
-        "0: 40 % of the memory of the machine, or of what its control group may use.",
+        "Distance from the end of the CommitLog at which the master sends a reader to a slave in sync. 0 stands "
+        "for 40 % of the memory of the machine or of the control group.",
         flag="--slave-read-lag",
         minimum=0,
     )
     term_lease_s: float = option(
         _TERM_LEASE_S,
-        "With etcd, time after which a master that is not heard of is replaced; a name server has an option of its "
-        "own for it.",
+        "With etcd: silence after which a master is replaced. A name server that is the controller has its own option.",
         minimum=0.5,
         maximum=MAX_LEASE_S,
     )
     cluster: str = option("default", "Name of the cluster.")
-    listen: str = option(
-        "127.0.0.1:10911", "Address to serve at; with port 0 a free one is taken.", metavar="HOST:PORT"
-    )
+    listen: str = option("127.0.0.1:10911", "Address to listen on. Port 0 takes a free port.", metavar="HOST:PORT")
     advertise: str = option(
-        "", "Address that clients are told to use; the one served at unless it is given.", metavar="HOST:PORT"
+        "", "Address that clients use to reach this broker; by default the address of --listen.", metavar="HOST:PORT"
     )
     nameservers: tuple[str, ...] = option(
         ("127.0.0.1:9876",), "Name servers to register with.", flag="--nameserver", metavar="HOST:PORT[,HOST:PORT]"
@@ -87,158 +85,158 @@ class BrokerOptions:
     data_dir: Path = option(Path("minimq-data"), "Directory that holds all data of this broker.", metavar="DIR")
     flush: Literal["sync", "async"] = option(
         "sync",
-        "Acknowledge a message after it is on disk, or before: then a crash loses what was acknowledged in the last "
-        "moments.",
+        "Acknowledge a message after it is on disk (sync) or before (async). With async, a crash loses the "
+        "messages of the last moments.",
     )
     segment_bytes: int = option(
-        1 << 30, "Size at which a file of the CommitLog is sealed, at most 64 GiB.", minimum=1 << 16, maximum=1 << 36
+        1 << 30, "Size at which the CommitLog begins a new file, at most 64 GiB.", minimum=1 << 16, maximum=1 << 36
     )
     checkpoint_interval_s: float = option(
-        5.0, "Time between two saves of the state; a start after a crash re-reads what came later.", minimum=0.01
+        5.0,
+        "Time between two checkpoints. After a crash, the broker reads again what it wrote since the last one.",
+        minimum=0.01,
     )
     retention_s: float = option(
         72 * 3600.0,
-        "Time for which messages are kept, 0: for ever. Files of the CommitLog are deleted as a whole, once the last "
-        "message in them is that old.",
+        "Time for which messages are kept; 0 keeps them for ever. A file of the CommitLog is deleted once its "
+        "last message is that old.",
         minimum=0,
     )
     retention_bytes: int = option(
-        0, "Disk that the CommitLog may use before its oldest files are deleted, 0: without a limit.", minimum=0
+        0, "Disk space that the CommitLog may use before its oldest files are deleted; 0 sets no limit.", minimum=0
     )
     dead_letter_retention_s: float = option(
         0.0,
-        "How long dead letters are kept after their segment is deleted, 0: for ever.",
+        "Time for which dead letters are kept after their segment was deleted; 0 keeps them for ever.",
         minimum=0,
     )
     dead_letter_bytes: int = option(
         1 << 30,
-        "Disk that dead letters of deleted segments may use before the oldest of them are deleted, 0: without a limit.",
+        "Disk space that dead letters of deleted segments may use before the oldest are deleted; 0 sets no limit.",
         minimum=0,
     )
-    retention_check_s: float = option(10.0, "Time between two looks for what is to be deleted.", minimum=0.01)
+    retention_check_s: float = option(10.0, "Time between two searches for expired messages.", minimum=0.01)
     verify_interval_s: float = option(
         86400.0,
-        "Time from the end of a round, in which all old segments are verified in the background, to the next; 0: none.",
+        "Pause between two background checks of all old segments; 0 turns them off.",
         minimum=0,
     )
     clock_hold_s: float = option(
         24 * 3600.0,
-        "Time for which nothing is deleted by a clock that has jumped ahead: messages, dead letters, groups, staged "
-        "batches. Then it is believed; 0: at once.",
+        "Time for which nothing is deleted (messages, dead letters, groups, staged batches) after the clock "
+        "jumped ahead. After that the broker trusts the clock; 0 trusts it at once.",
         minimum=0,
     )
     disk_warn: float = option(
         0.75,
-        "Used part of the disk from which on the log warns; 1: never, as for the next two.",
+        "Used share of the disk at which the broker logs warnings; 1 means never, here and in the next two options.",
         minimum=0.05,
         maximum=1,
     )
     disk_delete_early: float = option(
         0.85,
-        "Used part of the disk from which on the oldest files are deleted though they are not expired.",
+        "Used share of the disk at which the oldest files are deleted before they expire.",
         minimum=0.05,
         maximum=1,
     )
-    disk_refuse: float = option(
-        0.90, "Used part of the disk from which on messages are refused.", minimum=0.05, maximum=1
-    )
+    disk_refuse: float = option(0.90, "Used share of the disk at which messages are refused.", minimum=0.05, maximum=1)
     max_body_bytes: int = option(4 << 20, "Largest message body.", minimum=1, maximum=32 << 20)
     max_pending_bytes: int = option(
-        64 << 20, "Batches that may wait for the disk; beyond that, senders are slowed down.", minimum=1 << 20
+        64 << 20, "Bytes of batches that may wait for the disk; beyond that, senders are slowed down.", minimum=1 << 20
     )
     max_unsent_bytes: int = option(
         96 << 20,
-        "Answers that may wait for clients to read them, in all; beyond that they are made later, large ones by some "
-        "seconds, small ones never, and the connection of a client that does not read is ended. They take twice as "
-        "much memory.",
+        "Bytes of answers, in all, that may wait until clients read them. Beyond that, large answers are delayed "
+        "by some seconds, small ones are not, and connections of clients that do not read are closed. The answers "
+        "take twice as much memory.",
         minimum=1 << 20,
     )
     max_incoming_bytes: int = option(
         160 << 20,
-        "Requests that may be on their way into the broker, in all; beyond that connections are ended that hold much "
-        "of it, or do not send it to its end.",
+        "Bytes of requests, in all, that may be on their way into the broker. Beyond that, connections that hold "
+        "much of it or do not complete their requests are closed.",
         minimum=64 << 20,
     )
     max_streams: int = option(
         4096,
-        "Streams of one kind, such as those of producers, that may be open at once; more are refused.",
+        "Number of streams of one kind, such as those of producers, that may be open at once; more are refused.",
         minimum=1,
     )
     max_connections: int = option(
         10_000,
-        "Connections that may be open at once; more are closed. Each is an open file: servers raise their own limit "
-        "of these to the hard one of the system (ulimit -Hn).",
+        "Number of connections that may be open at once; more are closed. Each is an open file: the server raises "
+        "its limit of open files to the hard limit of the system (ulimit -Hn).",
         minimum=1,
     )
     busy_after_s: float = option(
-        0.5, "Time that a batch may wait for room among these; then its sender is told to come back later.", minimum=0
+        0.5,
+        "Time that a batch waits for room among the pending bytes before its sender is told to try again later.",
+        minimum=0,
     )
     auto_create_queues: int = option(
         0,
-        "Queues of a topic that does not exist when a producer sends to it, made by itself on this broker; 0: none is "
-        "made. Names that begin with % never are.",
+        "Number of queues of a topic that this broker creates when a producer sends to a topic that does not "
+        "exist; 0 creates none. Topics whose names begin with % are never created this way.",
         minimum=0,
         maximum=1024,
     )
     max_topics: int = option(
         MAX_TOPICS,
-        "Topics that this broker carries, those of groups for retries and dead letters included; no more are created.",
+        "Maximum number of topics on this broker, including the retry and dead-letter topics of groups.",
         minimum=1,
         maximum=MAX_TOPICS,
     )
     max_groups: int = option(
         10_000,
-        "Consumer groups that this broker knows; no more are begun. Those that nobody uses are deleted after "
-        "--group-expiry.",
+        "Maximum number of consumer groups on this broker. Unused groups are deleted after --group-expiry.",
         minimum=1,
         maximum=1_000_000,
     )
     max_sessions: int = option(
-        10_000, "Members of consumer groups that may be connected; no more are served.", minimum=1, maximum=1_000_000
+        10_000, "Maximum number of connected members of consumer groups.", minimum=1, maximum=1_000_000
     )
     transaction_expiry_s: float = option(
         24 * 3600.0,
-        "Time for which what is staged for a transaction waits for its end; nobody who comes later can commit it.",
+        "Time after which a transaction that was neither committed nor aborted expires; nobody can commit it later.",
         minimum=0.1,
     )
     transaction_idle_s: float = option(
         900.0,
-        "Least time after which a transaction for which nothing is staged any more expires early, to make room for "
-        "others. It falls from --transaction-expiry to this while the room fills up from 50 % to 90 %.",
+        "Shortest time after which a transaction that stages nothing more expires early, to make room for others. "
+        "The time falls from --transaction-expiry to this value while the room fills from 50 % to 90 %.",
         minimum=0.1,
     )
     max_staged_bytes: int = option(
         0,
-        "Bytes that may be staged for transactions which are not decided, 0: half of the disk. One transaction name "
-        "may have as much as is free for others.",
+        "Bytes that may be staged for undecided transactions; 0 stands for half of the disk. One transaction name "
+        "may use as much as it leaves free for others.",
         minimum=0,
     )
     group_expiry_s: float = option(
         7 * 24 * 3600.0,
-        "Time after which a consumer group without members that commits nothing is deleted, 0: never. The log warns a "
-        "day ahead, or a tenth of the time if that is less.",
+        "Time after which an unused consumer group, without members and commits, is deleted; 0 means never. The "
+        "log warns a day ahead, or a tenth of the time if that is less.",
         minimum=0,
     )
     session_grace_s: float = option(
         3.0,
-        "Time in which a consumer whose connection broke may come back before its queues go to others; for as long "
-        "after a start of the broker, queues go only to those that had them before.",
+        "Time in which a consumer whose connection broke may come back before others get its queues. For as long "
+        "after a start of the broker, only former owners get queues.",
         minimum=0,
     )
     session_timeout_s: float = option(60.0, "Silence after which a consumer counts as dead.", minimum=0.1)
-    log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")
-    log_format: LogFormat = option(
-        "text", "What a log record looks like: a line of text, or a JSON object on a line of its own."
-    )
+    log_level: LogLevel = option("info", "Least severe level that is logged to stderr.")
+    log_format: LogFormat = option("text", "Format of the log: lines of text, or a JSON object on each line.")
     metrics: str = option(
-        "", "Address at which metrics are shown in the format of Prometheus; none by default.", metavar="HOST:PORT"
+        "", "Address that serves metrics in the format of Prometheus; none by default.", metavar="HOST:PORT"
     )
     metrics_series: int = option(
         1000,
-        "Topics, and pairs of a group and a topic, that have metrics of their own; those of more are summed up.",
+        "Number of topics, and of pairs of a group and a topic, that have metrics of their own; the others are "
+        "summed up.",
         minimum=0,
     )
-    reflection: bool = option(True, "Let tools such as grpcurl ask which calls there are.")
+    reflection: bool = option(True, "Let tools such as grpcurl list the calls of this server.")
 
     def __post_init__(self) -> None:
         check_broker(self.name)
@@ -298,7 +296,7 @@ class BrokerOptions:
 
     @property
     def slave_read_lag(self) -> int:
-        """How far a reader may be behind, in bytes: what is older is probably not in the memory of the machine."""
+        """The bytes that a reader may be behind: older data is probably not in the memory of the machine."""
         return self.slave_read_lag_bytes or int(0.4 * _memory_bytes(_MEMORY_LIMIT))
 
     @property

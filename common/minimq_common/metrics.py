@@ -18,9 +18,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from minimq_common import distribution
-from minimq_common.distribution import Distribution
 from minimq_common.errors import CannotListen
+from minimq_common.histogram import SECONDS, Histogram
 from minimq_common.scrape_server import ScrapeServer, serve
 
 #: Time between two looks at how late the event loop is, in seconds.
@@ -44,7 +43,7 @@ class MetricsServer:
     def __init__(self, collect: Collect, prefix: str) -> None:
         self._collector = _OneAtATime(collect, self._loop_lag)
         self._prefix = prefix
-        self._lag = Distribution(distribution.SECONDS)
+        self._lag = Histogram(SECONDS)
         self._server: ScrapeServer | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -158,7 +157,7 @@ def gauges(
     return family
 
 
-def histogram(name: str, sentence: str, values: Distribution) -> Metric:
+def histogram(name: str, sentence: str, values: Histogram) -> Metric:
     """Return how often values of which size were seen."""
     buckets = [
         (str(float(bound)) if bound < math.inf else "+Inf", float(count)) for bound, count in values.cumulative()

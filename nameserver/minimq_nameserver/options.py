@@ -20,47 +20,46 @@ class NameServerOptions:
         InvalidArgument: a value breaks a rule that the text names.
     """
 
-    listen: str = option("127.0.0.1:9876", "Address to serve at; with port 0 a free one is taken.", metavar="HOST:PORT")
+    listen: str = option("127.0.0.1:9876", "Address to listen on. Port 0 takes a free port.", metavar="HOST:PORT")
     expire_after_s: float = option(
         120.0,
-        "Silence after which a broker is removed whose connection has not ended; one that ends removes it at once.",
+        "Silence after which a broker is removed although its connection is open. A broker whose connection ends "
+        "is removed at once.",
         minimum=0.05,
     )
-    scan_every_s: float = option(5.0, "Time between two looks for silent brokers.", minimum=0.01)
+    scan_every_s: float = option(5.0, "Time between two searches for silent brokers.", minimum=0.01)
     start_grace_s: float = option(
         3.0,
-        "After a start, time for running brokers to come back: a topic that is not known yet is answered with "
-        "'busy, try again' instead of 'no such topic', and watchers are told nothing. 0 turns it off.",
+        "Time after a start in which running brokers register again. Meanwhile, lookups of unknown topics get "
+        "'busy, try again' instead of 'no such topic', and watchers get no news. 0 turns it off.",
         minimum=0,
     )
     remember_away_s: float = option(
         86_400.0,
-        "Time for which a broker that has gone is remembered, so that tools and Spark say which queues are missing "
-        "(`minimq cluster forget` ends it); 0 remembers none. A restart forgets all of them.",
+        "Time for which a departed broker is remembered, so that tools and Spark can name the missing queues. "
+        "`minimq cluster forget` ends it; 0 remembers none. A restart forgets all of them.",
         minimum=0,
     )
     remember_away_brokers: int = option(100, "Maximum number of departed brokers to remember.", minimum=1)
     controller_dir: Path | None = option(
         None,
-        "Be the controller of replicated brokers, too, and keep in this directory which of them are masters; name the "
-        "address of one name server alone with --controller of the brokers. Off unless it is given.",
+        "Act as the controller of replicated brokers, too, and keep its decisions in this directory. Give the "
+        "address of this one name server to the brokers as --controller. Off by default.",
         metavar="DIR",
     )
     term_lease_s: float = option(
         3.0,
-        "Silence after which the controller replaces the master of a broker (a tenth more, in fact); the master serves "
-        "nobody from then on. It holds for masters that are elected from now on.",
+        "Silence after which a master stops serving; the controller replaces it after a tenth more. A new value "
+        "applies to masters elected from now on.",
         minimum=0.1,
         maximum=MAX_LEASE_S,
     )
-    log_level: LogLevel = option("info", "Least severe messages that are logged to stderr.")
-    log_format: LogFormat = option(
-        "text", "What a log record looks like: a line of text, or a JSON object on a line of its own."
-    )
+    log_level: LogLevel = option("info", "Least severe level that is logged to stderr.")
+    log_format: LogFormat = option("text", "Format of the log: lines of text, or a JSON object on each line.")
     metrics: str = option(
-        "", "Address at which metrics are shown in the format of Prometheus; none by default.", metavar="HOST:PORT"
+        "", "Address that serves metrics in the format of Prometheus; none by default.", metavar="HOST:PORT"
     )
-    reflection: bool = option(True, "Let tools such as grpcurl ask which calls there are.")
+    reflection: bool = option(True, "Let tools such as grpcurl list the calls of this server.")
 
     def __post_init__(self) -> None:
         check_address(self.listen)

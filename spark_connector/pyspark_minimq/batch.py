@@ -44,9 +44,9 @@ class MinimqBatchReader(DataSourceReader):
         options = self._options
         with closing(QueueFinder(options.nameserver)) as finder:
             lookup = Lookup(finder, options.subscription, options.timeout_s)
-            bounds = lookup.patiently(lambda: lookup.whole(partial=not options.fail_on_data_loss))
-            starting = lookup.patiently(lambda: lookup.offsets_at(options.starting, bounds))
-            ending = lookup.patiently(lambda: lookup.offsets_at(options.ending, bounds))
+            bounds = lookup.with_retries(lambda: lookup.whole(partial=not options.fail_on_data_loss))
+            starting = lookup.with_retries(lambda: lookup.offsets_at(options.starting, bounds))
+            ending = lookup.with_retries(lambda: lookup.offsets_at(options.ending, bounds))
         ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=options.fail_on_data_loss)
         TagAdvice(options, self._schema).consider(ranges)
         return reading.cut(ranges, options)

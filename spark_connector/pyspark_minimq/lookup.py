@@ -11,7 +11,7 @@ from minimq import MessageQueue, MiniMQError, errors
 from minimq.connectors import QueueFinder, describe_away, with_retries
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
-from pyspark_minimq.planning import Bounds, Carrier, Offsets, QueueName, Sight, Subscription, TopicId
+from pyspark_minimq.planning import Carrier, LookupResult, Offsets, QueueName, StoredOffsets, Subscription, TopicId
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Lookup:
         """Return the topics that are to be read. Raises `Unavailable` when there is a pattern and nobody answers."""
         return self._subscription.names(self._finder.topics() if self._subscription.pattern is not None else ())
 
-    def look(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Sight:
+    def look(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> LookupResult:
         """Return what brokers tell of topics, as far as they answer.
 
         Args:
@@ -54,9 +54,9 @@ class Lookup:
                     f"topic {queue.topic} is not readable on {queue.broker_name}: allow it with "
                     f"`minimq topic update {queue.topic} --permission read-write`"
                 )
-        return Sight(
+        return LookupResult(
             bounds={
-                QueueName(queue.topic, queue.broker_name, queue.queue_id): Bounds(
+                QueueName(queue.topic, queue.broker_name, queue.queue_id): StoredOffsets(
                     first=about.first,
                     end=about.end,
                     topic_id=TopicId(about.topic_id, about.created_ms),
@@ -71,11 +71,11 @@ class Lookup:
             away={Carrier(*carrier): describe_away([away], "not read")[0] for carrier, away in found.away.items()},
         )
 
-    def patiently(self, attempt: Callable[[], T]) -> T:
+    def with_retries(self, attempt: Callable[[], T]) -> T:
         """Return what an attempt returns, which is repeated for a while when a server is away. Raises what it does."""
         return with_retries(lambda _: attempt(), self._timeout_s, option="readTimeout")
 
-    def whole(self, *, partial: bool) -> dict[QueueName, Bounds]:
+    def whole(self, *, partial: bool) -> dict[QueueName, StoredOffsets]:
         """Return the bounds of all queues that are to be read.
 
         Args:
@@ -100,7 +100,7 @@ class Lookup:
         self._subscription.check(sight.bounds.keys() | missing)
         return self._subscription.chosen(sight.bounds)
 
-    def check(self, sight: Sight, *, partial: bool) -> None:
+    def check(self, sight: LookupResult, *, partial: bool) -> None:
         """Raise `Unavailable` when brokers did not answer or are away, or warn of the latter; see `whole`."""
         for (topic, broker), reason in sight.silent.items():
             raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")
@@ -111,7 +111,7 @@ class Lookup:
         if away:
             log.warning("reading what is there: %s", what)
 
-    def offsets_at(self, position: Position, bounds: Mapping[QueueName, Bounds]) -> Offsets:
+    def offsets_at(self, position: Position, bounds: Mapping[QueueName, StoredOffsets]) -> Offsets:
         """Turn a moment into offsets; what is an offset already stays as it is. Raises `MiniMQError`."""
         if not isinstance(position, datetime):
             return position

@@ -10,7 +10,7 @@ from pyspark_minimq import option_values
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription
-from pyspark_minimq.stream_planning import Limits
+from pyspark_minimq.stream_planning import BatchLimits
 
 #: Where a read begins or ends: at offsets, or in every queue at the first message stored at or after a moment.
 Position = Offsets | datetime
@@ -80,7 +80,7 @@ class StreamOptions:
     """
 
     read: ReadOptions
-    limits: Limits
+    limits: BatchLimits
     consumer_group: str | None
 
 
@@ -124,7 +124,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Return the options of a streaming query; arguments and errors as for `parse_read_options`."""
     values = _TABLE.values(options, Mode.STREAM)
-    limits = Limits(
+    limits = BatchLimits(
         max_offsets=values.get("maxOffsetsPerTrigger", option_values.count),
         max_bytes=values.get("maxBytesPerTrigger", option_values.size),
         min_offsets=values.get("minOffsetsPerTrigger", option_values.count),

@@ -51,7 +51,7 @@ class TopicId(NamedTuple):
     created_ms: int = 0
 
 
-class Bounds(NamedTuple):
+class StoredOffsets(NamedTuple):
     """The offsets that are stored in a queue.
 
     Attributes:
@@ -72,7 +72,7 @@ class Bounds(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class LookupResult:
     """The answers of brokers that were asked for the queues of some topics.
 
     Attributes:
@@ -82,7 +82,7 @@ class Sight:
         away: brokers that carry queues and have gone, each with a sentence that says since when, and how many queues.
     """
 
-    bounds: Mapping[QueueName, Bounds]
+    bounds: Mapping[QueueName, StoredOffsets]
     absent: frozenset[Carrier] = frozenset()
     silent: Mapping[Carrier, str] = field(default_factory=dict)
     away: Mapping[Carrier, str] = field(default_factory=dict)
@@ -92,9 +92,9 @@ class Sight:
         """The brokers of which anything is known."""
         return {queue.carrier for queue in self.bounds} | self.absent | self.silent.keys()
 
-    def and_of(self, other: Sight) -> Sight:
+    def and_of(self, other: LookupResult) -> LookupResult:
         """Return what both tell; of queues that are in both what this one tells."""
-        return Sight(
+        return LookupResult(
             {**other.bounds, **self.bounds},
             self.absent | other.absent,
             {**other.silent, **self.silent},
@@ -131,13 +131,13 @@ class Subscription:
             return self._matches(queue.topic)
         return queue in self.queues or queue.topic in self.topics
 
-    def chosen(self, bounds: Mapping[QueueName, Bounds]) -> dict[QueueName, Bounds]:
+    def chosen(self, bounds: Mapping[QueueName, StoredOffsets]) -> dict[QueueName, StoredOffsets]:
         """Return the queues that are to be read out of those of its topics."""
         if self.queues:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}
 
-    def out_of_sight(self, sight: Sight) -> dict[Carrier, str]:
+    def out_of_sight(self, sight: LookupResult) -> dict[Carrier, str]:
         """Return which brokers have gone that carry queues which are to be read, sorted."""
         chosen = {queue.carrier for queue in self.queues}
         return {carrier: text for carrier, text in sorted(sight.away.items()) if not chosen or carrier in chosen}
@@ -171,7 +171,7 @@ Offsets = int | Mapping[QueueName, int]
 
 
 def plan_ranges(
-    bounds: Mapping[QueueName, Bounds],
+    bounds: Mapping[QueueName, StoredOffsets],
     starting: Offsets,
     ending: Offsets,
     *,
@@ -201,7 +201,7 @@ def plan_ranges(
 
 
 def resolve(
-    option: str, offsets: Offsets, bounds: Mapping[QueueName, Bounds], *, fail_on_data_loss: bool
+    option: str, offsets: Offsets, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool
 ) -> dict[QueueName, int]:
     """Return an offset that is stored, or the end, for each queue.
 

@@ -16,7 +16,7 @@ from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.tracebacks import without_traceback
 from pyspark_minimq.write_options import WriteOptions
-from pyspark_minimq.writing import Written, in_one_line, write
+from pyspark_minimq.writing import TaskCommit, in_one_line, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +105,9 @@ class MinimqWriter:
         Raises:
             MinimqSparkError: it does not end, or the tasks have written for another one.
         """
-        staged = [message for message in messages if isinstance(message, Written) and message.transaction is not None]
+        staged = [
+            message for message in messages if isinstance(message, TaskCommit) and message.transaction is not None
+        ]
         transactions = {message.transaction for message in staged if message.transaction is not None}
         if len(transactions) > 1 or any(transaction.number != number for transaction in transactions):
             found = ", ".join(sorted(map(str, transactions)))
@@ -179,7 +181,7 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
         """Let go of what is staged, if nobody can go on with it. Rows that are there for all to see stay."""
         if not self._options.transactional or self._options.transaction is not None:
             return
-        topics = {topic for message in messages if isinstance(message, Written) for topic in message.topics}
+        topics = {topic for message in messages if isinstance(message, TaskCommit) for topic in message.topics}
         if self._options.topic is not None:
             topics.add(self._options.topic)  # also when no task has come to its end, and told
         if not topics:

@@ -18,14 +18,14 @@ from pyspark.sql.types import StructType
 
 from pyspark_minimq import reading
 from pyspark_minimq.options import StreamOptions
-from pyspark_minimq.stream_planning import Limits, StreamOffset
+from pyspark_minimq.stream_planning import BatchLimits, StreamOffset
 from pyspark_minimq.tag_advice import TagAdvice
 from pyspark_minimq.tracebacks import without_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_minimq.follower import Follower
+    from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 
 
 class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -40,15 +40,15 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         #: Made when the first plan is: an object that only reads, and is copied to where it does, never has one.
-        self._made: Follower | None = None
+        self._made: MicroBatchPlanner | None = None
         self._tag_advice = TagAdvice(options.read, schema)
 
     @property
-    def _follower(self) -> Follower:
-        from pyspark_minimq.follower import Follower
+    def _planner(self) -> MicroBatchPlanner:
+        from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 
         if self._made is None:
-            self._made = Follower(self._options)
+            self._made = MicroBatchPlanner(self._options)
         return self._made
 
     @without_traceback
@@ -59,7 +59,7 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             MinimqSparkError: an offset is not stored, or a topic is not readable.
             MiniMQError: a topic does not exist, or a server does not answer.
         """
-        return self._follower.initial().to_json()
+        return self._planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return what tells a trigger that keeps to limits from one that does not; all limits are in the options."""
@@ -80,18 +80,18 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             MinimqSparkError: messages were deleted unread, and `failOnDataLoss` is set.
             MiniMQError: no server has answered for a while.
         """
-        limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits
-        offset = self._follower.advance(StreamOffset.from_json(start), limits)
+        limits = BatchLimits() if isinstance(limit, ReadAllAvailable) else self._options.limits
+        offset = self._planner.advance(StreamOffset.from_json(start), limits)
         return start if offset is None else offset.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return where the queues end and how many messages that is after the micro-batch, for Spark's progress."""
-        return self._follower.report
+        return self._planner.report
 
     @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Read no further than the queues reach now. Raises `MiniMQError` when that is not known."""
-        self._follower.freeze()
+        self._planner.freeze()
 
     @without_traceback
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[reading.RangePartition]:

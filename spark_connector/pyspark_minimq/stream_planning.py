@@ -8,12 +8,12 @@ from typing import Any, Self
 
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
-    Bounds,
     Carrier,
+    LookupResult,
     OffsetRange,
     Offsets,
     QueueName,
-    Sight,
+    StoredOffsets,
     Subscription,
     TopicId,
     resolve,
@@ -86,7 +86,7 @@ class StreamOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """The limits of a micro-batch.
 
     Attributes:
@@ -103,7 +103,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class AvailableOffsets:
     """The messages that are there to be read.
 
     Attributes:
@@ -128,7 +128,9 @@ class Outlook:
         return StreamOffset(ends, self.starts, self.topic_ids)
 
 
-def first_offset(bounds: Mapping[QueueName, Bounds], starting: Offsets, *, fail_on_data_loss: bool) -> StreamOffset:
+def first_offset(
+    bounds: Mapping[QueueName, StoredOffsets], starting: Offsets, *, fail_on_data_loss: bool
+) -> StreamOffset:
     """Return where a stream begins.
 
     Args:
@@ -143,7 +145,7 @@ def first_offset(bounds: Mapping[QueueName, Bounds], starting: Offsets, *, fail_
     return StreamOffset(dict(sorted(at.items())), None, _ids(bounds))
 
 
-def look_ahead(done: StreamOffset, sight: Sight, subscription: Subscription) -> Outlook:
+def look_ahead(done: StreamOffset, sight: LookupResult, subscription: Subscription) -> AvailableOffsets:
     """Return what there is to be read after what has been read.
 
     A queue whose broker does not answer stays where it is, and so does one of which a slave has less than was read.
@@ -178,10 +180,10 @@ def look_ahead(done: StreamOffset, sight: Sight, subscription: Subscription) -> 
             starts[queue], ends[queue] = bounds.first, bounds.end
     carriers = {queue.carrier for queue in starts}
     ids = {carrier: at for carrier, at in {**done.topic_ids, **_ids(sight.bounds)}.items() if carrier in carriers}
-    return Outlook(dict(sorted(starts.items())), dict(sorted(ends.items())), ids, tuple(losses))
+    return AvailableOffsets(dict(sorted(starts.items())), dict(sorted(ends.items())), ids, tuple(losses))
 
 
-def _go_on(queue: QueueName, at: int, bounds: Bounds, topic_id: TopicId) -> tuple[int, int, list[str]]:
+def _go_on(queue: QueueName, at: int, bounds: StoredOffsets, topic_id: TopicId) -> tuple[int, int, list[str]]:
     """Return where to go on in a queue, where it ends, and what was lost."""
     first, end = bounds.first, bounds.end
     if topic_id != bounds.topic_id:
@@ -203,7 +205,7 @@ def _go_on(queue: QueueName, at: int, bounds: Bounds, topic_id: TopicId) -> tupl
     return at, end, []
 
 
-def is_too_little(available: int, limits: Limits, waited_s: float) -> bool:
+def is_too_little(available: int, limits: BatchLimits, waited_s: float) -> bool:
     """Tell whether to wait for more before the next micro-batch.
 
     Args:
@@ -214,7 +216,7 @@ def is_too_little(available: int, limits: Limits, waited_s: float) -> bool:
     return available < (limits.min_offsets or 0) and waited_s < limits.max_delay_s
 
 
-def limit_ends(outlook: Outlook, limits: Limits, message_bytes: Callable[[QueueName], float]) -> _ByQueue:
+def limit_ends(outlook: AvailableOffsets, limits: BatchLimits, message_bytes: Callable[[QueueName], float]) -> _ByQueue:
     """Return where a micro-batch ends in each queue, so that it keeps to the limits.
 
     Each queue gives its share of what it has, so that none runs ahead in time. A micro-batch holds at least one
@@ -237,7 +239,7 @@ def limit_ends(outlook: Outlook, limits: Limits, message_bytes: Callable[[QueueN
     return {queue: outlook.starts[queue] + size for queue, size in sizes.items()}
 
 
-def _turn(outlook: Outlook) -> int:
+def _turn(outlook: AvailableOffsets) -> int:
     """Return a number that grows from one micro-batch to the next."""
     return sum(outlook.starts.values())
 
@@ -290,7 +292,7 @@ def _whole(value: object) -> int:
     return value
 
 
-def _ids(bounds: Mapping[QueueName, Bounds]) -> dict[Carrier, TopicId]:
+def _ids(bounds: Mapping[QueueName, StoredOffsets]) -> dict[Carrier, TopicId]:
     return {queue.carrier: at.topic_id for queue, at in bounds.items()}
 
 

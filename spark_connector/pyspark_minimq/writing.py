@@ -25,7 +25,7 @@ GATHERED_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """The report of a task that has written.
 
     Attributes:
@@ -41,7 +41,7 @@ class Written(WriterCommitMessage):
     decided: bool = False
 
 
-def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction: Transaction | None) -> Written:
+def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction: Transaction | None) -> TaskCommit:
     """Write the rows of a partition, and wait until all are acknowledged.
 
     Args:
@@ -66,10 +66,10 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
         except errors.TransactionEnded:
             for _ in batches:  # so that Spark can use this process again
                 pass
-            return Written(transaction, frozenset(topics), (), decided=True)
+            return TaskCommit(transaction, frozenset(topics), (), decided=True)
     except MiniMQError as error:
         raise MinimqSparkError(in_one_line(error)) from None
-    return Written(transaction, frozenset(topics), staged_parts(receipts) if transaction is not None else ())
+    return TaskCommit(transaction, frozenset(topics), staged_parts(receipts) if transaction is not None else ())
 
 
 class Outbox:

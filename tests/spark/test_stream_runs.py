@@ -15,7 +15,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer
 from minimq.transport.broker_link import BrokerLink
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.follower import Follower
+from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 from pyspark_minimq.options import parse_stream_options
 from pyspark_minimq.stream_planning import StreamOffset
 from support.waiting import wait_until
@@ -35,11 +35,11 @@ class Query:
     def run(self, *, available_now: bool = False, **options: str) -> Parts:
         """Plan one micro-batch, as the first one of a run, and return what it holds."""
         parsed = parse_stream_options({"nameserver": self._nameserver, "startingOffsets": "earliest", **options})
-        with closing(Follower(parsed)) as follower:
+        with closing(MicroBatchPlanner(parsed)) as planner:
             if available_now:
-                follower.freeze()
-            done = StreamOffset.from_json(json.loads(self._checkpoint)) if self._checkpoint else follower.initial()
-            planned = follower.advance(done, parsed.limits)
+                planner.freeze()
+            done = StreamOffset.from_json(json.loads(self._checkpoint)) if self._checkpoint else planner.initial()
+            planned = planner.advance(done, parsed.limits)
         if planned is None:
             return {}
         self._checkpoint = json.dumps(planned.to_json())
@@ -216,13 +216,13 @@ def test_an_idle_stream_asks_a_broker_twice_a_second_however_many_topics_it_has(
 
     monkeypatch.setattr(BrokerLink, "begin", counted)
     parsed = parse_stream_options({"nameserver": cluster.nameserver, "topic": ",".join(topics)})
-    with closing(Follower(parsed)) as follower:
-        done = follower.advance(follower.initial(), parsed.limits)
+    with closing(MicroBatchPlanner(parsed)) as planner:
+        done = planner.advance(planner.initial(), parsed.limits)
         assert done is not None
-        assert follower.advance(done, parsed.limits) is None
+        assert planner.advance(done, parsed.limits) is None
         before, began = asked, time.monotonic()
         for _ in range(3):
-            assert follower.advance(done, parsed.limits) is None
+            assert planner.advance(done, parsed.limits) is None
         assert asked - before == 3 * len(topics)
         assert asked - before <= 2 * (time.monotonic() - began) + 1
 

@@ -17,7 +17,7 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter
 from pyspark_minimq.write_options import parse_write_options
-from pyspark_minimq.writing import Written
+from pyspark_minimq.writing import TaskCommit
 from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
 
@@ -65,13 +65,13 @@ def there(cluster: LocalCluster, topic: str) -> Cluster:
     return Cluster(cluster, topic)
 
 
-def stage(writer: MinimqWriter, numbers: Iterable[int]) -> Written:
+def stage(writer: MinimqWriter, numbers: Iterable[int]) -> TaskCommit:
     """Do what a task does, and return its message as the driver gets it. Rows go to all queues."""
     rows = list(numbers)
     keys = pa.array(rows, pa.int32())
     batch = pa.RecordBatch.from_pydict({"body": pa.array([b"%d" % row for row in rows]), "sharding_key": keys})
     message = pickle.loads(pickle.dumps(writer.write(iter([batch]))))
-    assert isinstance(message, Written)
+    assert isinstance(message, TaskCommit)
     return message
 
 
@@ -112,7 +112,7 @@ def app() -> str:
     return f"app-{uuid.uuid4()}"
 
 
-def decide_at_one_broker(there: Cluster, message: Written) -> None:
+def decide_at_one_broker(there: Cluster, message: TaskCommit) -> None:
     """Do what a driver has done that dies before the second broker hears of the commit."""
     assert message.transaction is not None
     parts: dict[str, dict[int, list[int]]] = {}

@@ -16,7 +16,7 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter
 from pyspark_minimq.write_options import parse_write_options
-from pyspark_minimq.writing import Written
+from pyspark_minimq.writing import TaskCommit
 from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
 
@@ -59,10 +59,10 @@ class Query:
         writer = self.writer(number, **options)
         writer.commit([stage(writer, rows)], number)
 
-    def refusal(self, number: int, rows: dict[str, int] | Written, **options: str) -> str:
+    def refusal(self, number: int, rows: dict[str, int] | TaskCommit, **options: str) -> str:
         """Return why the commit of a micro-batch fails."""
         writer = self.writer(number, **options)
-        message = rows if isinstance(rows, Written) else stage(writer, rows)
+        message = rows if isinstance(rows, TaskCommit) else stage(writer, rows)
         with pytest.raises(MinimqSparkError) as caught:
             writer.commit([message], number)
         assert "\n" not in str(caught.value)
@@ -72,7 +72,7 @@ class Query:
         return sorted(int(message.body) for message in read_all(self._nameserver, "t"))
 
 
-def stage(writer: MinimqWriter, rows: dict[str, int]) -> Written:
+def stage(writer: MinimqWriter, rows: dict[str, int]) -> TaskCommit:
     """Do what a task does whose rows are a number for each of some brokers."""
     batch = pa.RecordBatch.from_pydict(
         {
@@ -82,7 +82,7 @@ def stage(writer: MinimqWriter, rows: dict[str, int]) -> Written:
         }
     )
     message = writer.write(iter([batch]))
-    assert isinstance(message, Written)
+    assert isinstance(message, TaskCommit)
     return message
 
 
@@ -101,7 +101,7 @@ def query(tmp_path: Path) -> Iterator[Query]:
         yield Query(cluster, admin)
 
 
-def decide(broker: BrokerProcess, written: Written) -> None:
+def decide(broker: BrokerProcess, written: TaskCommit) -> None:
     """Decide at one broker alone, as does a query that dies then."""
     assert written.transaction is not None
     parts = {part.broker_name: {part.producer_id: part.sequences} for part in written.parts}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from minimq_common import distribution
-from minimq_common.distribution import Distribution
+from minimq_common.histogram import SECONDS, Histogram
 
 
 @dataclass(slots=True)
@@ -34,4 +33,4 @@ class Counters:
     expired_for_room: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     streams_refused: Counter[str] = field(default_factory=Counter)
-    append_s: Distribution = field(default_factory=lambda: Distribution(distribution.SECONDS))
+    append_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from minimq_broker.store.group import Group
-from minimq_common import distribution
-from minimq_common.distribution import Distribution
+from minimq_common.histogram import BYTES, COUNTS, SECONDS, Histogram
 
 
 class CommitFigures:
@@ -19,9 +18,9 @@ class CommitFigures:
     """
 
     def __init__(self, now: float) -> None:
-        self.seconds = Distribution(distribution.SECONDS)
-        self.messages = Distribution(distribution.COUNTS)
-        self.sizes = Distribution(distribution.BYTES)
+        self.seconds = Histogram(SECONDS)
+        self.messages = Histogram(COUNTS)
+        self.sizes = Histogram(BYTES)
         self.lost = 0
         self.saved_at = now
 

@@ -31,7 +31,7 @@ from pyspark_minimq.options import (
 )
 from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription
 from pyspark_minimq.schema import MESSAGE_SCHEMA, checked_projection
-from pyspark_minimq.stream_planning import Limits
+from pyspark_minimq.stream_planning import BatchLimits
 
 NINES = "9" * 5000
 DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
@@ -67,7 +67,7 @@ def test_defaults() -> None:
 
 def test_a_stream_begins_at_the_end_and_has_no_limits_by_default() -> None:
     stream = parse_stream_options({"topic": "t"})
-    assert (stream.read.starting, stream.limits, stream.consumer_group) == (LATEST, Limits(), None)
+    assert (stream.read.starting, stream.limits, stream.consumer_group) == (LATEST, BatchLimits(), None)
     assert stream.limits.max_delay_s == 15 * 60
 
 
@@ -82,7 +82,7 @@ def test_limits_and_group_of_a_stream() -> None:
             "consumerGroup": "watchers",
         }
     )
-    assert stream.limits == Limits(max_offsets=1000, max_bytes=64 << 20, min_offsets=10, max_delay_s=2.0)
+    assert stream.limits == BatchLimits(max_offsets=1000, max_bytes=64 << 20, min_offsets=10, max_delay_s=2.0)
     assert stream.consumer_group == "watchers"
     assert parse_stream_options({"topic": "t", "maxTriggerDelay": "5000"}).limits.max_delay_s == 5.0
 

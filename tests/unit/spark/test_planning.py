@@ -12,16 +12,16 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
     EARLIEST,
     LATEST,
-    Bounds,
     OffsetRange,
     Offsets,
     QueueName,
+    StoredOffsets,
     plan_ranges,
     split_ranges,
 )
 
 A0, A1, B0 = QueueName("t", "a", 0), QueueName("t", "a", 1), QueueName("t", "b", 0)
-BOUNDS = {A0: Bounds(10, 20), A1: Bounds(0, 0), B0: Bounds(0, 5)}
+BOUNDS = {A0: StoredOffsets(10, 20), A1: StoredOffsets(0, 0), B0: StoredOffsets(0, 5)}
 
 
 def plan(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool = True) -> list[OffsetRange]:
@@ -68,7 +68,7 @@ def test_what_is_there_is_read_when_loss_is_no_failure() -> None:
 
 
 def test_a_part_knows_in_which_term_its_queue_was_looked_up() -> None:
-    bounds = {A0: Bounds(0, 20, term=3), B0: Bounds(0, 5, term=7)}
+    bounds = {A0: StoredOffsets(0, 20, term=3), B0: StoredOffsets(0, 5, term=7)}
     ranges = plan_ranges(bounds, EARLIEST, LATEST, fail_on_data_loss=True)
     assert ranges == [OffsetRange(A0, 0, 20, 3), OffsetRange(B0, 0, 5, 7)]
     parts = split_ranges(ranges, max_records=10)

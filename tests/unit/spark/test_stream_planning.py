@@ -13,17 +13,17 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
     EARLIEST,
     LATEST,
-    Bounds,
     Carrier,
+    LookupResult,
     OffsetRange,
     QueueName,
-    Sight,
+    StoredOffsets,
     Subscription,
     TopicId,
 )
 from pyspark_minimq.stream_planning import (
-    Limits,
-    Outlook,
+    AvailableOffsets,
+    BatchLimits,
     StreamOffset,
     describe_losses,
     first_offset,
@@ -39,8 +39,8 @@ ID_7, ID_8, ID_9 = TopicId(7, 70), TopicId(8, 80), TopicId(9, 90)
 DONE = StreamOffset({A0: 15, A1: 3}, {A0: 10, A1: 0}, {AT_A: ID_7})
 
 
-def ahead(bounds: Mapping[QueueName, Bounds], done: StreamOffset = DONE) -> Outlook:
-    return look_ahead(done, Sight(bounds), T)
+def ahead(bounds: Mapping[QueueName, StoredOffsets], done: StreamOffset = DONE) -> AvailableOffsets:
+    return look_ahead(done, LookupResult(bounds), T)
 
 
 # ---- Where a stream is ----------------------------------------------------------------------------
@@ -55,8 +55,8 @@ def test_what_is_in_the_checkpoint_comes_back_as_it_was() -> None:
 
 
 def test_a_beginning_differs_from_a_micro_batch_that_is_empty() -> None:
-    begin = first_offset({A0: Bounds(5, 9, ID_7)}, LATEST, fail_on_data_loss=True)
-    outlook = ahead({A0: Bounds(5, 9, ID_7)}, begin)
+    begin = first_offset({A0: StoredOffsets(5, 9, ID_7)}, LATEST, fail_on_data_loss=True)
+    outlook = ahead({A0: StoredOffsets(5, 9, ID_7)}, begin)
     assert outlook.available == 0
     assert outlook.until(outlook.ends).to_json() != begin.to_json()
 
@@ -73,7 +73,7 @@ def test_a_micro_batch_says_itself_what_it_holds() -> None:
 
 
 def test_where_a_stream_begins() -> None:
-    bounds = {A0: Bounds(5, 9, ID_7), B0: Bounds(0, 4, ID_8)}
+    bounds = {A0: StoredOffsets(5, 9, ID_7), B0: StoredOffsets(0, 4, ID_8)}
     assert first_offset(bounds, EARLIEST, fail_on_data_loss=True).end == {A0: 5, B0: 0}
     assert first_offset(bounds, {A0: 6, B0: LATEST}, fail_on_data_loss=True).end == {A0: 6, B0: 4}
     with pytest.raises(MinimqSparkError, match="startingOffsets has offset 3 for queue t/a/0, which has 5 to 9"):
@@ -84,26 +84,30 @@ def test_where_a_stream_begins() -> None:
 
 
 def test_it_goes_on_after_what_was_read() -> None:
-    outlook = ahead({A0: Bounds(0, 20, ID_7), A1: Bounds(0, 3, ID_7)})
+    outlook = ahead({A0: StoredOffsets(0, 20, ID_7), A1: StoredOffsets(0, 3, ID_7)})
     assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 20, A1: 3}, ())
     assert (outlook.available, outlook.topic_ids) == (5, {AT_A: ID_7})
 
 
 def test_a_new_queue_begins_with_its_first_message() -> None:
-    outlook = ahead({A0: Bounds(0, 15, ID_7), A1: Bounds(0, 3, ID_7), B0: Bounds(2, 6, ID_9)})
+    outlook = ahead({A0: StoredOffsets(0, 15, ID_7), A1: StoredOffsets(0, 3, ID_7), B0: StoredOffsets(2, 6, ID_9)})
     assert (outlook.starts[B0], outlook.ends[B0], outlook.topic_ids) == (2, 6, {AT_A: ID_7, AT_B: ID_9})
 
 
 def test_a_new_queue_that_consumers_do_not_see_is_left_out_and_a_known_one_is_read_on() -> None:
     outlook = ahead(
-        {A0: Bounds(0, 15, ID_7), A1: Bounds(0, 5, ID_7, is_shown=False), B0: Bounds(0, 6, ID_9, is_shown=False)}
+        {
+            A0: StoredOffsets(0, 15, ID_7),
+            A1: StoredOffsets(0, 5, ID_7, is_shown=False),
+            B0: StoredOffsets(0, 6, ID_9, is_shown=False),
+        }
     )
     assert outlook.ends == {A0: 15, A1: 5}
 
 
 def test_a_queue_whose_broker_is_silent_or_unknown_stays_where_it_is() -> None:
-    bounds = {B0: Bounds(0, 6, ID_9)}
-    for sight in (Sight(bounds), Sight(bounds, silent={AT_A: "no answer"})):
+    bounds = {B0: StoredOffsets(0, 6, ID_9)}
+    for sight in (LookupResult(bounds), LookupResult(bounds, silent={AT_A: "no answer"})):
         outlook = look_ahead(DONE, sight, T)
         assert (outlook.starts, outlook.ends) == ({A0: 15, A1: 3, B0: 0}, {A0: 15, A1: 3, B0: 6})
         assert outlook.losses == ()
@@ -111,7 +115,7 @@ def test_a_queue_whose_broker_is_silent_or_unknown_stays_where_it_is() -> None:
 
 
 def test_a_slave_may_have_less_than_was_read() -> None:
-    bounds = {A0: Bounds(0, 12, ID_7, from_slave=True), A1: Bounds(1, 8, ID_7, from_slave=True)}
+    bounds = {A0: StoredOffsets(0, 12, ID_7, from_slave=True), A1: StoredOffsets(1, 8, ID_7, from_slave=True)}
     outlook = ahead(bounds)
     assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 15, A1: 8}, ())
 
@@ -119,25 +123,29 @@ def test_a_slave_may_have_less_than_was_read() -> None:
 @pytest.mark.parametrize(
     ("bounds", "expected", "loss"),
     [
-        (Bounds(17, 20, ID_7), (17, 20), "offsets 15 to 16 of queue t/a/0 were deleted unread: it has 17 to 20"),
-        (Bounds(0, 12, ID_7), (12, 12), "queue t/a/0, read up to offset 15, has lost its end: it has 0 to 12"),
-        (Bounds(0, 40, ID_8), (0, 40), "queue t/a/0, read up to offset 15, was deleted and made anew: it has 0 to 40"),
+        (StoredOffsets(17, 20, ID_7), (17, 20), "offsets 15 to 16 of queue t/a/0 were deleted unread: it has 17 to 20"),
+        (StoredOffsets(0, 12, ID_7), (12, 12), "queue t/a/0, read up to offset 15, has lost its end: it has 0 to 12"),
+        (
+            StoredOffsets(0, 40, ID_8),
+            (0, 40),
+            "queue t/a/0, read up to offset 15, was deleted and made anew: it has 0 to 40",
+        ),
         # of a broker that has lost its disk and numbers topics from the beginning
         (
-            Bounds(0, 40, TopicId(7, 71)),
+            StoredOffsets(0, 40, TopicId(7, 71)),
             (0, 40),
             "queue t/a/0, read up to offset 15, was deleted and made anew: it has 0 to 40",
         ),
     ],
 )
-def test_what_will_never_be_read_is_told(bounds: Bounds, expected: tuple[int, int], loss: str) -> None:
+def test_what_will_never_be_read_is_told(bounds: StoredOffsets, expected: tuple[int, int], loss: str) -> None:
     outlook = ahead({A0: bounds}, StreamOffset({A0: 15}, {}, {AT_A: ID_7}))
     assert (outlook.starts[A0], outlook.ends[A0]) == expected
     assert outlook.losses == (loss,)
 
 
 def test_a_queue_that_was_deleted_is_told_and_forgotten() -> None:
-    told = look_ahead(DONE, Sight({B0: Bounds(0, 6, ID_9)}, absent=frozenset({AT_A})), T)
+    told = look_ahead(DONE, LookupResult({B0: StoredOffsets(0, 6, ID_9)}, absent=frozenset({AT_A})), T)
     assert (told.ends, told.topic_ids) == ({B0: 6}, {AT_B: ID_9})
     assert told.losses[0] == "queue t/a/0, read up to offset 15, was deleted"
     assert len(told.losses) == 2
@@ -147,7 +155,9 @@ def test_a_queue_that_was_deleted_is_told_and_forgotten() -> None:
     "subscription", [Subscription(("u",)), Subscription(pattern="u|"), Subscription(queues=frozenset({A0}))]
 )
 def test_a_queue_that_is_not_subscribed_to_any_more_is_told_and_let_go_of(subscription: Subscription) -> None:
-    outlook = look_ahead(DONE, Sight({A0: Bounds(0, 20, ID_7), A1: Bounds(0, 20, ID_7)}), subscription)
+    outlook = look_ahead(
+        DONE, LookupResult({A0: StoredOffsets(0, 20, ID_7), A1: StoredOffsets(0, 20, ID_7)}), subscription
+    )
     kept = {A0} if subscription.queues else set()
     assert outlook.ends.keys() == kept
     assert (
@@ -164,17 +174,17 @@ def test_many_losses_are_told_in_one_line() -> None:
 
 
 def test_without_limits_all_is_taken() -> None:
-    assert limited({A0: 1000, A1: 1}, Limits()) == {A0: 1000, A1: 1}
+    assert limited({A0: 1000, A1: 1}, BatchLimits()) == {A0: 1000, A1: 1}
 
 
 def test_each_queue_gives_its_share() -> None:
-    taken = limited({A0: 600, A1: 300, B0: 100}, Limits(max_offsets=100))
+    taken = limited({A0: 600, A1: 300, B0: 100}, BatchLimits(max_offsets=100))
     assert sum(taken.values()) == 100
     assert all(abs(taken[queue] - share) <= 1 for queue, share in {A0: 60, A1: 30, B0: 10}.items())
 
 
 def test_a_small_queue_is_not_left_waiting() -> None:
-    taken = limited({A0: 1_000_000, A1: 1, B0: 3}, Limits(max_offsets=10))
+    taken = limited({A0: 1_000_000, A1: 1, B0: 3}, BatchLimits(max_offsets=10))
     assert (taken[A1], taken[B0], sum(taken.values())) == (1, 1, 10)
 
 
@@ -182,23 +192,23 @@ def test_when_there_are_more_queues_than_messages_each_has_its_turn() -> None:
     sizes = {A0: 100, A1: 100, B0: 100}
     starts = dict.fromkeys(sizes, 0)
     for _ in range(9):
-        outlook = Outlook(starts, dict.fromkeys(starts, 100), {})
-        starts = dict(limit_ends(outlook, Limits(max_offsets=1), lambda _: 1.0))
+        outlook = AvailableOffsets(starts, dict.fromkeys(starts, 100), {})
+        starts = dict(limit_ends(outlook, BatchLimits(max_offsets=1), lambda _: 1.0))
     assert set(starts.values()) == {3}
 
 
 def test_bytes_are_limited_by_the_size_of_messages() -> None:
-    taken = limited({A0: 1000, A1: 1000}, Limits(max_bytes=110_000), {A0: 100.0, A1: 1000.0})
+    taken = limited({A0: 1000, A1: 1000}, BatchLimits(max_bytes=110_000), {A0: 100.0, A1: 1000.0})
     assert taken == {A0: 100, A1: 100}
-    assert sum(limited({A0: 1000}, Limits(max_bytes=1), {A0: 100.0}).values()) == 1
-    assert limited({A0: 1000}, Limits(max_bytes=50_000, max_offsets=70), {A0: 100.0}) == {A0: 70}
+    assert sum(limited({A0: 1000}, BatchLimits(max_bytes=1), {A0: 100.0}).values()) == 1
+    assert limited({A0: 1000}, BatchLimits(max_bytes=50_000, max_offsets=70), {A0: 100.0}) == {A0: 70}
 
 
 def limited(
-    sizes: dict[QueueName, int], limits: Limits, weights: Mapping[QueueName, float] | None = None
+    sizes: dict[QueueName, int], limits: BatchLimits, weights: Mapping[QueueName, float] | None = None
 ) -> dict[QueueName, int]:
     starts = dict.fromkeys(sizes, 50)
-    outlook = Outlook(starts, {queue: 50 + size for queue, size in sizes.items()}, {})
+    outlook = AvailableOffsets(starts, {queue: 50 + size for queue, size in sizes.items()}, {})
     ends = limit_ends(outlook, limits, lambda queue: (weights or {})[queue])
     return {queue: end - 50 for queue, end in ends.items()}
 
@@ -210,17 +220,17 @@ def limited(
 )
 def test_a_limit_is_kept_and_used(sizes: list[int], limit: int) -> None:
     by_queue = {QueueName("t", "a", number): size for number, size in enumerate(sizes)}
-    taken = limited(by_queue, Limits(max_offsets=limit))
+    taken = limited(by_queue, BatchLimits(max_offsets=limit))
     assert sum(taken.values()) == min(limit, sum(sizes))
     assert all(0 <= taken[queue] <= size for queue, size in by_queue.items())
 
 
 def test_it_waits_for_enough_but_not_for_ever() -> None:
-    limits = Limits(min_offsets=10, max_delay_s=60.0)
+    limits = BatchLimits(min_offsets=10, max_delay_s=60.0)
     assert is_too_little(9, limits, 59.0)
     assert not is_too_little(9, limits, 60.0)
     assert not is_too_little(10, limits, 0.0)
-    assert not is_too_little(0, Limits(), 0.0)
+    assert not is_too_little(0, BatchLimits(), 0.0)
 
 
 @pytest.mark.parametrize(

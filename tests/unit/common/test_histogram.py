@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import math
 
-from minimq_common.distribution import Distribution
+from minimq_common.histogram import Histogram
 
 
 def test_a_value_counts_in_its_class_and_all_above() -> None:
-    values = Distribution([1, 10])
+    values = Histogram([1, 10])
     assert values.cumulative() == [(1, 0), (10, 0), (math.inf, 0)]
     for value in (0, 1, 1.5, 10, 11, 4):
         values.add(value)

@@ -15,12 +15,12 @@ from minimq import MessageQueue, MiniMQError, errors
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
 from minimq.routes import retries
 from minimq_common.model import AwayBroker
-from pyspark_minimq import follower
+from pyspark_minimq import micro_batch_planner
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.follower import Follower
+from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 from pyspark_minimq.options import parse_stream_options
 from pyspark_minimq.planning import QueueName
-from pyspark_minimq.stream_planning import Limits, StreamOffset
+from pyspark_minimq.stream_planning import BatchLimits, StreamOffset
 
 T0, T1 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
 
@@ -71,8 +71,8 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(follower, "QueueFinder", lambda _: made)
-    for module in (follower, retries):
+    monkeypatch.setattr(micro_batch_planner, "QueueFinder", lambda _: made)
+    for module in (micro_batch_planner, retries):
         monkeypatch.setattr(module, "time", made)
     return made
 
@@ -82,12 +82,12 @@ class Query:
 
     def __init__(self, **options: str) -> None:
         parsed = parse_stream_options({"topic": "t", **options})
-        self.follower, self._limits = Follower(parsed), parsed.limits
-        self.done = self.follower.initial()
+        self.planner, self._limits = MicroBatchPlanner(parsed), parsed.limits
+        self.done = self.planner.initial()
 
-    def advance(self, limits: Limits | None = None) -> dict[int, tuple[int, int]] | None:
+    def advance(self, limits: BatchLimits | None = None) -> dict[int, tuple[int, int]] | None:
         """Return what the next micro-batch holds of each queue of topic t on broker a."""
-        offset = self.follower.advance(self.done, limits or self._limits)
+        offset = self.planner.advance(self.done, limits or self._limits)
         if offset is None:
             return None
         self.done = StreamOffset.from_json(offset.to_json())
@@ -141,7 +141,7 @@ def test_it_waits_for_enough_messages(world: World) -> None:
     query.advance()
     world.ends[T0] = 19
     assert query.advance() is None
-    assert query.follower.report == {"behind": 9, "end": {"t": {"a": {"0": 19}}}}
+    assert query.planner.report == {"behind": 9, "end": {"t": {"a": {"0": 19}}}}
     world.ends[T0] = 20
     assert query.advance() == {0: (10, 20)}
     world.ends[T0] = 21
@@ -153,14 +153,14 @@ def test_it_waits_for_enough_messages(world: World) -> None:
 def test_the_report_tells_what_is_left(world: World) -> None:
     query = Query(startingOffsets="earliest", maxOffsetsPerTrigger="4")
     assert query.advance() == {0: (0, 4)}
-    assert query.follower.report == {"behind": 6, "end": {"t": {"a": {"0": 10}}}}
-    assert query.advance(Limits()) == {0: (4, 10)}
-    assert query.follower.report == {"behind": 0, "end": {"t": {"a": {"0": 10}}}}
+    assert query.planner.report == {"behind": 6, "end": {"t": {"a": {"0": 10}}}}
+    assert query.advance(BatchLimits()) == {0: (4, 10)}
+    assert query.planner.report == {"behind": 0, "end": {"t": {"a": {"0": 10}}}}
 
 
 def test_what_is_frozen_takes_no_notice_of_what_comes(world: World) -> None:
     query = Query(startingOffsets="earliest", maxOffsetsPerTrigger="6", minOffsetsPerTrigger="6")
-    query.follower.freeze()
+    query.planner.freeze()
     world.ends = {T0: 100, T1: 5}
     assert query.advance() == {0: (0, 6)}
     assert query.advance() == {0: (6, 10)}  # fewer than the least, as nothing more will come
@@ -169,7 +169,7 @@ def test_what_is_frozen_takes_no_notice_of_what_comes(world: World) -> None:
 
 def test_a_stream_that_is_frozen_first_begins_there(world: World) -> None:
     parsed = parse_stream_options({"topic": "t"})
-    frozen = Follower(parsed)
+    frozen = MicroBatchPlanner(parsed)
     frozen.freeze()
     world.ends[T0] = 50
     assert frozen.initial().end == {QueueName("t", "a", 0): 10}
@@ -185,7 +185,7 @@ def test_a_beginning_that_is_not_stored_is_refused_unless_told_otherwise(world: 
 def test_where_it_begins_is_looked_up_once(world: World) -> None:
     query = Query()
     world.ends[T0] = 50
-    assert query.follower.initial() == query.done
+    assert query.planner.initial() == query.done
 
 
 def test_a_silent_broker_is_waited_for(world: World) -> None:
@@ -262,7 +262,7 @@ def test_what_is_available_now_is_waited_for_and_the_rest_left_to_the_next_run(w
     query = Query(startingOffsets="earliest", readTimeout="10s")
     world.away = {("t", "b"): broker_away(4)}
     began = world.now
-    query.follower.freeze()
+    query.planner.freeze()
     assert world.now - began == pytest.approx(10)
     assert query.advance() == {0: (0, 10)}
 
@@ -281,17 +281,17 @@ def test_a_topic_that_is_not_there_when_the_query_starts_is_an_error(world: Worl
     with pytest.raises(errors.TopicNotFound, match="topic u is on no broker: create it"):
         Query(topic="t,u")
     query = Query()
-    query.follower = Follower(parse_stream_options({"topic": "t,u"}))  # another one, for a checkpoint without u
+    query.planner = MicroBatchPlanner(parse_stream_options({"topic": "t,u"}))  # another one, for a checkpoint without u
     with pytest.raises(errors.TopicNotFound, match="topic u is on no broker: create it"):
         query.advance()
 
 
 def test_a_topic_that_is_not_there_when_a_frozen_query_starts_is_an_error(world: World) -> None:
-    frozen = Follower(parse_stream_options({"topic": "t,u"}))
+    frozen = MicroBatchPlanner(parse_stream_options({"topic": "t,u"}))
     frozen.freeze()
     with pytest.raises(errors.TopicNotFound, match="topic u is on no broker: create it"):
         frozen.initial()
-    frozen = Follower(parse_stream_options({"assign": '{"t": {"a": [7]}}'}))
+    frozen = MicroBatchPlanner(parse_stream_options({"assign": '{"t": {"a": [7]}}'}))
     frozen.freeze()
     with pytest.raises(MinimqSparkError, match="assign names queue t/a/7, which does not exist"):
         frozen.initial()
@@ -305,7 +305,7 @@ def test_the_size_of_messages_is_looked_at_every_ten_seconds(world: World, monke
             read.extend(range(start, end))
             yield SimpleNamespace(records=np.zeros(100))  # messages of one byte
 
-    monkeypatch.setattr(follower, "range_reader", lambda *_: Reader())
+    monkeypatch.setattr(micro_batch_planner, "range_reader", lambda *_: Reader())
     world.ends[T0] = 100
     query = Query(startingOffsets="earliest", maxBytesPerTrigger="10")
     assert query.advance() == {0: (0, 10)}

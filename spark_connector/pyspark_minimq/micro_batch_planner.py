@@ -16,10 +16,10 @@ from pyspark_minimq.connections import range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import StreamOptions
-from pyspark_minimq.planning import Carrier, QueueName, Sight
+from pyspark_minimq.planning import Carrier, LookupResult, QueueName
 from pyspark_minimq.stream_planning import (
-    Limits,
-    Outlook,
+    AvailableOffsets,
+    BatchLimits,
     StreamOffset,
     describe_losses,
     first_offset,
@@ -44,7 +44,7 @@ _SIZE_S = 10.0
 _GUESSED_BYTES = 1024.0
 
 
-class Follower:
+class MicroBatchPlanner:
     """Plans the micro-batches of one query. Not thread-safe.
 
     Args:
@@ -59,7 +59,7 @@ class Follower:
         self._lookup = Lookup(self._finder, self._subscription, self._timeout_s)
         self._names: list[str] = []
         self._initial: StreamOffset | None = None
-        self._frozen: Sight | None = None
+        self._frozen: LookupResult | None = None
         self._committed: Mapping[QueueName, int] | None = None
         self._commit_failure = ""
         self._sizes: dict[QueueName, tuple[float, float]] = {}  # bytes of a message, and when that was found
@@ -76,11 +76,11 @@ class Follower:
         if self._initial is None:
             read = self._options.read
             if self._frozen is None:
-                bounds = self._lookup.patiently(lambda: self._lookup.whole(partial=not read.fail_on_data_loss))
+                bounds = self._lookup.with_retries(lambda: self._lookup.whole(partial=not read.fail_on_data_loss))
             else:
                 self._check(self._frozen, None)
                 bounds = self._subscription.chosen(self._frozen.bounds)
-            starting = self._lookup.patiently(lambda: self._lookup.offsets_at(read.starting, bounds))
+            starting = self._lookup.with_retries(lambda: self._lookup.offsets_at(read.starting, bounds))
             self._initial = first_offset(bounds, starting, fail_on_data_loss=read.fail_on_data_loss)
         return self._initial
 
@@ -93,16 +93,16 @@ class Follower:
             MiniMQError: a broker does not answer for as long as is waited.
         """
         try:
-            self._frozen = self._lookup.patiently(partial(self._look_at_all, partly=False))
+            self._frozen = self._lookup.with_retries(partial(self._look_at_all, partly=False))
         except errors.Unavailable:
             self._frozen = self._look_at_all(partly=True)
 
-    def _look_at_all(self, *, partly: bool) -> Sight:
+    def _look_at_all(self, *, partly: bool) -> LookupResult:
         sight = self._look(frozenset())
         self._lookup.check(sight, partial=partly)
         return sight
 
-    def advance(self, done: StreamOffset, limits: Limits) -> StreamOffset | None:
+    def advance(self, done: StreamOffset, limits: BatchLimits) -> StreamOffset | None:
         """Return how far the next micro-batch goes; None when there is none yet.
 
         The first one is planned even if it is empty: it records in the checkpoint where the query has begun.
@@ -139,13 +139,13 @@ class Follower:
 
     # ---- Looking --------------------------------------------------------------------------------
 
-    def _sight(self, read: Set[Carrier]) -> Sight:
+    def _sight(self, read: Set[Carrier]) -> LookupResult:
         """Return what brokers tell; a while after the last time if that brought nothing new."""
         if self._frozen is not None:
             untold = read - self._frozen.told  # nobody knew of these when it was frozen
             if untold:
                 topics = {carrier.topic for carrier in untold}
-                more = self._lookup.patiently(lambda: self._lookup.look(topics, untold))
+                more = self._lookup.with_retries(lambda: self._lookup.look(topics, untold))
                 self._frozen = self._frozen.and_of(more)
             return self._frozen
         time.sleep(max(0.0, self._ask_again_at - time.monotonic()))
@@ -158,21 +158,21 @@ class Follower:
             raise after_waiting(failure, self._timeout_s, "readTimeout")
         return sight
 
-    def _look_if_possible(self, read: Set[Carrier]) -> tuple[Sight, MiniMQError | None]:
+    def _look_if_possible(self, read: Set[Carrier]) -> tuple[LookupResult, MiniMQError | None]:
         """Return what brokers tell, and why none does: then the queues that have been read stay where they are."""
         try:
             sight = self._look(read)
         except MiniMQError as error:
             if not error.retriable:
                 raise
-            return Sight({}, silent=dict.fromkeys(read, error.message)), error
+            return LookupResult({}, silent=dict.fromkeys(read, error.message)), error
         if sight.bounds or sight.absent or not sight.silent:
             return sight, None
         (topic, broker), reason = next(iter(sight.silent.items()))
         text = f"topic {topic} cannot be looked up, on {broker} and all others: {reason}"
         return sight, errors.Unavailable(text)
 
-    def _look(self, read: Set[Carrier]) -> Sight:
+    def _look(self, read: Set[Carrier]) -> LookupResult:
         """Return what brokers tell of the topics that are wanted and of those that have been read."""
         try:
             self._names = self._lookup.names()
@@ -181,7 +181,7 @@ class Follower:
                 raise
         return self._lookup.look(sorted({*self._names, *(carrier.topic for carrier in read)}), read)
 
-    def _check(self, sight: Sight, done: StreamOffset | None) -> None:
+    def _check(self, sight: LookupResult, done: StreamOffset | None) -> None:
         """Tell of a mistyped name when the query starts. What was read before and is gone is a loss instead.
 
         Args:
@@ -221,7 +221,7 @@ class Follower:
 
     # ---- Telling --------------------------------------------------------------------------------
 
-    def _tell_away(self, sight: Sight) -> None:
+    def _tell_away(self, sight: LookupResult) -> None:
         """Warn of brokers that have gone, once each time."""
         away = self._subscription.out_of_sight(sight)
         for carrier, text in away.items():
@@ -229,7 +229,7 @@ class Follower:
                 log.warning("reading what is there: topic %s: %s", carrier.topic, text)
         self._away = away
 
-    def _tell_losses(self, outlook: Outlook) -> None:
+    def _tell_losses(self, outlook: AvailableOffsets) -> None:
         if not outlook.losses:
             return
         what = describe_losses(outlook.losses)
@@ -237,7 +237,7 @@ class Follower:
             raise MinimqSparkError(f"{what}; failOnDataLoss=false goes on with what is left")
         log.warning("going on with what is left: %s", what)
 
-    def _report(self, outlook: Outlook, ends: Mapping[QueueName, int]) -> None:
+    def _report(self, outlook: AvailableOffsets, ends: Mapping[QueueName, int]) -> None:
         behind = sum(outlook.ends.values()) - sum(ends.values())
         self.report = {"behind": behind, "end": to_tree(outlook.ends)}
 
@@ -255,7 +255,7 @@ class Follower:
         self._commit_failure = reason
 
 
-def _pause_s(sight: Sight) -> float:
+def _pause_s(sight: LookupResult) -> float:
     """Return after how long brokers may be asked again for all that they were asked for."""
     questions = Counter(carrier.broker_name for carrier in sight.told)
     return min(IDLE_S * max(questions.values(), default=1), LONGEST_IDLE_S)

@@ -14,7 +14,7 @@ COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
 BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 
 
-class Distribution:
+class Histogram:
     """Values by size. One thread adds, any thread looks: it may see a value counted whose sum is still to come.
 
     Args:
