@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minimq_common.replica_bounds import check_record
-from minimq_common.replica_set import ReplicaSet, Report
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
 from minimq_proto.v1 import controller_pb2
 
 
@@ -55,7 +55,7 @@ def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
     return record
 
 
-def report_to_wire(report: Report, wait_s: float) -> controller_pb2.ReportRequest:
+def report_to_wire(report: ReplicaReport, wait_s: float) -> controller_pb2.ReportRequest:
     """Return the message for a report whose answer may be held back."""
     return controller_pb2.ReportRequest(
         cluster=report.cluster,
@@ -76,13 +76,13 @@ def report_to_wire(report: Report, wait_s: float) -> controller_pb2.ReportReques
     )
 
 
-def report_from_wire(message: controller_pb2.ReportRequest) -> Report:
+def report_from_wire(message: controller_pb2.ReportRequest) -> ReplicaReport:
     """Return the value for a report.
 
     Raises:
         InvalidArgument: a value breaks a rule that the text names.
     """
-    return Report(
+    return ReplicaReport(
         cluster=message.cluster,
         broker_name=message.broker_name,
         replica_id=message.replica_id,

@@ -13,7 +13,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address, check_broker, check_cluster
 
 if TYPE_CHECKING:
-    from minimq_common.replica_set import ReplicaSet, Report
+    from minimq_common.replica_set import ReplicaReport, ReplicaSet
 
 #: Leases are numbered by `term << 32`, in 64 bits with a sign.
 MAX_TERM = (1 << 31) - 1
@@ -30,7 +30,7 @@ _MAX_VERSION = (1 << 53) - 1
 _LOG_ID = re.compile(r"[\w-]{0,64}\Z", re.ASCII)
 
 
-def check_report(report: Report) -> None:
+def check_report(report: ReplicaReport) -> None:
     """Raise `InvalidArgument` when a value of a report, or of the record in it, is out of its bounds."""
     what = f"the report of {report.broker_name[:40]!r} ({report.replica_id})"
     check_cluster(report.cluster)
@@ -83,7 +83,7 @@ def check_in_sync(what: str, in_sync: frozenset[int]) -> None:
         _check_range(what, "replica_id", replica_id, 0, MAX_REPLICA_ID)
 
 
-def check_terms(record: ReplicaSet | None, report: Report) -> None:
+def check_terms(record: ReplicaSet | None, report: ReplicaReport) -> None:
     """Raise `InvalidArgument` when a report claims a term that no controller can have given.
 
     Args:
@@ -100,7 +100,7 @@ def check_terms(record: ReplicaSet | None, report: Report) -> None:
         )
 
 
-def check_place(record: ReplicaSet, report: Report) -> None:
+def check_place(record: ReplicaSet, report: ReplicaReport) -> None:
     """Raise `InvalidArgument` when a replica has no place in a record, which has as many as it may have."""
     if report.replica_id not in record.addresses and len(record.addresses) >= MAX_REPLICAS:
         raise InvalidArgument(

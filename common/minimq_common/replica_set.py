@@ -46,7 +46,7 @@ _MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReplicaReport:
     """The report of a replica to its controller, sent several times during a lease.
 
     Stored as JSON by these names: none is renamed or changes its meaning, and a new one has a default.
@@ -188,7 +188,7 @@ def takeover_after(lease_s: float) -> float:
     return lease_s * (1 + _MARGIN)
 
 
-def found(report: Report, lease_s: float) -> ReplicaSet | None:
+def found(report: ReplicaReport, lease_s: float) -> ReplicaSet | None:
     """Return the first record of a replica set, with the reporter as its master; None unless it may found one."""
     if not report.founds or report.resigns:
         return None
@@ -209,7 +209,7 @@ def found(report: Report, lease_s: float) -> ReplicaSet | None:
     )
 
 
-def renew(replica_set: ReplicaSet, report: Report) -> ReplicaSet:
+def renew(replica_set: ReplicaSet, report: ReplicaReport) -> ReplicaSet:
     """Return the record after a report: the same one, or one with what it tells anew.
 
     That is the address of the reporter and, once the master has begun its term, the identity of the log.
@@ -226,18 +226,18 @@ def renew(replica_set: ReplicaSet, report: Report) -> ReplicaSet:
     return replace(replica_set, addresses=addresses, log_id=log_id, version=replica_set.version + 1)
 
 
-def leads_term(replica_set: ReplicaSet, report: Report) -> bool:
+def leads_term(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
     """Say whether a report is that of the master, and of the time since it began its term."""
     return replica_set.is_master(report.replica_id, report.run) and report.last_term >= replica_set.term
 
 
-def renews_lease(replica_set: ReplicaSet, report: Report) -> bool:
+def renews_lease(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
     """Say whether a report renews the lease of the master: it is the master's, and no other replica was promoted."""
     is_master = replica_set.is_master(report.replica_id, report.run)
     return is_master and not report.resigns and replica_set.successor is None
 
 
-def check_not_ending(replica_set: ReplicaSet, report: Report) -> None:
+def check_not_ending(replica_set: ReplicaSet, report: ReplicaReport) -> None:
     """Check what a reporter may be answered with: a master takes the record for a renewal of its lease.
 
     Raises:
@@ -250,7 +250,7 @@ def check_not_ending(replica_set: ReplicaSet, report: Report) -> None:
         )
 
 
-def is_news(replica_set: ReplicaSet | None, report: Report) -> bool:
+def is_news(replica_set: ReplicaSet | None, report: ReplicaReport) -> bool:
     """Say whether a report is to be answered at once, and not held back until there is another record.
 
     A replica that resigns is about to leave. A master whose term ends hears nothing before its successor is there.
@@ -263,7 +263,7 @@ def is_news(replica_set: ReplicaSet | None, report: Report) -> bool:
     return (report.known is None or replica_set.number != report.known.number) and not is_ending
 
 
-def mended(replica_set: ReplicaSet | None, report: Report) -> ReplicaSet | None:
+def repaired(replica_set: ReplicaSet | None, report: ReplicaReport) -> ReplicaSet | None:
     """Return the record as it has to be now that a replica says what it was told; the same one unless it is behind.
 
     An authority tells only what it has recorded. Whoever was told more was told it before the record was lost, or
@@ -293,8 +293,8 @@ def mended(replica_set: ReplicaSet | None, report: Report) -> ReplicaSet | None:
     return replace(told, master_run=0, version=told.version + 1)
 
 
-def what_was_mended(replica_set: ReplicaSet, report: Report) -> str:
-    """Return a sentence about a record that `mended` has made."""
+def what_was_repaired(replica_set: ReplicaSet, report: ReplicaReport) -> str:
+    """Return a sentence about a record that `repaired` has made."""
     then = "its master goes on" if replica_set.master_run else "nobody leads before the time of a lease is over"
     return (
         f"the record of {replica_set} was lost, or was put back to an old copy: replica {report.replica_id} had been "
@@ -390,7 +390,7 @@ def check_promoted(replica_set: ReplicaSet, replica_id: int) -> None:
         )
 
 
-def may_lead(replica_set: ReplicaSet, report: Report) -> bool:
+def may_lead(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
     """Say whether a replica may be elected: it is in sync, and its log is still the one that made it a member.
 
     Whoever joins the set has the entry with which the term begins. A member whose log does not know the term has lost
@@ -406,7 +406,9 @@ def may_lead(replica_set: ReplicaSet, report: Report) -> bool:
     return report.last_term >= known
 
 
-def elect(replica_set: ReplicaSet, alive: Iterable[Report], *, lease_s: float | None = None) -> ReplicaSet | None:
+def elect(
+    replica_set: ReplicaSet, alive: Iterable[ReplicaReport], *, lease_s: float | None = None
+) -> ReplicaSet | None:
     """Return the record with a new master, or None when there is none to be had.
 
     The promoted replica if it is alive and, unless it was promoted unclean, may lead. Else, of those that may lead, the

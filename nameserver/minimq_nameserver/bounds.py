@@ -43,6 +43,6 @@ MAX_UNSENT_BYTES = 96 << 20
 #: Replica sets that a controller has a record of.
 MAX_REPLICA_SETS = 1_000
 #: Others from which reports came lately.
-MAX_FOUNDINGS = 1_000
+MAX_BOOTSTRAPS = 1_000
 #: Reports whose answers are held back; further ones are answered at once.
 MAX_HELD_REPORTS = 2_000

@@ -44,7 +44,7 @@ class _Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _RouteFact:
     """The part of a route that is about one broker name."""
 
     topics: Mapping[str, QueueData]
@@ -83,7 +83,7 @@ class RouteTable:
         self._conflicts = ConflictLog()
         # Both follow from the brokers, and only `_reindex` writes them: what is told of each broker name, and
         # topic -> broker name -> queue data.
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _RouteFact] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
 
     def register(self, session: int, state: BrokerState, now: float) -> Change:
@@ -294,7 +294,7 @@ class RouteTable:
                 f"{incumbent.data_version} against {state.data_version}; give one of them another --name or --id",
             )
 
-    def _tell(self, name: str) -> _Told | None:
+    def _tell(self, name: str) -> _RouteFact | None:
         """Return what routes say of a broker name, computed anew; None when it has no broker."""
         replicas = self._brokers.get(name)
         if not replicas:
@@ -303,7 +303,7 @@ class RouteTable:
         leader = replicas[leader_id].state
         addresses = {broker_id: replicas[broker_id].state.address for broker_id in sorted(replicas)}
         allowed = leader.permission if leader_id == MASTER_ID else leader.permission & Permission.READ
-        return _Told(_restrict(leader.topics, allowed), BrokerData(leader.cluster, name, addresses))
+        return _RouteFact(_restrict(leader.topics, allowed), BrokerData(leader.cluster, name, addresses))
 
     def _remove(self, replica: _Replica) -> None:
         state = replica.state

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from minimq_broker.replication.controller import Controller
 from minimq_common.errors import MiniMQError
-from minimq_common.replica_set import ReplicaSet, Report
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
 from support.loop_thread import LoopThread
 
 #: As short as a loaded machine allows.
@@ -22,14 +22,14 @@ PATIENT_LEASE_S = 8.0
 class Reporter:
     """Reports as a broker does, from its start until it falls silent. Its methods may be called from any thread."""
 
-    def __init__(self, loop: LoopThread, controller: Controller, report: Report) -> None:
+    def __init__(self, loop: LoopThread, controller: Controller, report: ReplicaReport) -> None:
         self.controller = controller
         self.report = report
         self.record: ReplicaSet | None = None
         self.lease_until = 0.0
         #: The latest answer, old or new, to what it came, and when.
         self.answer: ReplicaSet | None = None
-        self.answered: Report | None = None
+        self.answered: ReplicaReport | None = None
         self.answered_at = 0.0
         self.master_lives = False
         self.errors: list[MiniMQError] = []

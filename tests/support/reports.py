@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq_common.replica_set import Report
+from minimq_common.replica_set import ReplicaReport
 
 
-def report(replica_id: int = 0, **other: Any) -> Report:  # noqa: ANN401 - fields of many types
+def report(replica_id: int = 0, **other: Any) -> ReplicaReport:  # noqa: ANN401 - fields of many types
     """Return the report of a replica of broker-a; its run is its id and one unless another is given."""
     values: dict[str, Any] = {
         "cluster": "default",
@@ -16,4 +16,4 @@ def report(replica_id: int = 0, **other: Any) -> Report:  # noqa: ANN401 - field
         "run": replica_id + 1,
         "address": f"127.0.0.1:{10911 + replica_id}",
     }
-    return Report(**{**values, **other})
+    return ReplicaReport(**{**values, **other})

@@ -9,7 +9,7 @@ from minimq_broker.replication.etcd_controller import EtcdController
 from minimq_broker.replication.grpc_controller import GrpcController
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
-from minimq_common.replica_set import Answer, ReplicaSet, Report
+from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
 
 _ETCD = "etcd://"
 
@@ -20,7 +20,7 @@ class Controller(Protocol):
     Every call may fail with a `TransportError`: then it may have been carried out all the same, and may be repeated.
     """
 
-    async def report(self, report: Report, *, wait_s: float = 0.0) -> Answer:
+    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
         """Say that a replica lives, and return the record, and whether its master lives.
 
         When the record names this run of this replica as its master, the lease of that term runs for `lease_s` of the

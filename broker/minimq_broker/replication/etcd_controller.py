@@ -10,7 +10,7 @@ from minimq_broker.replication.etcd_link import EtcdLink
 from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common import replica_set as rules
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.replica_set import Answer, ReplicaSet, Report
+from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class EtcdController:
         self._term_lease_s = term_lease_s
         self._views: dict[tuple[str, str], EtcdView] = {}
 
-    async def report(self, report: Report, *, wait_s: float = 0.0) -> Answer:
+    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
         """Say that a replica lives, and return the record, and whether its master lives."""
         deadline = time.monotonic() + wait_s
         view = self._view(report.key)
@@ -45,7 +45,7 @@ class EtcdController:
         await view.elect()
         while not rules.is_news(view.record, report) and time.monotonic() < deadline:
             await view.wait(deadline)
-        if rules.mended(view.record, report) is not view.record:  # the next report mends it
+        if rules.repaired(view.record, report) is not view.record:  # the next report mends it
             raise Unavailable(f"etcd has lost what it held of {report.broker_name} at this moment")
         if view.record is not None:
             rules.check_not_ending(view.record, report)

@@ -3,7 +3,7 @@
 These keys begin with `minimq/CLUSTER/BROKER/`:
 
     record          the `ReplicaSet`; replaced only by transactions that compare its revision
-    reports/ID      the latest `Report` of a replica
+    reports/ID      the latest `ReplicaReport` of a replica
 
 A report is one transaction: it puts the key of the reporter, unless another process has put that meanwhile, and reads
 the record. So a master renews its lease by a
@@ -26,10 +26,10 @@ from collections.abc import Mapping
 import msgspec
 
 from minimq_broker.replication.etcd_link import EtcdLink, Outcome
+from minimq_common.bootstrap import Bootstrap
 from minimq_common.errors import InvalidArgument
-from minimq_common.founding import Founding
-from minimq_common.replica_set import ReplicaSet, Report, mended, takeover_after, what_was_mended
-from minimq_common.roll_call import RollCall, check_same
+from minimq_common.replica_liveness import ReplicaLiveness, check_same
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, repaired, takeover_after, what_was_repaired
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ class EtcdView:
         #: Held while a transaction is under way.
         self._turn = asyncio.Lock()
         self._seen: Outcome | None = None
-        self._call: RollCall | None = None
-        self._founding = Founding(term_lease_s)
+        self._liveness: ReplicaLiveness | None = None
+        self._bootstrap = Bootstrap(term_lease_s)
         #: When the present value of each key was seen first.
         self._seen_at: dict[str, float] = {}
 
@@ -73,24 +73,24 @@ class EtcdView:
 
     def is_alive(self, replica_id: int) -> bool:
         """Say whether a replica was seen to report lately."""
-        return self._call is not None and replica_id in self._call.alive(time.monotonic())
+        return self._liveness is not None and replica_id in self._liveness.alive(time.monotonic())
 
     @property
     def master_lives(self) -> bool:
         """Whether the lease of the master may not be over yet, as it was seen."""
-        return self._call is not None and self._call.master_lives(time.monotonic())
+        return self._liveness is not None and self._liveness.master_lives(time.monotonic())
 
-    def found(self, own: Report) -> ReplicaSet | None:
+    def found(self, own: ReplicaReport) -> ReplicaSet | None:
         """Return the first record, when it is time and there is a replica that founds the set."""
         now = time.monotonic()
-        self._founding.hear(own, now)
-        return self._founding.found(now)
+        self._bootstrap.hear(own, now)
+        return self._bootstrap.found(now)
 
     async def look(self) -> None:
         """Bring the view up to date."""
         await self._transact({})
 
-    async def report(self, own: Report) -> None:
+    async def report(self, own: ReplicaReport) -> None:
         """Put a report, and bring the view up to date.
 
         Raises:
@@ -105,23 +105,23 @@ class EtcdView:
             self._check_alone(own, key)
             succeeded = await self._transact({key: value})
 
-    async def mend(self, own: Report) -> None:
+    async def mend(self, own: ReplicaReport) -> None:
         """Record what a replica was told, if etcd has lost it."""
-        while (told := mended(self.record, own)) is not self.record:
+        while (told := repaired(self.record, own)) is not self.record:
             assert told is not None
             if await self._put(told):
-                log.error("controller: %s", what_was_mended(told, own))
+                log.error("controller: %s", what_was_repaired(told, own))
 
-    def _check_alone(self, own: Report, key: str) -> None:
+    def _check_alone(self, own: ReplicaReport, key: str) -> None:
         stored = self._seen.stored.get(key) if self._seen is not None else None
         lease_s = self.record.lease_s if self.record is not None else self._term_lease_s
         if stored is not None and time.monotonic() - self._seen_at[key] < takeover_after(lease_s):
-            check_same(msgspec.json.decode(stored.value, type=Report), own)
+            check_same(msgspec.json.decode(stored.value, type=ReplicaReport), own)
 
     async def replace(self, record: ReplicaSet, unless_heard: int | None = None) -> bool:
         """Replace the record unless it has changed, or a replica has reported; say whether that was done."""
-        if self.record is not None and self._call is not None and self.record.term == record.term:
-            record = self._call.completed(record, self.record)
+        if self.record is not None and self._liveness is not None and self.record.term == record.term:
+            record = self._liveness.completed(record, self.record)
         return await self._put(record, unless_heard)
 
     async def _put(self, record: ReplicaSet, unless_heard: int | None = None) -> bool:
@@ -142,9 +142,9 @@ class EtcdView:
 
     async def elect(self) -> None:
         """Elect a master if it is time; when somebody else was quicker, or the master is back, the view shows it."""
-        if self.record is None or self._call is None:
+        if self.record is None or self._liveness is None:
             return
-        elected = self._call.elect(self.record, time.monotonic(), self._term_lease_s)
+        elected = self._liveness.elect(self.record, time.monotonic(), self._term_lease_s)
         if elected is not None:
             await self.replace(elected, unless_heard=self.record.master_id)
 
@@ -152,8 +152,8 @@ class EtcdView:
         """Look again after a moment, or when it may be time for an election."""
         now = time.monotonic()
         until = now + _LOOK_S if deadline is None else min(now + _LOOK_S, deadline)
-        if self.record is not None and self._call is not None:
-            until = min(until, self._call.next_look_at(self.record, now))
+        if self.record is not None and self._liveness is not None:
+            until = min(until, self._liveness.next_look_at(self.record, now))
         await asyncio.sleep(max(0.0, until - now))
         await self.look()
         await self.elect()
@@ -167,30 +167,30 @@ class EtcdView:
                 "replicas put back what they were told",
                 self._prefix,
             )
-            self._seen, self._call, self._founding = None, None, Founding(self._term_lease_s)
+            self._seen, self._liveness, self._bootstrap = None, None, Bootstrap(self._term_lease_s)
             self._seen_at.clear()
         before, self._seen = self._seen, outcome
         record = outcome.stored.get(self._record_key)
         self.record = msgspec.json.decode(record.value, type=ReplicaSet) if record else None
         if self.record is None:
-            self._call = None
-        elif self._call is None:
-            self._call = RollCall(self.record, now)
+            self._liveness = None
+        elif self._liveness is None:
+            self._liveness = ReplicaLiveness(self.record, now)
         for key, stored in sorted(outcome.stored.items(), key=lambda item: item[1].revision):
             if before is not None and stored.revision == before.revision(key):
                 continue
             self._seen_at[key] = now
             if key == self._record_key:
-                if self.record is not None and self._call is not None:
-                    self._call.adopt(self.record, now)
+                if self.record is not None and self._liveness is not None:
+                    self._liveness.adopt(self.record, now)
             else:
-                self._hear(msgspec.json.decode(stored.value, type=Report), now, is_old=before is None)
+                self._hear(msgspec.json.decode(stored.value, type=ReplicaReport), now, is_old=before is None)
 
-    def _hear(self, report: Report, now: float, *, is_old: bool) -> None:
+    def _hear(self, report: ReplicaReport, now: float, *, is_old: bool) -> None:
         """Note a report; what was there at the first look may be old, so it shows nobody alive."""
-        if self.record is None or self._call is None:
-            self._founding.hear(report, now)  # old ones, too: whoever has a log is waited for
+        if self.record is None or self._liveness is None:
+            self._bootstrap.hear(report, now)  # old ones, too: whoever has a log is waited for
         elif is_old:
-            self._call.measure(self.record, report)
+            self._liveness.measure(self.record, report)
         else:
-            self._call.hear(self.record, report, now)
+            self._liveness.hear(self.record, report, now)

@@ -11,7 +11,7 @@ import grpc.aio
 from minimq_common import rpc
 from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
 from minimq_common.errors import InvalidArgument, MiniMQError
-from minimq_common.replica_set import Answer, ReplicaSet, Report
+from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class GrpcController:
         self._address = address
         self._channel: grpc.aio.Channel | None = None
 
-    async def report(self, report: Report, *, wait_s: float = 0.0) -> Answer:
+    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
         """Say that a replica lives, and return the record, and whether its master lives."""
         request = report_to_wire(report, wait_s)
         try:

@@ -26,7 +26,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_slot import Extent
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
-from minimq_common.replica_set import ReplicaSet, Report, shown_id_of_slave, takeover_after
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave, takeover_after
 
 log = logging.getLogger(__name__)
 
@@ -158,11 +158,11 @@ class RoleKeeper:
 
     # ---- reporting ------------------------------------------------------------------------------
 
-    def _report(self, *, resigns: bool = False) -> Report:
+    def _report(self, *, resigns: bool = False) -> ReplicaReport:
         own = self.own
         is_barred = self.leadership is None and self._damage.bars(self.record, own.replica_id)
         extent = Extent() if is_barred else self._engine.slot.extent
-        return Report(
+        return ReplicaReport(
             cluster=own.cluster,
             broker_name=own.broker_name,
             replica_id=own.replica_id,

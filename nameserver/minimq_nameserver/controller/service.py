@@ -18,19 +18,19 @@ from minimq_common.errors import BrokerConflict, StoreError, Unavailable
 from minimq_common.model import Permission
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import (
+    ReplicaReport,
     ReplicaSet,
     check_not_ending,
     check_promoted,
     is_news,
-    what_was_mended,
     what_was_promoted,
+    what_was_repaired,
 )
-from minimq_common.replica_set import Report as ReplicaReport  # a call has the name
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.controller.decision_writer import DecisionWriter
 from minimq_nameserver.controller.decisions import DecisionFile
-from minimq_nameserver.controller.table import ControllerTable, Key, Standing
+from minimq_nameserver.controller.table import ControllerTable, Key, ReplicaSetStatus
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -97,9 +97,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         await self._writer.close()
         self._file.close()
 
-    def standings(self) -> list[Standing]:
+    def statuses(self) -> list[ReplicaSetStatus]:
         """Return how each replica set is; to be called on the loop."""
-        return self._table.standings(time.monotonic())
+        return self._table.statuses(time.monotonic())
 
     # ---- Calls -----------------------------------------------------------------------------------
 
@@ -139,9 +139,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     # ---- Decisions -------------------------------------------------------------------------------
 
     async def _receive(self, report: ReplicaReport) -> None:
-        mended = await self._decide(report.key, lambda: self._table.mended(report))
-        if mended is not None:
-            log.error("%s", what_was_mended(mended, report))
+        repaired = await self._decide(report.key, lambda: self._table.repaired(report))
+        if repaired is not None:
+            log.error("%s", what_was_repaired(repaired, report))
         await self._decide(report.key, lambda: self._found(report))
         if self._table.record(report.key) is None:
             return

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from minimq_common import replica_set as rules
+from minimq_common.bootstrap import Bootstrap
 from minimq_common.errors import InvalidArgument, SystemBusy
-from minimq_common.founding import Founding
-from minimq_common.replica_set import ReplicaSet, Report
-from minimq_common.roll_call import RollCall
-from minimq_nameserver.bounds import MAX_FOUNDINGS, MAX_REPLICA_SETS
+from minimq_common.replica_liveness import ReplicaLiveness
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
+from minimq_nameserver.bounds import MAX_BOOTSTRAPS, MAX_REPLICA_SETS
 from minimq_nameserver.controller.pace import Pace
 
 #: Sets that are founded in a row, and in a second after that; of one set, replicas that come or move.
@@ -24,7 +24,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaSetStatus:
     """The condition of a replica set.
 
     Attributes:
@@ -53,15 +53,15 @@ class ControllerTable:
     def __init__(self, records: Iterable[ReplicaSet], lease_s: float, now: float) -> None:
         self._lease_s = lease_s
         self._records: dict[Key, ReplicaSet] = {}
-        self._calls: dict[Key, RollCall] = {}
-        self._foundings: dict[Key, Founding] = {}
+        self._liveness: dict[Key, ReplicaLiveness] = {}
+        self._bootstraps: dict[Key, Bootstrap] = {}
         self._elections: dict[Key, int] = {}
         #: How often sets are founded, and how often replicas of one come or move: each is written to the disk.
         self._pace = Pace(*_SETS_PACE, now)
         self._paces: dict[Key, Pace] = {}
         for record in records:
             self._records[record.key] = record
-            self._calls[record.key] = RollCall(record, now)
+            self._liveness[record.key] = ReplicaLiveness(record, now)
             self._paces[record.key] = Pace(*_REPLICAS_PACE, now)
 
     def record(self, key: Key) -> ReplicaSet | None:
@@ -70,16 +70,16 @@ class ControllerTable:
 
     def master_lives(self, key: Key, now: float) -> bool:
         """Say whether the lease of the master of a replica set may not be over yet."""
-        call = self._calls.get(key)
-        return call is not None and call.master_lives(now)
+        liveness = self._liveness.get(key)
+        return liveness is not None and liveness.master_lives(now)
 
-    def mended(self, report: Report) -> ReplicaSet | None:
+    def repaired(self, report: ReplicaReport) -> ReplicaSet | None:
         """Return the record as it shall be, when a replica was told a later one than there is; else None."""
         record = self._records.get(report.key)
-        mended = rules.mended(record, report)
-        return mended if mended is not record else None
+        repaired = rules.repaired(record, report)
+        return repaired if repaired is not record else None
 
-    def found(self, report: Report, now: float, coming: int = 0) -> ReplicaSet | None:
+    def found(self, report: ReplicaReport, now: float, coming: int = 0) -> ReplicaSet | None:
         """Note a report of a replica set that has no record, and return the first one; None while there is none.
 
         Args:
@@ -90,19 +90,19 @@ class ControllerTable:
         Raises:
             SystemBusy: the controller knows too many sets, or has made many of them a moment ago.
         """
-        founding = self._foundings.get(report.key)
-        if founding is None:
+        bootstrap = self._bootstraps.get(report.key)
+        if bootstrap is None:
             self._check_room(report, now, coming)
-            founding = self._foundings[report.key] = Founding(self._lease_s)
-        founding.hear(report, now)
-        record = founding.found(now)
+            bootstrap = self._bootstraps[report.key] = Bootstrap(self._lease_s)
+        bootstrap.hear(report, now)
+        record = bootstrap.found(now)
         if record is not None and not self._pace.take(now):
             raise SystemBusy(
                 f"many brokers have come at once: {report.broker_name} has to wait", retry_after_s=_RETRY_S
             )
         return record
 
-    def hear(self, report: Report, now: float) -> ReplicaSet:
+    def hear(self, report: ReplicaReport, now: float) -> ReplicaSet:
         """Note a report of a replica set that has a record, and return the record as it shall be.
 
         The report of a master that may renew its lease renews it.
@@ -112,21 +112,21 @@ class ControllerTable:
             InvalidArgument: the set has as many replicas as there may be.
             SystemBusy: others have come a moment ago.
         """
-        record, call = self._records[report.key], self._calls[report.key]
-        call.check_alone(report, now)
+        record, liveness = self._records[report.key], self._liveness[report.key]
+        liveness.check_alone(report, now)
         renewed = rules.renew(record, report)
         if renewed is not record and not self._paces[report.key].take(now):
             if report.replica_id not in record.addresses:
                 raise SystemBusy(f"many replicas of {record} have come at once", retry_after_s=_RETRY_S)
             renewed = record  # its address is recorded later: no lease is lost by that
-        call.hear(record, report, now)
-        record = call.completed(renewed, record)
-        return call.elect(record, now, self._lease_s) or record
+        liveness.hear(record, report, now)
+        record = liveness.completed(renewed, record)
+        return liveness.elect(record, now, self._lease_s) or record
 
     def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
         """Return the record with another in-sync set. Raises as the function of that name, and `InvalidArgument`."""
         record = self._find(known.key)
-        return self._calls[known.key].completed(rules.change_in_sync(record, known, in_sync), record)
+        return self._liveness[known.key].completed(rules.change_in_sync(record, known, in_sync), record)
 
     def promote(self, key: Key, replica_id: int, *, unclean: bool, now: float) -> ReplicaSet:
         """Return the record with the replica that shall be the next master.
@@ -135,28 +135,28 @@ class ControllerTable:
             InvalidArgument: there is no record, or the replica has not been heard of lately.
             NotInSync, ReplicaSetChanged: as the function of that name says.
         """
-        record, call = self._find(key), self._calls[key]
-        if replica_id not in call.alive(now):
+        record, liveness = self._find(key), self._liveness[key]
+        if replica_id not in liveness.alive(now):
             raise InvalidArgument(f"replica {replica_id} of {record} does not report to the controller: start it first")
-        return call.completed(rules.promote(record, replica_id, unclean=unclean), record)
+        return liveness.completed(rules.promote(record, replica_id, unclean=unclean), record)
 
     def elections(self, now: float) -> list[ReplicaSet]:
         """Return the records of those replica sets that get another master now, or their first."""
-        elected = (self.election(key, now) for key in (*self._calls, *self._foundings))
+        elected = (self.election(key, now) for key in (*self._liveness, *self._bootstraps))
         return [record for record in elected if record is not None]
 
     def election(self, key: Key, now: float) -> ReplicaSet | None:
         """Return the record of a replica set if it gets another master now, or its first; else None."""
-        call = self._calls.get(key)
-        if call is not None:
-            return call.elect(self._records[key], now, self._lease_s)
-        founding = self._foundings.get(key)
-        return founding.found(now) if founding is not None else None
+        liveness = self._liveness.get(key)
+        if liveness is not None:
+            return liveness.elect(self._records[key], now, self._lease_s)
+        bootstrap = self._bootstraps.get(key)
+        return bootstrap.found(now) if bootstrap is not None else None
 
     def next_look_at(self, now: float) -> float:
         """Return when `elections` may have something new, were no report to come; infinity for never."""
-        elections = [call.next_look_at(self._records[key], now) for key, call in self._calls.items()]
-        return min([*elections, *(each.next_look_at(now) for each in self._foundings.values())], default=math.inf)
+        elections = [liveness.next_look_at(self._records[key], now) for key, liveness in self._liveness.items()]
+        return min([*elections, *(each.next_look_at(now) for each in self._bootstraps.values())], default=math.inf)
 
     def adopt(self, record: ReplicaSet, now: float) -> None:
         """Make a record what is decided; with a new term, a lease begins."""
@@ -165,20 +165,20 @@ class ControllerTable:
             self._elections[record.key] = self._elections.get(record.key, 0) + 1
         self._records[record.key] = record
         if known is None:
-            self._foundings.pop(record.key, None)
-            self._calls[record.key] = RollCall(record, now)
+            self._bootstraps.pop(record.key, None)
+            self._liveness[record.key] = ReplicaLiveness(record, now)
             self._paces[record.key] = Pace(*_REPLICAS_PACE, now)
         else:
-            self._calls[record.key].adopt(record, now)
+            self._liveness[record.key].adopt(record, now)
 
-    def standings(self, now: float) -> list[Standing]:
+    def statuses(self, now: float) -> list[ReplicaSetStatus]:
         """Return how each replica set is."""
         return [
-            Standing(record, self._calls[key].lease_age(now), self._elections.get(key, 0))
+            ReplicaSetStatus(record, self._liveness[key].lease_age(now), self._elections.get(key, 0))
             for key, record in sorted(self._records.items())
         ]
 
-    def _check_room(self, report: Report, now: float, coming: int) -> None:
+    def _check_room(self, report: ReplicaReport, now: float, coming: int) -> None:
         known = len(self._records) + coming
         if known >= MAX_REPLICA_SETS:
             raise SystemBusy(
@@ -186,11 +186,11 @@ class ControllerTable:
                 f"for {report.broker_name}",
                 retry_after_s=_RETRY_S,
             )
-        if len(self._foundings) >= MAX_FOUNDINGS:
-            self._foundings = {key: each for key, each in self._foundings.items() if each.is_recent(now)}
-        if len(self._foundings) >= MAX_FOUNDINGS:
+        if len(self._bootstraps) >= MAX_BOOTSTRAPS:
+            self._bootstraps = {key: each for key, each in self._bootstraps.items() if each.is_recent(now)}
+        if len(self._bootstraps) >= MAX_BOOTSTRAPS:
             raise SystemBusy(
-                f"{len(self._foundings)} brokers of which nothing is recorded report, which is the limit",
+                f"{len(self._bootstraps)} brokers of which nothing is recorded report, which is the limit",
                 retry_after_s=_RETRY_S,
             )
 

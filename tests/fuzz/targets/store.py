@@ -26,7 +26,7 @@ from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import ROW_KEY, check_row, count_in, may_hold, position_in, unpack_row
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
 from minimq_common.replica_bounds import check_record
-from minimq_common.replica_set import ReplicaSet, Report
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
 
 _POSITION: Final = 4096
 
@@ -209,7 +209,7 @@ def _make_json(rng: Random) -> bytes:
 
 
 def _decide(data: bytes) -> None:
-    for kind in (ReplicaSet, Report):
+    for kind in (ReplicaSet, ReplicaReport):
         try:
             found = msgspec.json.decode(data, type=kind)
         except ValueError:

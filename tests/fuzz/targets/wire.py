@@ -70,9 +70,9 @@ def _control(messages: list[Any]) -> None:
     for now, message in enumerate(messages):
         try:
             report = controller_report(message)
-            mended = table.mended(report)
-            if mended is not None:
-                table.adopt(mended, now)
+            repaired = table.repaired(report)
+            if repaired is not None:
+                table.adopt(repaired, now)
             record = table.found(report, now) if table.record(report.key) is None else table.hear(report, now)
             if record is not None:
                 table.adopt(record, now)
@@ -80,10 +80,10 @@ def _control(messages: list[Any]) -> None:
             continue
         for record in table.elections(now + 10):
             table.adopt(record, now + 10)
-        table.next_look_at(now), table.standings(now)
-        for standing in table.standings(now):
-            assert 0 <= standing.record.term << 32 < 1 << 63, "the term is too large for an epoch"
-            controller_pb2.ReplicaSet(term=standing.record.term, version=standing.record.version)
+        table.next_look_at(now), table.statuses(now)
+        for status in table.statuses(now):
+            assert 0 <= status.record.term << 32 < 1 << 63, "the term is too large for an epoch"
+            controller_pb2.ReplicaSet(term=status.record.term, version=status.record.version)
 
 
 def _register(message: Any) -> None:  # noqa: ANN401 - of protobuf

@@ -26,7 +26,7 @@ from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_common import rpc
 from minimq_common.errors import InternalError, InvalidArgument
-from minimq_common.replica_set import Report
+from minimq_common.replica_set import ReplicaReport
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 from support.controller_process import ControllerProcess
 from support.relay import Relay
@@ -284,12 +284,12 @@ def test_a_report_that_cannot_be_made_is_told_and_made_later(
 ) -> None:
     failures = [ValueError("for once"), ValueError("and again")]
 
-    def make_or_fail(**values: Any) -> Report:  # noqa: ANN401 - its fields
+    def make_or_fail(**values: Any) -> ReplicaReport:  # noqa: ANN401 - its fields
         if failures:
             raise failures.pop()
-        return Report(**values)
+        return ReplicaReport(**values)
 
-    monkeypatch.setattr(roles, "Report", make_or_fail)
+    monkeypatch.setattr(roles, "ReplicaReport", make_or_fail)
 
     async def test() -> None:
         async with replica(tmp_path / "0", controller, 0) as master:

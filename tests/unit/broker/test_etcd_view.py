@@ -12,7 +12,7 @@ import pytest
 
 from minimq_broker.replication.etcd_link import Outcome, Stored
 from minimq_broker.replication.etcd_view import EtcdView
-from minimq_common.replica_set import ReplicaSet, Report, found, mended
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, found, repaired
 from support.reports import report
 
 PREFIX = "minimq/default/broker-a/"
@@ -29,7 +29,7 @@ class ShownLink:
 
     def show(self, record: ReplicaSet, at: int, **reports: int) -> None:
         """Show a record at a revision, and reports, by the letter and the id of the replica, at theirs."""
-        values: dict[str, tuple[ReplicaSet | Report, int]] = {"record": (record, at)}
+        values: dict[str, tuple[ReplicaSet | ReplicaReport, int]] = {"record": (record, at)}
         values |= {
             f"reports/{name[1:]}": (report(int(name[1:]), last_term=1), revision) for name, revision in reports.items()
         }
@@ -85,7 +85,7 @@ def test_transactions_of_one_process_do_not_overtake_each_other() -> None:
         view = EtcdView(cast("Any", link), ("default", "broker-a"), LEASE_S)
         link.show(record(), 10)
         await asyncio.gather(*(view.look() for _ in range(5)))
-        told = mended(record(), report(1, last_term=1, known=replace(record(), version=9)))
+        told = repaired(record(), report(1, last_term=1, known=replace(record(), version=9)))
         assert told is not None
         await asyncio.gather(view.look(), view.replace(told), view.report(report(1)))
         assert len(link.puts) == 8

@@ -16,7 +16,7 @@ from minimq_broker.replication.leadership import lease_clock
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.group_offsets import GroupOffsets
-from minimq_common.replica_set import Answer, ReplicaSet, Report
+from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
 from support.replica import until
 from support.replica_engine import replica_engine
 
@@ -42,14 +42,14 @@ class ToldController:
     """Answers each report when it is told what."""
 
     def __init__(self) -> None:
-        self.reports: list[tuple[Report, float]] = []
+        self.reports: list[tuple[ReplicaReport, float]] = []
         self._answers: asyncio.Queue[ReplicaSet | None] = asyncio.Queue()
 
-    async def report(self, report: Report, *, wait_s: float = 0.0) -> Answer:
+    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
         self.reports.append((report, lease_clock()))
         return Answer(await self._answers.get())
 
-    async def tell(self, record: ReplicaSet | None) -> Report:
+    async def tell(self, record: ReplicaSet | None) -> ReplicaReport:
         """Answer the report there is, and return the next one: what must be done at once has been done then."""
         count = len(self.reports)
         self._answers.put_nowait(record)

@@ -13,7 +13,7 @@ from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_
 from minimq_common.epochs import first_epoch
 from minimq_common.errors import InvalidArgument
 from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM, MAX_TERM_GAP, check_record
-from minimq_common.replica_set import ReplicaSet, Report, change_in_sync, elect, found, mended
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, change_in_sync, elect, found, repaired
 from support.reports import report
 
 LARGEST = (1 << 63) - 1
@@ -32,7 +32,7 @@ def test_a_copy_of_the_record_with_a_term_that_leases_cannot_count_is_refused(
     term: int, recorded: ReplicaSet | None
 ) -> None:
     with pytest.raises(InvalidArgument, match="term"):
-        mended(recorded, report(1, known=record(term=term)))
+        repaired(recorded, report(1, known=record(term=term)))
 
 
 @pytest.mark.parametrize("recorded", [None, record()], ids=["emptied", "recorded"])
@@ -40,11 +40,11 @@ def test_a_term_grows_by_what_a_controller_may_have_given(recorded: ReplicaSet |
     most = MAX_TERM_GAP + (recorded.term if recorded else 0)
     for claim in ({"known": record(term=most + 1)}, {"last_term": most + 1}):
         with pytest.raises(InvalidArgument, match=r"claims term \d+, but its controller has given"):
-            mended(recorded, report(1, **claim))
-    told = mended(recorded, report(1, known=record(term=most)))
+            repaired(recorded, report(1, **claim))
+    told = repaired(recorded, report(1, known=record(term=most)))
     assert told is not None
     assert told.term == most
-    assert mended(recorded, report(1, last_term=most)) is recorded
+    assert repaired(recorded, report(1, last_term=most)) is recorded
 
     elected = elect(told, [report(0, last_term=most)])
     assert elected is not None
@@ -127,10 +127,10 @@ numbers = st.integers(-(1 << 63), LARGEST) | st.sampled_from([0, 1, 5, 6, MAX_TE
 def test_after_any_report_a_set_can_be_led(term: int, version: int, run: int, last_term: int, log_end: int) -> None:
     present = record()
     try:
-        claimed: Report = report(
+        claimed: ReplicaReport = report(
             1, known=record(term=term, version=version, master_run=run), last_term=last_term, log_end=log_end
         )
-        present = mended(present, claimed) or present
+        present = repaired(present, claimed) or present
     except InvalidArgument:
         assert present == record()
     led = elect(present, [report(0, last_term=present.term, log_id=present.log_id)])

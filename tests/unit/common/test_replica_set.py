@@ -8,20 +8,20 @@ import pytest
 
 from minimq_common.errors import InvalidArgument, NotInSync, ReplicaSetChanged, StaleTerm, TermEnding
 from minimq_common.replica_set import (
+    ReplicaReport,
     ReplicaSet,
-    Report,
     change_in_sync,
     check_not_ending,
     check_promoted,
     elect,
     found,
     is_news,
-    mended,
     promote,
     renew,
     renews_lease,
+    repaired,
     shown_id_of_slave,
-    what_was_mended,
+    what_was_repaired,
 )
 from support.reports import report
 
@@ -59,27 +59,27 @@ def test_a_report_is_checked(wrong: dict[str, Any]) -> None:
         replace(report(), **wrong)
 
 
-def told(by: int = 1, **other: Any) -> Report:  # noqa: ANN401 - fields of many types
+def told(by: int = 1, **other: Any) -> ReplicaReport:  # noqa: ANN401 - fields of many types
     """Return the report of a replica that was told of a later record than the one there is."""
     return report(by, last_term=5, known=record(**{"version": 7, "in_sync": frozenset({0}), **other}))
 
 
 def test_what_a_replica_was_told_holds_again_and_the_master_goes_on_if_the_record_knows_it() -> None:
     old = record(version=3)
-    mended_record = mended(old, told())
+    mended_record = repaired(old, told())
     assert mended_record == record(version=8, in_sync=frozenset({0}))
-    assert mended(mended_record, told()) is mended_record
-    assert "was put back to an old copy: replica 1 had been told more" in what_was_mended(mended_record, told())
-    assert "its master goes on" in what_was_mended(mended_record, told())
+    assert repaired(mended_record, told()) is mended_record
+    assert "was put back to an old copy: replica 1 had been told more" in what_was_repaired(mended_record, told())
+    assert "its master goes on" in what_was_repaired(mended_record, told())
 
 
 @pytest.mark.parametrize("old", [None, record(term=4, version=3), record(master_run=77, version=3)])
 def test_nobody_leads_before_an_election_when_it_is_not_known_who_got_a_lease(old: ReplicaSet | None) -> None:
-    mended_record = mended(old, told(0))
+    mended_record = repaired(old, told(0))
     assert mended_record is not None
     assert mended_record == record(version=8, in_sync=frozenset({0}), master_run=0)
     assert not renews_lease(mended_record, told(0))
-    assert "nobody leads before" in what_was_mended(mended_record, told(0))
+    assert "nobody leads before" in what_was_repaired(mended_record, told(0))
     elected = elect(mended_record, [told(0)])
     assert elected is not None
     assert (elected.term, elected.master_id, elected.master_run) == (6, 0, 1)
@@ -88,16 +88,16 @@ def test_nobody_leads_before_an_election_when_it_is_not_known_who_got_a_lease(ol
 def test_a_record_that_is_not_behind_stays() -> None:
     known = record(version=7)
     for each in (report(), told(version=6), told(version=9, term=4), told(in_sync=known.in_sync)):
-        assert mended(known, each) is known
-    assert mended(None, report()) is None
+        assert repaired(known, each) is known
+    assert repaired(None, report()) is None
     other = record(version=7, log_id="ours")
-    assert mended(other, told(version=9, log_id="theirs")) is other
+    assert repaired(other, told(version=9, log_id="theirs")) is other
 
 
 def test_of_two_records_with_one_number_the_one_holds_that_the_master_was_told() -> None:
     known = record(version=7)
-    assert mended(known, told(1)) is known
-    assert mended(known, told(0)) == record(version=8, in_sync=frozenset({0}))
+    assert repaired(known, told(1)) is known
+    assert repaired(known, told(0)) == record(version=8, in_sync=frozenset({0}))
 
 
 def test_a_report_names_a_record_of_its_own_set_with_a_master_that_has_an_address() -> None:
@@ -202,7 +202,7 @@ def test_a_promotion_is_repeatable_and_there_is_one_at_a_time() -> None:
 
 
 def test_the_latest_term_wins_then_the_longest_log_then_the_smallest_id() -> None:
-    def winner(*reports: Report) -> int:
+    def winner(*reports: ReplicaReport) -> int:
         elected = elect(record(in_sync=frozenset({0, 1, 2})), reports)
         assert elected is not None
         assert elected.term == max(each.last_term for each in reports) + 1
@@ -370,4 +370,4 @@ def test_what_was_stored_without_the_fields_that_came_later_is_read() -> None:
     record = msgspec.json.decode(OLDEST_RECORD, type=ReplicaSet)
     assert (record.addresses, record.log_term, record.log_id) == ({}, 0, "")
     assert (record.successor, record.common_end) == (None, 0)
-    assert msgspec.json.decode(OLDEST_REPORT, type=Report) == report(1)
+    assert msgspec.json.decode(OLDEST_REPORT, type=ReplicaReport) == report(1)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from minimq_common.bootstrap import Bootstrap
 from minimq_common.errors import InvalidArgument, SystemBusy
-from minimq_common.founding import Founding
 from minimq_common.replica_bounds import MAX_REPLICAS, check_record
 from minimq_nameserver.controller import service as service_module
 from minimq_nameserver.controller import table as table_module
@@ -51,7 +51,7 @@ def test_false_replicas_cost_no_master_its_lease() -> None:
         assert (record.term, record.master_id) == (1, 0)
         assert table.master_lives(KEY, now)
     assert refused > 2_000 - MAX_REPLICAS
-    assert len(table._calls[KEY]._heard) <= MAX_REPLICAS
+    assert len(table._liveness[KEY]._heard) <= MAX_REPLICAS
 
 
 def test_a_replica_that_moves_all_the_time_is_written_down_now_and_then() -> None:
@@ -94,18 +94,18 @@ def test_there_are_no_more_records_than_there_is_room_for(monkeypatch: pytest.Mo
 
 
 def test_sets_without_a_record_are_forgotten_when_nobody_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "MAX_FOUNDINGS", 5)
+    monkeypatch.setattr(table_module, "MAX_BOOTSTRAPS", 5)
     table = ControllerTable([], LEASE_S, now=0)
     for number in range(5):
         assert table.found(report(broker_name=f"broker-{number}", founds=False), now=number / 10) is None
     with pytest.raises(SystemBusy, match="5 brokers of which nothing is recorded"):
         table.found(report(broker_name="broker-x", founds=False), now=1)
     assert table.found(report(broker_name="broker-x", founds=False), now=100) is None
-    assert len(table._foundings) == 1
+    assert len(table._bootstraps) == 1
 
 
 def test_a_set_without_a_record_has_no_more_replicas_than_there_may_be() -> None:
-    founding = Founding(LEASE_S)
+    founding = Bootstrap(LEASE_S)
     for number in range(MAX_REPLICAS):
         founding.hear(report(number), now=0)
     with pytest.raises(InvalidArgument, match="128 replicas"):

@@ -123,7 +123,7 @@ def test_others_are_answered_while_decisions_are_written_and_these_go_to_the_dis
         same = asyncio.create_task(service._receive(report(1, broker_name="first")))
         async with asyncio.timeout(PATIENCE_S):
             await service._receive(known)
-        assert [each.record.broker_name for each in service.standings()] == ["known"]  # all else is not on disk
+        assert [each.record.broker_name for each in service.statuses()] == ["known"]  # all else is not on disk
         assert not any(each.done() for each in (first, same, *rest))
         disk.may_go.set()
         async with asyncio.timeout(PATIENCE_S):
@@ -149,7 +149,7 @@ def test_a_decision_holds_though_its_caller_has_left(tmp_path: Path, monkeypatch
         async with asyncio.timeout(PATIENCE_S):
             await again
         assert left.cancelled()
-        assert [each.record.term for each in service.standings()] == [1]
+        assert [each.record.term for each in service.statuses()] == [1]
         await service.close()
 
     asyncio.run(run())

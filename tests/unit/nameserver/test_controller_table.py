@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, TermEnding
-from minimq_common.replica_set import ReplicaSet, Report, check_not_ending, takeover_after
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, check_not_ending, takeover_after
 from minimq_nameserver.controller.table import ControllerTable
 from support.reports import report
 
@@ -40,7 +40,7 @@ class Replica:
     def is_master(self, now: float) -> bool:
         return not self.stopped and now < self.lease_until
 
-    def report(self, *, resigns: bool = False) -> Report:
+    def report(self, *, resigns: bool = False) -> ReplicaReport:
         log_end = len(self.entries)
         values = {"run": self.run, "last_term": self.last_term, "log_end": log_end, "resigns": resigns}
         return report(self.replica_id, common_end=self.common_end, known=self.known, **values)
@@ -49,7 +49,7 @@ class Replica:
         if self.known is None or record.number > self.known.number:
             self.known, self.wanted = record, frozenset()
 
-    def take(self, record: ReplicaSet, asked: Report, sent_at: float) -> None:
+    def take(self, record: ReplicaSet, asked: ReplicaReport, sent_at: float) -> None:
         """Believe the answer to a report, whenever it comes and whichever came before."""
         if asked.run != self.run:
             return  # it was for the process before this one
@@ -140,8 +140,8 @@ class World:
         self.disk[KEY] = record
         self.table.adopt(record, self.now)
 
-    def receive(self, said: Report, sent_at: float) -> None:
-        assert self.table.mended(said) is None  # nothing was ever lost
+    def receive(self, said: ReplicaReport, sent_at: float) -> None:
+        assert self.table.repaired(said) is None  # nothing was ever lost
         if self.table.record(KEY) is None:
             founded = self.table.found(said, self.now)
             if founded is None:
@@ -323,10 +323,10 @@ def test_how_a_replica_set_is() -> None:
     assert founded is not None
     table.adopt(founded, 0)
     table.hear(report(last_term=1), 4)
-    [standing] = table.standings(7)
-    assert (standing.record, standing.lease_age_s, standing.elections) == (founded, 3, 1)
+    [status] = table.statuses(7)
+    assert (status.record, status.lease_age_s, status.elections) == (founded, 3, 1)
     table.adopt(table.hear(report(run=9, last_term=1), 15), 15)
-    [standing] = table.standings(16)
-    assert (standing.record.term, standing.lease_age_s, standing.elections) == (2, 1, 2)
-    anew = ControllerTable([standing.record], LEASE_S, 20)
-    assert [(each.lease_age_s, each.elections) for each in anew.standings(22)] == [(2, 0)]
+    [status] = table.statuses(16)
+    assert (status.record.term, status.lease_age_s, status.elections) == (2, 1, 2)
+    anew = ControllerTable([status.record], LEASE_S, 20)
+    assert [(each.lease_age_s, each.elections) for each in anew.statuses(22)] == [(2, 0)]

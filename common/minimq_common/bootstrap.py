@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.replica_bounds import MAX_REPLICAS
-from minimq_common.replica_set import ReplicaSet, Report, found, takeover_after
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, found, takeover_after
 
 
-class Founding:
+class Bootstrap:
     """The reports of the replicas of one set, until an authority has a record of the set.
 
     Args:
@@ -25,10 +25,10 @@ class Founding:
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._heard: dict[int, tuple[Report, float]] = {}
+        self._heard: dict[int, tuple[ReplicaReport, float]] = {}
         self._decided_at = 0.0
 
-    def hear(self, report: Report, now: float) -> None:
+    def hear(self, report: ReplicaReport, now: float) -> None:
         """Note a report. Raises `InvalidArgument` when as many other replicas report as there may be."""
         if not self._recent(now):
             self._heard.clear()
@@ -64,9 +64,9 @@ class Founding:
         """Return when `found` may find what it did not find now, were no report to come; infinity for never."""
         return self._decided_at if self._decided_at > now else math.inf
 
-    def _recent(self, now: float) -> list[Report]:
+    def _recent(self, now: float) -> list[ReplicaReport]:
         return [report for report, at in self._heard.values() if now - at < takeover_after(self._lease_s)]
 
 
-def _rank(report: Report) -> tuple[int, int, int]:
+def _rank(report: ReplicaReport) -> tuple[int, int, int]:
     return -report.last_term, -report.log_end, report.replica_id

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from minimq_common.errors import BrokerConflict
+from minimq_common.replica_liveness import ReplicaLiveness
 from minimq_common.replica_set import ReplicaSet, found, promote
-from minimq_common.roll_call import RollCall
 from support.reports import report
 
 LEASE_S = 10.0
@@ -24,13 +24,13 @@ def record() -> ReplicaSet:
 SLAVE = report(1, last_term=1)
 
 
-def winner(call: RollCall, now: float, known: ReplicaSet | None = None) -> int | None:
+def winner(call: ReplicaLiveness, now: float, known: ReplicaSet | None = None) -> int | None:
     elected = call.elect(known or record(), now)
     return elected.master_id if elected else None
 
 
 def test_after_a_start_a_whole_lease_passes_before_anybody_is_elected() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     for now in range(11):
         call.hear(record(), SLAVE, now)
         assert winner(call, now) is None
@@ -38,7 +38,7 @@ def test_after_a_start_a_whole_lease_passes_before_anybody_is_elected() -> None:
 
 
 def test_every_report_of_the_master_renews_its_lease() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     for now in range(40):
         call.hear(record(), SLAVE, now)
         if now <= 20:
@@ -47,7 +47,7 @@ def test_every_report_of_the_master_renews_its_lease() -> None:
 
 
 def test_a_master_that_was_started_anew_does_not_renew_the_lease_and_is_a_candidate() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     for now in range(11):
         call.hear(record(), report(run=7, last_term=1, log_end=5), now)
         call.hear(record(), SLAVE, now)
@@ -55,7 +55,7 @@ def test_a_master_that_was_started_anew_does_not_renew_the_lease_and_is_a_candid
 
 
 def test_a_master_that_resigns_is_replaced_at_once() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     known = replace(record(), in_sync=frozenset({0, 1}))
     call.hear(known, SLAVE, 0)
     call.hear(known, report(), 1)
@@ -65,7 +65,7 @@ def test_a_master_that_resigns_is_replaced_at_once() -> None:
 
 
 def test_a_resignation_of_somebody_else_ends_no_lease() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.hear(record(), SLAVE, 5)
     call.hear(record(), report(2, last_term=1, resigns=True), 5)
     call.hear(record(), report(run=7, resigns=True), 5)  # the master has another run
@@ -74,13 +74,13 @@ def test_a_resignation_of_somebody_else_ends_no_lease() -> None:
 
 
 def test_the_silent_are_not_elected() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.hear(record(), SLAVE, 0)
     assert winner(call, PATIENCE_S) is None
 
 
 def test_whoever_is_back_first_waits_for_the_others() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.hear(record(), SLAVE, 100)
     assert winner(call, 100) is None
     call.hear(record(), report(0, run=7, last_term=1, log_end=50), 101)
@@ -90,7 +90,7 @@ def test_whoever_is_back_first_waits_for_the_others() -> None:
 
 
 def test_whoever_is_back_first_does_not_wait_for_ever() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     for now in range(100, 112):
         call.hear(record(), SLAVE, now)
         assert call.next_look_at(record(), now) == (111 if now < 111 else math.inf)
@@ -98,7 +98,7 @@ def test_whoever_is_back_first_does_not_wait_for_ever() -> None:
 
 
 def test_a_break_or_another_run_begins_the_wait_anew() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.hear(record(), SLAVE, 100)
     call.hear(record(), replace(SLAVE, run=9), 105)
     assert winner(call, 111) is None
@@ -107,7 +107,7 @@ def test_a_break_or_another_run_begins_the_wait_anew() -> None:
 
 
 def test_a_promotion_ends_with_the_lease_and_waits_for_nobody_else() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     ending = promote(record(), 1)
     call.hear(ending, SLAVE, 5)
     call.hear(ending, report(), 5)  # renews nothing any more
@@ -116,19 +116,19 @@ def test_a_promotion_ends_with_the_lease_and_waits_for_nobody_else() -> None:
 
 
 def test_a_new_term_begins_with_a_lease_of_its_own_length() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.adopt(replace(record(), term=2, lease_s=20), 100)
     assert call.next_look_at(record(), 100) == 122
 
 
 def test_without_a_master_the_time_of_a_lease_begins_anew() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.adopt(replace(record(), master_run=0), 5)
     assert call.next_look_at(record(), 5) == 5 + PATIENCE_S
 
 
 def test_an_old_copy_of_a_member_is_not_elected() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.hear(record(), report(last_term=1, log_end=90, common_end=80), 0)
     call.hear(record(), report(1, last_term=1, log_end=79), 1)
     assert winner(call, PATIENCE_S - 0.1) is None
@@ -141,7 +141,7 @@ def test_an_old_copy_of_a_member_is_not_elected() -> None:
 
 def test_an_old_copy_of_the_master_is_not_elected() -> None:
     alone = replace(record(), in_sync=frozenset({0}))
-    call = RollCall(alone, now=0)
+    call = ReplicaLiveness(alone, now=0)
     call.hear(alone, report(last_term=1, log_end=90, common_end=90), 0)
     call.hear(alone, report(run=7, last_term=1, log_end=89), PATIENCE_S)
     assert winner(call, PATIENCE_S, alone) is None
@@ -150,7 +150,7 @@ def test_an_old_copy_of_the_master_is_not_elected() -> None:
 
 
 def test_a_log_that_has_grown_since_its_report_is_not_measured_again() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     for each in (1, 2):
         call.hear(record(), report(each, last_term=1, log_end=50), 0)
     call.hear(record(), report(last_term=1, log_end=90, common_end=80), 1)
@@ -159,7 +159,7 @@ def test_a_log_that_has_grown_since_its_report_is_not_measured_again() -> None:
 
 
 def test_an_old_copy_is_promoted_by_hand_if_that_is_wanted() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.hear(record(), report(last_term=1, log_end=90, common_end=80), 0)
     clean, unclean = promote(record(), 1), promote(record(), 1, unclean=True)
     call.hear(clean, report(1, last_term=1, log_end=10), PATIENCE_S)
@@ -178,7 +178,7 @@ def test_an_old_copy_is_promoted_by_hand_if_that_is_wanted() -> None:
     ],
 )
 def test_only_the_master_of_the_term_says_what_every_member_has(other: dict[str, int]) -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.hear(record(), report(**{"replica_id": 0, "last_term": 1, "common_end": 80, **other}), 0)
     for now in (1, 9, 15):
         call.hear(record(), report(1, last_term=1), now)
@@ -187,12 +187,12 @@ def test_only_the_master_of_the_term_says_what_every_member_has(other: dict[str,
 
 def test_what_every_member_has_is_recorded_with_the_next_change() -> None:
     known = replace(record(), sync=True)
-    call = RollCall(known, now=0)
+    call = ReplicaLiveness(known, now=0)
     call.hear(known, report(last_term=1, log_end=90, common_end=80), 0)
     assert call.completed(known, known) is known
     changed = call.completed(replace(known, version=2), known)
     assert changed.common_end == 80
-    anew = RollCall(changed, now=0)  # after a start of the authority
+    anew = ReplicaLiveness(changed, now=0)  # after a start of the authority
     for now in (1, 9):
         anew.hear(changed, report(1, last_term=1, log_end=79), now)
         anew.hear(changed, report(2, last_term=1, log_end=80), now)
@@ -204,7 +204,7 @@ def test_what_every_member_has_is_recorded_with_the_next_change() -> None:
 @pytest.mark.parametrize("sync", [False, True])
 def test_whoever_joins_an_asynchronous_master_may_be_behind(*, sync: bool) -> None:
     known = replace(record(), sync=sync, in_sync=frozenset({0, 2}))
-    call = RollCall(known, now=0)
+    call = ReplicaLiveness(known, now=0)
     call.hear(known, report(last_term=1, log_end=90, common_end=80), 0)
     joined = call.completed(replace(known, in_sync=frozenset({0, 1, 2}), version=2), known)
     assert joined.common_end == (80 if sync else 0)
@@ -215,7 +215,7 @@ def test_whoever_joins_an_asynchronous_master_may_be_behind(*, sync: bool) -> No
 
 
 def test_another_process_with_the_same_id_is_refused_while_the_first_one_reports() -> None:
-    call = RollCall(record(), now=0)
+    call = ReplicaLiveness(record(), now=0)
     call.hear(record(), SLAVE, 0)
     other = replace(SLAVE, run=77, address="127.0.0.1:1")
     with pytest.raises(BrokerConflict, match=r"replica 1 .* is at 127.0.0.1:10912, but 127.0.0.1:1 says"):

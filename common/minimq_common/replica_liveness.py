@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from minimq_common.errors import BrokerConflict
-from minimq_common.replica_set import ReplicaSet, Report, elect, leads_term, may_lead, renews_lease, takeover_after
+from minimq_common.replica_set import (
+    ReplicaReport,
+    ReplicaSet,
+    elect,
+    leads_term,
+    may_lead,
+    renews_lease,
+    takeover_after,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +32,13 @@ class _Heard:
         has_all: its log goes at least as far as the master had said, by then, that every member's goes.
     """
 
-    report: Report
+    report: ReplicaReport
     at: float
     since: float
     has_all: bool
 
 
-class RollCall:
+class ReplicaLiveness:
     """The latest reports of the replicas of one set; they are forgotten with the authority's process.
 
     It begins as if the master had just renewed its lease: whoever has just started does not know what was granted.
@@ -73,7 +81,7 @@ class RollCall:
         is_open = not changed.sync and not changed.in_sync <= before.in_sync
         return replace(changed, common_end=0 if is_open else self._common_end)
 
-    def check_alone(self, report: Report, now: float) -> None:
+    def check_alone(self, report: ReplicaReport, now: float) -> None:
         """Check that a replica has no other process, which is recognized by its address: one that restarts keeps it.
 
         Raises:
@@ -83,7 +91,7 @@ class RollCall:
         if known is not None and self._is_recent(known, now):
             check_same(known.report, report)
 
-    def hear(self, replica_set: ReplicaSet, report: Report, now: float) -> None:
+    def hear(self, replica_set: ReplicaSet, report: ReplicaReport, now: float) -> None:
         """Note a report; that of the master renews its lease, or ends it when it resigns."""
         known = self._heard.get(report.replica_id)
         goes_on = known is not None and known.report.run == report.run and self._is_recent(known, now)
@@ -96,7 +104,7 @@ class RollCall:
         elif renews_lease(replica_set, report):
             self._lease_over_at = now + self._takeover_after_s
 
-    def measure(self, replica_set: ReplicaSet, report: Report) -> None:
+    def measure(self, replica_set: ReplicaSet, report: ReplicaReport) -> None:
         """Note up to where every member has the log, if it is the master who reports; it need not live any more."""
         if report.common_end is not None and leads_term(replica_set, report):
             self._common_end = report.common_end
@@ -109,7 +117,7 @@ class RollCall:
         """Say whether the lease of the master may not be over yet."""
         return now < self._lease_over_at
 
-    def alive(self, now: float) -> Mapping[int, Report]:
+    def alive(self, now: float) -> Mapping[int, ReplicaReport]:
         """Return the latest report of each replica that was heard of lately and goes on, by replica id."""
         return {
             replica_id: heard.report
@@ -163,7 +171,7 @@ class RollCall:
         return now - heard.at < self._takeover_after_s
 
 
-def check_same(known: Report, report: Report) -> None:
+def check_same(known: ReplicaReport, report: ReplicaReport) -> None:
     """Check that the one who reports is the one who reported lately, or comes after it.
 
     Raises:
