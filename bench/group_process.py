@@ -289,8 +289,8 @@ class Reader:
 
     def _epoch(self, queue: MessageQueue) -> int:
         # Not public: users have no need of it. A queue may have been taken away since the poll.
-        fetcher = self._consumer._reader._core._fetchers.get(queue)
-        return fetcher.epoch if fetcher is not None else 0
+        reader = self._consumer._reader._fetcher._readers.get(queue)
+        return reader.lease.epoch if reader is not None else 0
 
 
 # ---- The producer --------------------------------------------------------------------------------------

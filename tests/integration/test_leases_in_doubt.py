@@ -93,11 +93,11 @@ def test_a_member_whose_lease_is_confirmed_goes_on_where_it_was(cluster: LocalCl
         lead(consumer, {broker.address: relay.address})
         consumer.subscribe("t")
         found = read(consumer, 10)
-        [fetcher] = consumer._reader._core._fetchers.values()
+        [reader] = consumer._reader._fetcher._readers.values()
         joined = time.monotonic()
         wait_until(lambda: time.monotonic() >= joined + 3.0, what="the latest sign of life is as old as the grace")
         relay.cut(for_good=True)
-        wait_until(lambda: time.monotonic() >= fetcher.sure_until, PATIENCE_S)
+        wait_until(lambda: time.monotonic() >= reader.in_doubt_from, PATIENCE_S)
         assert consumer.poll(0.0) == []
         relay.mend()
         found += read(consumer, COUNT - len(found))

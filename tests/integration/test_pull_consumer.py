@@ -9,7 +9,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.rebalance import AveragelyByCircle
-from minimq.receiving.offset_stores import Commit
+from minimq.receiving.queue_decisions import Commit
 from minimq_common.errors import Closed, Fenced, GroupConflict, InvalidArgument, MiniMQError
 from support.waiting import wait_until
 
@@ -111,10 +111,10 @@ class During:
     def __init__(
         self, consumer: PullConsumer, first: Callable[[], None] = nothing, then: Callable[[], None] = nothing
     ) -> None:
-        self._store = consumer._reader._core.commits.store
+        self._store = consumer._reader._fetcher.commits.store
         self._first = first
         self._then = then
-        consumer._reader._core.commits.store = self
+        consumer._reader._fetcher.commits.store = self
 
     def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         self._first()
@@ -128,11 +128,11 @@ def test_a_seek_while_a_commit_is_under_way_counts_for_the_next_one(
     admin: Admin, topic: str, queue: MessageQueue, group: str, consumer: PullConsumer
 ) -> None:
     poll(consumer, 30)
-    straight = consumer._reader._core.commits.store
+    straight = consumer._reader._fetcher.commits.store
     During(consumer, first=lambda: consumer.seek(queue, 5))
     consumer.commit({queue: 30})
     assert admin.committed_offsets(group, topic)[queue] == 30
-    consumer._reader._core.commits.store = straight
+    consumer._reader._fetcher.commits.store = straight
     consumer.commit()
     assert admin.committed_offsets(group, topic)[queue] == 5
 

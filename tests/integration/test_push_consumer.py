@@ -91,7 +91,7 @@ def test_messages_that_nobody_wants_count_as_finished(
         producer.send_many([*unwanted, Message(topic, b"last", tag="paid"), *unwanted], queue=receipt.queue)
         producer.send_many(unwanted, queue=receipt.queue)
         wait_until(lambda: len(listener.calls) == 2, PATIENCE_S)
-        wait_until(lambda: consumer._core.positions()[receipt.queue] == 152, PATIENCE_S)
+        wait_until(lambda: consumer._fetcher.positions()[receipt.queue] == 152, PATIENCE_S)
     assert listener.calls == {b"yes": 1, b"last": 1}
     assert consumer.filtered_messages == 150
     assert admin.committed_offsets(group, topic)[receipt.queue] == 152

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.member_state import Grant
-from minimq.receiving.offset_stores import Commit
+from minimq.receiving.queue_decisions import Commit
 from minimq.receiving.queue_owner import QueueOwner
 from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.routing import RouteCache

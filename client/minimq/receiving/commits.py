@@ -1,15 +1,15 @@
-"""Recording how far a consumer is: what has changed, under which leases, and what was lost before it was recorded."""
+"""The commits of one consumer: recorded through an offset store, tried again for a while, and told of when lost."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.offset_stores import Commit, OffsetStore
+from minimq.receiving.offset_stores import OffsetStore
+from minimq.receiving.queue_decisions import Commit
+from minimq.receiving.queue_reader import QueueReader
 from minimq_common.errors import Fenced, MiniMQError
 from minimq_common.model import MessageQueue
 
@@ -25,13 +25,12 @@ class _Failure(NamedTuple):
 
 
 class Commits:
-    """The commits of one consumer. Thread-safe: it looks at the fetchers under their lock, and records without it.
+    """The commits of one consumer. Thread-safe: it asks the readers under their lock, and records without it.
 
     Args:
-        lock: of the fetchers.
-        fetchers: the queues that are read.
+        lock: of the readers.
+        readers: of the queues that are read.
         store: where offsets are recorded.
-        repeat_s: seconds after which an automatic commit repeats an offset that has not changed.
 
     Attributes:
         store: may be replaced before the first queue is read.
@@ -39,13 +38,12 @@ class Commits:
     """
 
     def __init__(
-        self, lock: threading.Condition, fetchers: Mapping[MessageQueue, Fetcher], store: OffsetStore, repeat_s: float
+        self, lock: threading.Condition, readers: Mapping[MessageQueue, QueueReader], store: OffsetStore
     ) -> None:
         self.store = store
-        self._repeat_s = repeat_s
         self.leased = False
         self._lock = lock
-        self._fetchers = fetchers
+        self._readers = readers
         #: Queues that left before what was handed out of them was recorded, and how far it was.
         self._left_behind: dict[MessageQueue, int] = {}
 
@@ -68,7 +66,7 @@ class Commits:
             MiniMQError: a broker refused or did not answer; the first of several such errors, before `Fenced`.
         """
         with self._lock:  # the offsets are of the log that was read by now, also when they are recorded later
-            terms = {queue: fetcher.term_taken for queue, fetcher in self._fetchers.items() if queue in offsets}
+            terms = {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
         failures = self._try(offsets, terms, automatic=automatic)
         give_up = time.monotonic() + patience_s
         while failures and time.monotonic() + _RETRY_S < give_up:
@@ -84,44 +82,6 @@ class Commits:
         if errors:
             raise errors[0]
 
-    def _may_pass(self, queue: MessageQueue, failure: _Failure) -> bool:
-        """Tell whether another try may go well; needs the lock."""
-        fetcher = self._fetchers.get(queue)
-        if isinstance(failure.error, Fenced):  # the lease may have been renewed, or wait for that
-            return fetcher is not None and (fetcher.epoch != failure.epoch or not math.isinf(fetcher.sure_until))
-        return failure.error.retriable
-
-    def _try(
-        self, offsets: Mapping[MessageQueue, int], terms: Mapping[MessageQueue, int], *, automatic: bool
-    ) -> dict[MessageQueue, _Failure]:
-        """Record what can be recorded now; return what cannot."""
-        commits: list[Commit] = []
-        failures: dict[MessageQueue, MiniMQError] = {}
-        now = time.monotonic()
-        with self._lock:
-            fetchers = {queue: self._fetchers.get(queue) for queue in offsets}
-            for queue, offset in offsets.items():
-                fetcher = fetchers[queue]
-                if fetcher is None and self.leased:
-                    text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"
-                    failures[queue] = Fenced(text)
-                elif fetcher is None:
-                    commits.append(Commit(queue, offset))
-                elif not automatic or fetcher.committed != offset or now - fetcher.committed_at >= self._repeat_s:
-                    lease = fetcher.epoch, fetcher.topic_id
-                    commits.append(
-                        Commit(queue, offset, *lease, fetcher.sought, fetcher.leased_by, terms.get(queue, 0))
-                    )
-                    fetcher.sought = False  # a seek that comes meanwhile is for the next commit
-        failures |= self.store.save(commits)
-        with self._lock:
-            for commit in commits:
-                fetcher = fetchers[commit.queue]
-                if fetcher is not None:
-                    _take_note(fetcher, commit, now, failed=commit.queue in failures)
-        epochs = {commit.queue: commit.epoch for commit in commits}
-        return {queue: _Failure(error, epochs.get(queue, 0)) for queue, error in failures.items()}
-
     def record_all(
         self, instead: Mapping[MessageQueue, int], *, automatic: bool = False, patience_s: float = 0.0
     ) -> None:
@@ -132,8 +92,7 @@ class Commits:
             Fenced: queues have left before what was handed out of them was recorded; said once.
         """
         with self._lock:
-            positions = {queue: fetcher.position for queue, fetcher in self._fetchers.items()}
-        offsets = {queue: instead.get(queue, position) for queue, position in positions.items()}
+            offsets = {queue: instead.get(queue, reader.position) for queue, reader in self._readers.items()}
         self.record(offsets, automatic=automatic, patience_s=patience_s)
         with self._lock:
             lost, self._left_behind = self._left_behind, {}
@@ -143,16 +102,40 @@ class Commits:
                 f"queues have left before they were committed, and are read again from their last commit: {names}"
             )
 
-    def leaves(self, fetcher: Fetcher) -> None:
-        """A queue is read no more. The caller holds the lock."""
-        if fetcher.epoch and (fetcher.unsaved or fetcher.sought):
-            self._left_behind[fetcher.queue] = fetcher.position
+    def leaves(self, reader: QueueReader) -> None:
+        """Note that a queue is read no more. The caller holds the lock."""
+        if reader.is_uncommitted:
+            self._left_behind[reader.queue] = reader.position
 
+    def _may_pass(self, queue: MessageQueue, failure: _Failure) -> bool:
+        """Tell whether another try may go well; needs the lock."""
+        reader = self._readers.get(queue)
+        if isinstance(failure.error, Fenced):
+            return reader is not None and reader.may_be_recorded(failure.epoch)
+        return failure.error.retriable
 
-def _take_note(fetcher: Fetcher, commit: Commit, now: float, *, failed: bool) -> None:
-    if failed:
-        fetcher.committed = None  # the broker may have it all the same
-        fetcher.sought |= commit.sought
-    else:
-        fetcher.committed, fetcher.committed_at = commit.offset, now
-        fetcher.unsaved &= commit.offset < fetcher.position
+    def _try(
+        self, offsets: Mapping[MessageQueue, int], terms: Mapping[MessageQueue, int], *, automatic: bool
+    ) -> dict[MessageQueue, _Failure]:
+        """Record what can be recorded now; return what cannot."""
+        commits: list[tuple[Commit, QueueReader | None]] = []
+        failures: dict[MessageQueue, MiniMQError] = {}
+        now = time.monotonic()
+        with self._lock:
+            for queue, offset in offsets.items():
+                reader = self._readers.get(queue)
+                if reader is not None:
+                    due = reader.commit_due(offset, terms.get(queue, 0), now, automatic=automatic)
+                    commits += [(due, reader)] if due is not None else []
+                elif self.leased:
+                    text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"
+                    failures[queue] = Fenced(text)
+                else:
+                    commits.append((Commit(queue, offset), None))
+        failures |= self.store.save([commit for commit, _ in commits])
+        with self._lock:
+            for commit, reader in commits:
+                if reader is not None:
+                    reader.commit_answered(commit, now, failed=commit.queue in failures)
+        epochs = {commit.queue: commit.epoch for commit, _ in commits}
+        return {queue: _Failure(error, epochs.get(queue, 0)) for queue, error in failures.items()}

@@ -1,4 +1,4 @@
-"""What both consumers are made of: subscriptions, the group member and the core that fetches."""
+"""What both consumers are made of: subscriptions, the group member and the fetcher."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from minimq.options import nameserver_addresses
 from minimq.rebalance import AllocationStrategy, allocation, name_of
 from minimq.receiving.away_log import log_away
 from minimq.receiving.broadcast_reader import BroadcastReader
-from minimq.receiving.consumer_core import ConsumerCore, News
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
+from minimq.receiving.fetcher import Fetcher, FetcherCallbacks, QueueEvent
 from minimq.receiving.group_member import GroupMember
 from minimq.receiving.group_queues import GroupQueues
 from minimq.receiving.local_offsets import LocalOffsets
@@ -92,7 +92,7 @@ def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
 class Consumer:
     """A client that reads for a group. Base of `PullReader` and `PushConsumer`.
 
-    The user's callbacks about queues run on the thread that takes messages from the core: `ConsumerCore.take` calls
+    The user's callbacks about queues run on the thread that takes messages from the fetcher: `Fetcher.take` calls
     `on_assigned` and `on_lost`, `_hand_back` and `_revoke_all` call `on_revoked`.
 
     Attributes:
@@ -129,12 +129,10 @@ class Consumer:
         self._links = BrokerLinks()
         self._places = ReadPlaces(self._routes, self._links, slaves=options.read_from_slaves)
         self._starts = StartOffsets(self._places, self._start, options.request_timeout_s)
-        self._core = ConsumerCore(
-            self._places, self._links, self.group, self.client_id, options, self._lease_over, self._announce
-        )
-        self._core.announce_reset = self._offset_reset
+        callbacks = FetcherCallbacks(self._lease_over, self._announce, self._offset_reset, self._delay_ms)
+        self._fetcher = Fetcher(self._places, self._links, self.group, self.client_id, options, callbacks)
         #: What the group member tells about queues goes there.
-        self._queues = GroupQueues(self._core)
+        self._queues = GroupQueues(self._fetcher)
         self._filters: dict[str, MessageFilter] = {}
         #: How many messages came here and were not wanted.
         self._dropped = 0
@@ -149,17 +147,17 @@ class Consumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
         self._process.check()
-        return self._core.queues
+        return self._fetcher.queues
 
     @property
     def missed_messages(self) -> int:
         """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
-        return self._core.missed_messages
+        return self._fetcher.missed_messages
 
     @property
     def filtered_messages(self) -> int:
         """Number of messages that were read but filtered out."""
-        return self._dropped + self._core.passed_over
+        return self._dropped + self._fetcher.passed_over
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Tell that the state which belongs to queues is saved, so that other members need not wait for it any longer.
@@ -186,7 +184,7 @@ class Consumer:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
         wanted = MessageFilter(expression, where)
         self._filters = check_subscriptions({**self._filters, check_topic(topic): wanted})
-        self._core.want(topic, wanted)
+        self._fetcher.want(topic, wanted)
 
     def _wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """Return those messages of one topic that its filter wants, and count the others."""
@@ -215,14 +213,14 @@ class Consumer:
         """
         if self._options.model == "broadcasting":
             offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
-            self._core.commits.store = offsets
+            self._fetcher.commits.store = offsets
             self._member = BroadcastReader(
                 self._routes, sorted(self._filters), offsets, self._starts, self._queues, self._options
             )
         else:
             filters = {topic: wanted.text for topic, wanted in self._filters.items()}
             membership = Membership(self.group, self.client_id, filters, self._start)
-            self._core.commits.leased = True
+            self._fetcher.commits.leased = True
             self._member = GroupMember(
                 self._routes, self._places, self._links, membership, self._strategy, self._queues, self._options
             )
@@ -238,12 +236,12 @@ class Consumer:
         self._revoke(list(offsets))
         if commit:
             try:
-                self._core.commits.record(offsets, automatic=True)
+                self._fetcher.commits.record(offsets, automatic=True)
             except TopicNotFound as error:  # it was deleted, which the user is told by an error
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
             except MiniMQError as error:  # the next owner starts a little earlier
                 log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)
-        epochs = self._core.stop(offsets)
+        epochs = self._fetcher.stop(offsets)
         if self._member is not None:
             self._member.release(epochs)
 
@@ -251,20 +249,20 @@ class Consumer:
         """Tell the user that all queues leave. To be called when closing, before the last commit. Idempotent."""
         if not self._all_revoked:
             self._all_revoked = True
-            self._revoke(self._core.queues)
+            self._revoke(self._fetcher.queues)
 
     def _revoke(self, queues: Sequence[MessageQueue]) -> None:
         """Call `on_revoked`; tell the group if the state of the queues is saved by that."""
-        self._core.tell_news()
-        known = self._core.unannounce(queues)
+        self._fetcher.announce()
+        known = self._fetcher.unannounce(queues)
         callback = self._options.on_revoked
         saved = bool(known) and callback is not None and self._tell_user(callback, known)
         if self._options.hold_s and self._member is not None:
             # There is no state of a queue that the user never knew of.
             self._member.state_saved([queue for queue in queues if saved or queue not in known])
 
-    def _announce(self, news: News, queues: list[MessageQueue]) -> None:
-        callback = self._options.on_assigned if news is News.GAINED else self._options.on_lost
+    def _announce(self, event: QueueEvent, queues: list[MessageQueue]) -> None:
+        callback = self._options.on_assigned if event is QueueEvent.GAINED else self._options.on_lost
         if callback is not None:
             self._tell_user(callback, queues)
 
@@ -275,6 +273,10 @@ class Consumer:
                 callback(reset)
             except self._callback_faults:  # it is the user's, and must not end the reading
                 log.exception("consumer: a callback failed group=%s queue=%s", self.group, reset.queue)
+
+    def _delay_ms(self, queue: MessageQueue) -> int:
+        """Return how long the messages of a queue wait after they were stored."""
+        return 0
 
     def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
         """Call the user's code. Returns whether it went well: it neither failed nor returned `False`."""
@@ -293,6 +295,6 @@ class Consumer:
         if self._member is not None:
             self._revoke_all()
             self._member.close()
-        self._core.close()
+        self._fetcher.close()
         self._links.close()
         self._routes.close()

@@ -1,237 +1,403 @@
-"""One queue that a consumer reads: what was fetched ahead of it, and how far the reader is."""
+"""Fetches the queues of one consumer: carries out what their readers decide, and hands messages out.
+
+Frames arrive on the threads of the pull streams, messages leave on the caller's thread, which also tells the user of
+queues that were gained or lost. Failed pulls are tried again by `tick`, which the owner calls from time to time.
+"""
 
 from __future__ import annotations
 
+import itertools
+import logging
 import math
+import threading
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
+from minimq.filtering.message_filter import MessageFilter
+from minimq.receiving.commits import Commits
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.pull_stream import PullStream
-from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
-from minimq_common.errors import CorruptBatch, InvalidArgument, MiniMQError
+from minimq.receiving.offset_stores import BrokerOffsets
+from minimq.receiving.pulls import Pulls
+from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver
+from minimq.receiving.queue_reader import QueueReader
+from minimq.receiving.received import ReceivedMessage
+from minimq.routes.read_places import ReadPlaces
+from minimq.transport.broker_link import BrokerLinks
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+
+class QueueEvent(Enum):
+    """A change of a queue without the user's doing."""
+
+    GAINED = "gained"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherCallbacks:
+    """The calls of a fetcher.
+
+    Attributes:
+        lease_over: gets a queue, its epoch and the reason when its broker does not know the lease; must not block.
+        announce: gets queues that were gained or lost, in the thread that takes messages and before the first message
+            of those gained.
+        offset_reset: gets what was missed, in the thread that takes messages, when a queue goes on elsewhere.
+        delay_ms: returns how long the messages of a queue wait after they were stored.
+    """
+
+    lease_over: Callable[[MessageQueue, int, MiniMQError], None]
+    announce: Callable[[QueueEvent, list[MessageQueue]], None]
+    offset_reset: Callable[[OffsetReset], None]
+    delay_ms: Callable[[MessageQueue], int]
 
 
 class Fetcher:
-    """The read-ahead of one queue. All of it is guarded by the lock of its `ConsumerCore`.
+    """The queues that one consumer reads. Thread-safe, but only one thread may take messages.
+
+    Args:
+        places: where the queues are read.
+        links: connections to brokers.
+        group: the consumer group.
+        client_id: under which leases are held.
+        options: of the consumer.
+        callbacks: for its owner.
 
     Attributes:
-        queue: what is read.
-        epoch: of the lease under which it is read; 0 without a lease.
-        leased_by: address of the broker that has granted the lease; empty without one.
-        topic_id: as the lease has it; 0 without a lease.
-        position: offset of the message that the reader gets next.
-        term: the latest one in the log in which that is known to be right: brokers tell what a later one took back. 0
-            when none is known, until a broker was heard.
-        term_taken: that of the log in which the latest message that was handed out is; before one was, that in which
-            the queue was begun, 0 when it is not known.
-        to_check: the next pull is made though enough is buffered, since another broker may have other messages.
-        pull: the pull that is under way, None when there is none.
-        pulled_at: address of the broker of the latest pull.
-        slave: broker id of a slave that is read instead, as the master has advised, since this reader is far behind; 0
-            when there is none.
-        no_advice_until: on the monotonic clock, as such a slave has failed.
-        error: why no more is fetched, until a seek.
-        error_told: whether the reader knows of it, or need not.
-        retry_at: when to pull again after a failed pull, on the monotonic clock.
-        leaving: another member was given the queue; nothing more is handed out.
-        paused: nothing is handed out until `resume`.
-        committed: the offset that was recorded last, None when it is not known.
-        committed_at: when that was, on the monotonic clock.
-        sought: the reader has moved; the next commit may go back.
-        unsaved: messages were handed out, up to `position`, since an offset was recorded.
-        sure_until: when the lease is in doubt, on the monotonic clock: after it nothing is handed out.
-        delay_ms: how long messages wait after they were stored before they are handed out; by the clock of the broker,
-            and never longer than that after they have come here, whatever clocks say.
-        announced: whether the user was told that the queue is this consumer's.
-        needs_texts: keys or properties decide which messages are wanted, so they are checked when a batch is opened.
-        generation: grows with each seek, so that frames of an earlier pull are told apart.
-        moves: grows when the reader goes on elsewhere than behind what it was handed.
-        passed_over: messages before `position` that the broker has not sent, since their tags are not wanted.
+        commits: records how far it is.
+        missed_messages: how many were passed over because they were not stored any more.
     """
 
-    def __init__(self, queue: MessageQueue, offset: int, epoch: int, topic_id: int) -> None:
-        self.queue = queue
-        self.epoch = epoch
-        self.leased_by = ""
-        self.topic_id = topic_id
-        self.position = offset
-        self.term = 0
-        self.term_taken = 0
-        self.to_check = False
-        self.pull: tuple[PullStream, int] | None = None
-        self.pulled_at = ""
-        self.slave = 0
-        self.no_advice_until = 0.0
-        self.error: MiniMQError | None = None
-        self.error_told = True
-        self.retry_at = 0.0
-        self.leaving = False
-        self.paused = False
-        self.committed: int | None = None
-        self.committed_at = 0.0
-        self.sought = False
-        self.unsaved = False
-        self.sure_until = math.inf
-        self.delay_ms = 0
-        self.announced = False
-        self.needs_texts = False
-        self.generation = 0
-        self.moves = 0
-        #: The queue's end as last heard of, None before the first frame.
-        self.end_offset: int | None = None
-        self._fetch_offset = offset
-        self.passed_over = 0
-        #: Messages that the broker has passed over behind the last batch.
-        self._gap = 0
-        #: Each with the time from which on it may be handed out, on the monotonic clock, and how many messages the
-        #: broker has passed over before it.
-        self._batches: deque[tuple[StoredBatch, float, int]] = deque()
-        self._opened: list[ReceivedMessage] = []
-        self._handed_out = 0  # of the opened messages
-        self._buffered_bytes = 0
-        self._buffered_messages = 0
+    def __init__(
+        self,
+        places: ReadPlaces,
+        links: BrokerLinks,
+        group: str,
+        client_id: str,
+        options: ConsumerOptions,
+        callbacks: FetcherCallbacks,
+    ) -> None:
+        self._group = group
+        self._callbacks = callbacks
+        self._options = FetchOptions(
+            options.prefetch_messages,
+            options.prefetch_bytes,
+            wait_s=options.wait_s,
+            offset_reset=options.offset_reset,
+            slaves=options.read_from_slaves,
+            recommit_s=options.recommit_interval_s,
+        )
+        self.missed_messages = 0
+        self._passed_over = 0  # in queues that are not read any more
+        #: Protects everything below and all readers; notified when there may be something to take or to do.
+        self._changed = threading.Condition()
+        self._readers: dict[MessageQueue, QueueReader] = {}
+        #: The wanted tags by topic, as hashes; all tags where there are none.
+        self._tag_hashes: dict[str, tuple[int, ...]] = {}
+        self._pulls = Pulls(self._changed, places, links, self._tag_hashes, self._decided, group, client_id)
+        store = BrokerOffsets(
+            links, lambda queue: places.of(queue).address, group, client_id, options.request_timeout_s
+        )
+        self.commits = Commits(self._changed, self._readers, store)
+        #: The topics whose messages are chosen by their keys or properties.
+        self._filtered_by_texts: set[str] = set()
+        #: What the user was not told yet, in its order, and which queues he knows to be this consumer's.
+        self._events: list[tuple[QueueEvent, MessageQueue]] = []
+        self._resets: list[tuple[QueueReader, OffsetReset]] = []
+        self._announced: set[MessageQueue] = set()
+        #: Until when leases hold, by broker name, on the monotonic clock.
+        self._trusted_until: dict[str, float] = {}
+        self._failure: MiniMQError | None = None
+        self._refusal: MiniMQError | None = None
+        #: Of which queue messages were handed out last, and how often its reader had moved by then.
+        self._taken: tuple[QueueReader, int] | None = None
+        self._woken = False
+        self._halted = False
+
+    # ---- assignment -----------------------------------------------------------------------------
+
+    def start(self, queue: MessageQueue, grant: Grant, *, tell: bool = True) -> None:
+        """Read a queue from an offset on; under a lease when there is an epoch. A queue that is read begins anew.
+
+        The user is told before the first message is handed out, unless `tell` is false.
+        """
+        with self._changed:
+            self._stop(queue, tell=tell)
+            reader = self._readers[queue] = QueueReader(
+                queue,
+                grant,
+                self._options,
+                delay_ms=self._callbacks.delay_ms(queue),
+                check_texts=queue.topic in self._filtered_by_texts,
+            )
+            if tell:
+                self._events.append((QueueEvent.GAINED, queue))
+            self._carry_out(reader, reader.tick(time.monotonic()))
+
+    def renew(self, queue: MessageQueue, grant: Grant) -> bool:
+        """Go on reading a queue under a lease that was renewed, where it is read now: nothing is handed out twice.
+
+        Returns:
+            False when that cannot be: it is not read, or `QueueReader.renewed` says so.
+        """
+        with self._changed:
+            reader = self._readers.get(queue)
+            decisions = reader.renewed(grant, time.monotonic()) if reader is not None else None
+            if reader is None or decisions is None:
+                return False
+            self._carry_out(reader, decisions)
+            return True
+
+    def stop(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Read queues no more, and forget what was fetched. Returns those that were read, and under which epochs."""
+        with self._changed:
+            stopped = [reader for queue in queues if (reader := self._stop(queue, tell=False))]
+            self._changed.notify_all()
+            return {reader.queue: reader.lease.epoch for reader in stopped}
+
+    def lose(self, queues: Iterable[MessageQueue]) -> None:
+        """Read queues no more that were taken away; the user is told by the thread that takes messages."""
+        with self._changed:
+            for queue in queues:
+                self._stop(queue, tell=True)
+            self._changed.notify_all()
+
+    def trust(self, broker_name: str, until: float) -> None:
+        """Hand nothing out under the leases of a broker after that time, on the monotonic clock."""
+        with self._changed:
+            self._trusted_until[broker_name] = until
+            self._changed.notify_all()
+
+    def doubt(self, queue: MessageQueue, until: float) -> None:
+        """Hand nothing out of a queue after that time, on the monotonic clock, until it is started or renewed."""
+        with self._changed:
+            reader = self._readers.get(queue)
+            if reader is not None:
+                reader.doubt(until)
+
+    def leave(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand nothing more out of these queues; they wait for their owner to commit and stop them."""
+        with self._changed:
+            for queue in queues:
+                reader = self._readers.get(queue)
+                if reader is not None:
+                    self._carry_out(reader, reader.leave())
 
     @property
-    def has_messages(self) -> bool:
-        """Whether something can be handed out."""
-        more = self._handed_out < len(self._opened) or (bool(self._batches) and self._is_due())
-        return more and not (self.leaving or self.paused or self.error)
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are read, sorted."""
+        with self._changed:
+            return sorted(self._readers)
 
-    def _is_due(self) -> bool:
-        return not self.delay_ms or self._batches[0][1] <= time.monotonic()
+    def leaving(self) -> list[MessageQueue]:
+        """Return the queues that wait to be committed and stopped."""
+        with self._changed:
+            return [queue for queue, reader in self._readers.items() if reader.is_leaving]
 
-    def room(self, max_messages: int, max_bytes: int) -> tuple[int, int]:
-        """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
-        if self.to_check:
-            return max(max_messages - self._buffered_messages, 1), max(max_bytes - self._buffered_bytes, 1)
-        if 2 * self._buffered_bytes > max_bytes or 2 * self._buffered_messages > max_messages:
-            return 0, 0
-        return max_messages - self._buffered_messages, max_bytes - self._buffered_bytes
+    def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Return the queues of which the user knows that they are this consumer's; he is told no more of them."""
+        with self._changed:
+            known = self._announced & set(queues)
+            self._announced -= known
+            return sorted(known)
 
-    def request(self, max_messages: int, max_bytes: int, wait_s: float) -> broker_pb2.PullRequest:
-        """Return the next pull."""
-        return broker_pb2.PullRequest(
-            topic=self.queue.topic,
-            queue_id=self.queue.queue_id,
-            offset=self._fetch_offset,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            term=self.term,
-            # The first one tells where the queue ends, also when there is nothing to read; and at the end of a slave
-            # that was advised its master goes on.
-            wait_ms=0 if self.end_offset is None or self.slave else round(wait_s * 1000),
-        )
+    def want(self, topic: str, wanted: MessageFilter) -> None:
+        """Fetch only batches in which a wanted tag may be; to be said before queues of the topic are read."""
+        with self._changed:
+            self._tag_hashes[topic] = wanted.tag_hashes
+            if wanted.reads_texts:
+                self._filtered_by_texts.add(topic)
 
-    def add(self, frame: broker_pb2.PullFrame) -> None:
-        """Take a frame in."""
-        now = time.monotonic()
-        for stored in map(StoredBatch.from_wire, frame.batches):
-            if stored.base_offset + stored.count <= self._fetch_offset:
-                continue  # a broker that sends it again is wrong: there is nothing new in it
-            left_ms = min(stored.stored_ms + self.delay_ms - frame.now_ms, self.delay_ms)
-            self._gap += max(stored.base_offset - self._fetch_offset, 0)
-            self._batches.append((stored, now + left_ms / 1000, self._gap))
-            self._gap = 0
-            self._buffered_bytes += len(stored.data)
-            self._buffered_messages += stored.count
-            self._fetch_offset = stored.base_offset + stored.count
-        self._gap += max(frame.next_offset - self._fetch_offset, 0)
-        self._fetch_offset = max(self._fetch_offset, frame.next_offset)
-        self.end_offset = frame.max_offset
-        self.term = frame.term
-        self.to_check = False
-        self._pass_over()
+    def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
+        """Hand nothing out of some queues, or again."""
+        with self._changed:
+            for queue in queues:
+                self._reader(queue).pause(paused=paused)
+            self._changed.notify_all()
 
-    def take(self, max_messages: int) -> list[ReceivedMessage]:
-        """Hand messages out: what was sent one by one comes in many batches.
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset. Raises `InvalidArgument` when the queue is not read."""
+        with self._changed:
+            reader = self._reader(queue)
+            self._carry_out(reader, reader.seek(offset, time.monotonic()))
 
-        Raises:
-            CorruptBatch, InvalidArgument: the next batch is damaged, or of a newer format. The fetcher stays in front
-                of it until a seek.
-        """
-        taken: list[ReceivedMessage] = []
-        while len(taken) < max_messages and self.has_messages:
-            if self._handed_out == len(self._opened):
-                try:
-                    self._open()
-                except (CorruptBatch, InvalidArgument) as error:
-                    if taken:
-                        break  # those ahead of it come first
-                    self.error = error
-                    raise
-            more = self._opened[self._handed_out : self._handed_out + max_messages - len(taken)]
-            self._handed_out += len(more)
-            taken += more
-        self.position = taken[-1].queue_offset + 1
-        self.term_taken = self.term
-        self._pass_over()
-        return taken
+    def positions(self) -> dict[MessageQueue, int]:
+        """Return the offset that each queue's next message has."""
+        with self._changed:
+            return {queue: reader.position for queue, reader in self._readers.items()}
 
-    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Hand the last messages that `take` has returned out again; only while the reader was not moved since."""
-        self._opened = [*messages, *self._opened[self._handed_out :]]
-        self._handed_out = 0
-        self.position = messages[0].queue_offset
+    def at_end(self) -> bool:
+        """Tell whether everything that was stored when last heard of has been handed out."""
+        with self._changed:
+            return all(reader.at_end for reader in self._readers.values())
 
-    def _open(self) -> None:
-        stored, _, passed_over = self._batches[0]
-        batch = ReceivedBatch(self.queue, stored)
-        if self.needs_texts:
-            batch.check_texts()
-        begin = self._opened[-1].queue_offset + 1 if self._opened else 0  # of what this call has handed out before
-        self._opened = batch.messages(max(self.position, begin))
-        self._handed_out = 0
-        self._batches.popleft()
-        self._buffered_bytes -= len(stored.data)
-        self._buffered_messages -= stored.count
-        self.passed_over += passed_over
+    @property
+    def passed_over(self) -> int:
+        """Number of messages that brokers have not sent, since their tags are not wanted."""
+        with self._changed:
+            return self._passed_over + sum(reader.passed_over for reader in self._readers.values())
 
-    def _pass_over(self) -> None:
-        """Go on behind what the broker has passed over, when all before it has been handed out."""
-        if not self._batches and self._handed_out == len(self._opened):
-            self.position = max(self.position, self._fetch_offset)
-            self.passed_over += self._gap
-            self._gap = 0
+    # ---- taking ---------------------------------------------------------------------------------
 
-    def reset(self, first: int, end: int, rule: str) -> OffsetReset | None:
-        """Go on elsewhere, since what was to be fetched next is not stored. Returns None when nothing is missed.
-
-        What was deleted is passed over, when all before it has been handed out. Beyond the end there will be other
-        messages, so what was fetched is forgotten; the next commit may then go back.
+    def take(self, max_messages: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> list[ReceivedMessage]:
+        """Return messages of one queue; nothing when none came in time or a queue has to leave.
 
         Args:
-            first: first offset that is stored.
-            end: where the queue ends.
-            rule: where to go on when messages were deleted, "earliest" or "latest".
+            max_messages: most messages to return.
+            timeout_s: seconds to wait for the first one; `wake` ends the wait.
+            but: queues of which nothing is wanted now.
+
+        Raises:
+            MiniMQError: a queue cannot be read; other queues go on when called again.
+            Closed: the consumer was closed.
         """
-        if self._fetch_offset <= end:
-            wanted, self._fetch_offset = self._fetch_offset, end if rule == "latest" else first
-            self._pass_over()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.announce()
+            with self._changed:
+                while not (self._events or self._resets):
+                    self._raise_failure()
+                    now = time.monotonic()
+                    reader = self._next_reader(now, but)
+                    if reader is not None:
+                        return self._take(reader, max_messages, now)
+                    left = deadline - now
+                    if left <= 0 or self._woken or any(item.is_leaving for item in self._readers.values()):
+                        self._woken = False
+                        return []
+                    self._changed.wait(left)
+
+    def is_current(self, queue: MessageQueue) -> bool:
+        """Tell whether the latest `take` was of this queue, and nobody has sought or begun it anew since."""
+        with self._changed:
+            reader = self._readers.get(queue)
+            return reader is not None and self._taken == (reader, reader.moves)
+
+    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Hand out again what the latest `take` has returned last, unless the queue is read elsewhere by now."""
+        with self._changed:
+            if self.is_current(messages[0].queue):
+                self._readers[messages[0].queue].give_back(messages)
+
+    def wake(self) -> None:
+        """End the wait of a `take`, or of the next one, that finds nothing."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def _next_reader(self, now: float, but: Collection[MessageQueue]) -> QueueReader | None:
+        for queue, reader in self._readers.items():
+            if reader.may_hand_out(now, self._trusted_until.get(queue.broker_name, math.inf)) and queue not in but:
+                return reader
+        return None
+
+    def _take(self, reader: QueueReader, max_messages: int, now: float) -> list[ReceivedMessage]:
+        # To the back, so that every queue gets its turn, also when this one is damaged.
+        self._readers[reader.queue] = self._readers.pop(reader.queue)
+        messages = reader.take(max_messages, now)
+        self._taken = reader, reader.moves
+        self._pulls.carry_out(reader, reader.tick(now))
+        return messages
+
+    def announce(self) -> None:
+        """Tell the user of queues that were gained and lost; only by the thread that takes messages."""
+        with self._changed:
+            events, self._events = self._events, []
+            found, self._resets = self._resets, []
+            resets = [reset for reader, reset in found if self._readers.get(reset.queue) is reader]
+            self.missed_messages += sum(reset.missed for reset in resets)
+            self._announced |= {queue for event, queue in events if event is QueueEvent.GAINED} & self._readers.keys()
+        for event, together in itertools.groupby(events, key=lambda item: item[0]):
+            self._callbacks.announce(event, [queue for _, queue in together])
+        for reset in resets:
+            self._callbacks.offset_reset(reset)
+
+    def fail(self, error: MiniMQError) -> None:
+        """Let the next `take` raise an error."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def refuse(self, error: MiniMQError | None) -> None:
+        """Let each `take` raise an error from now on, or none any more."""
+        with self._changed:
+            self._refusal = error
+            self._changed.notify_all()
+
+    def halt(self) -> None:
+        """Hand nothing more out: a `take` that waits raises `Closed`, and so does each further one."""
+        with self._changed:
+            self._halted = True
+            self._changed.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self._halted:
+            raise Closed("the consumer is closed")
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)  # which would grow with each time
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        for reader in self._readers.values():
+            error = reader.error_to_tell()
+            if error is not None:
+                raise error
+
+    # ---- fetching -------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Try failed pulls again, and read elsewhere what belongs there now; to be called a few times a second."""
+        now = time.monotonic()
+        with self._changed:
+            for reader in self._readers.values():
+                self._pulls.tick(reader, now)
+
+    def close(self) -> None:
+        """End all streams. Idempotent."""
+        with self._changed:
+            self._halted = True
+            streams = self._pulls.end()
+            self._passed_over += sum(reader.passed_over for reader in self._readers.values())
+            self._readers.clear()
+            self._changed.notify_all()
+        for stream in streams:
+            stream.close()
+
+    def _carry_out(self, reader: QueueReader, decisions: Sequence[Decision]) -> None:
+        self._pulls.carry_out(reader, decisions)
+        self._changed.notify_all()
+
+    def _decided(self, reader: QueueReader, decision: LeaseOver | OffsetReset) -> None:
+        if isinstance(decision, LeaseOver):
+            log.info("consumer: lost queue=%s reason=%s", reader.queue, decision.error)
+            self._callbacks.lease_over(reader.queue, decision.epoch, decision.error)
         else:
-            wanted = self.position
-            self._go_to(min(wanted, end))
-            if self.position == wanted:
-                return None
-            self.sought = True
-        return OffsetReset(self.queue, wanted, self._fetch_offset, first, end)
+            log.warning("consumer: group=%s %s", self._group, decision)
+            self._resets.append((reader, decision))
 
-    def seek(self, offset: int) -> None:
-        """Go on at another offset, and forget what was fetched."""
-        self._go_to(offset)
-        self.term = self.term_taken = 0
+    def _reader(self, queue: MessageQueue) -> QueueReader:
+        reader = self._readers.get(queue)
+        if reader is None:
+            raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
+        return reader
 
-    def _go_to(self, offset: int) -> None:
-        self.position = self._fetch_offset = offset
-        self._batches.clear()
-        self._opened = []
-        self._handed_out = 0
-        self._buffered_bytes = self._buffered_messages = self._gap = 0
-        self.error = None
-        self.retry_at = 0.0
-        self.end_offset = None
-        self.generation += 1
-        self.moves += 1
+    def _stop(self, queue: MessageQueue, *, tell: bool) -> QueueReader | None:
+        """End the reading of a queue. The user is told only of the end of what he was told the beginning of."""
+        reader = self._readers.pop(queue, None)
+        if reader is None:
+            return None
+        self._carry_out(reader, reader.cancel())
+        self._passed_over += reader.passed_over
+        self.commits.leaves(reader)
+        if queue not in self._announced:
+            self._events = [item for item in self._events if item != (QueueEvent.GAINED, queue)]
+        elif tell:
+            self._events.append((QueueEvent.LOST, queue))
+        self._announced.discard(queue)
+        return reader

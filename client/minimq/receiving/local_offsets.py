@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from minimq.receiving.offset_stores import Commit
+from minimq.receiving.queue_decisions import Commit
 from minimq_common.errors import DataDirectoryInUse, MiniMQError, StoreError
 from minimq_common.model import MessageQueue
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from minimq.receiving.queue_decisions import Commit
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue
@@ -13,28 +14,6 @@ from minimq_proto.v1 import broker_pb2
 
 #: Offsets that one call records: a tenth of what brokers take.
 _AT_ONCE = 1_000
-
-
-class Commit(NamedTuple):
-    """An offset to record.
-
-    Attributes:
-        queue: of which it is.
-        offset: the next one to be read.
-        epoch: of the lease under which it was read; 0 without a lease.
-        topic_id: of the topic that was read; 0 when it is not known.
-        sought: the reader has moved: the recorded offset may go back.
-        address: of the broker that has granted the lease; empty without one.
-        term: the latest one in the log that was read; 0 when it is not known.
-    """
-
-    queue: MessageQueue
-    offset: int
-    epoch: int = 0
-    topic_id: int = 0
-    sought: bool = False
-    address: str = ""
-    term: int = 0
 
 
 class OffsetStore(Protocol):

@@ -87,12 +87,12 @@ class PullReader(Consumer):
         for topic in sorted({queue.topic for queue in wanted}):
             self._routes.patiently(partial(self._routes.route, topic), self._options.start_timeout_s)
         offsets = {queue: self._start_offset(queue) for queue in wanted}
-        for queue in self._core.queues:
+        for queue in self._fetcher.queues:
             if queue not in offsets:
-                self._core.stop([queue])
+                self._fetcher.stop([queue])
         for queue in wanted:
-            if queue not in self._core.queues:
-                self._core.start(queue, Grant(0, offsets[queue], 0), tell=False)
+            if queue not in self._fetcher.queues:
+                self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
         if self._ticking is None:
             self._ticking = threading.Thread(target=self._keep_time, name="minimq-consumer-timer", daemon=True)
             self._ticking.start()
@@ -103,24 +103,24 @@ class PullReader(Consumer):
         wanted = offset_or_start(offset, "offset")
         if not isinstance(wanted, int):
             wanted = self._starts.at(queue, wanted)
-        self._core.seek(queue, wanted)
+        self._fetcher.seek(queue, wanted)
         if self._portion is not None and not self._undone():
             self._portion.over = True  # a loop goes on there, and not with what it has of before
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
         self._process.check()
-        self._core.pause(queues, paused=True)
+        self._fetcher.pause(queues, paused=True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again. Raises `InvalidArgument`."""
         self._process.check()
-        self._core.pause(queues, paused=False)
+        self._fetcher.pause(queues, paused=False)
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
         self._process.check()
-        positions = self._core.positions()
+        positions = self._fetcher.positions()
         if queue not in positions:
             raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
         waiting = self._waiting()
@@ -151,12 +151,12 @@ class PullReader(Consumer):
     def wake(self) -> None:
         """Let a poll that waits look whether anybody waits for it."""
         if not self._process.is_forked:
-            self._core.wake()
+            self._fetcher.wake()
 
     def halt(self) -> None:
         """Let polls raise `Closed` from now on, also one that runs: the beginning of `close`."""
         if not self._process.is_forked:
-            self._core.halt()
+            self._fetcher.halt()
 
     def _check_poll(self, timeout: float, max_messages: int) -> None:
         self._process.check()
@@ -175,7 +175,7 @@ class PullReader(Consumer):
         self._put_back()
         while True:
             self._between_polls()
-            messages = self._core.take(max_messages, max(deadline - time.monotonic(), 0.0))
+            messages = self._fetcher.take(max_messages, max(deadline - time.monotonic(), 0.0))
             if messages and self._filters:
                 messages = self._wanted(messages)
             if messages or time.monotonic() >= deadline or given_up():
@@ -195,7 +195,7 @@ class PullReader(Consumer):
             else:
                 self._join()
                 return True
-            self._core.take(1, max(min(pause_s, deadline - now), 0.0))  # there is nothing to take: it waits
+            self._fetcher.take(1, max(min(pause_s, deadline - now), 0.0))  # there is nothing to take: it waits
             now = time.monotonic()
             if now >= deadline or given_up():
                 return False
@@ -203,7 +203,7 @@ class PullReader(Consumer):
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
         self._process.check()
-        return bool(self._core.queues) and self._core.at_end() and not self._waiting()
+        return bool(self._fetcher.queues) and self._fetcher.at_end() and not self._waiting()
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is; see `minimq.PullConsumer.commit`."""
@@ -215,13 +215,13 @@ class PullReader(Consumer):
         if offsets is None:
             self._commit_all(automatic=False)
         else:
-            self._core.commits.record(offsets, patience_s=self._options.request_timeout_s)
+            self._fetcher.commits.record(offsets, patience_s=self._options.request_timeout_s)
 
     def close(self) -> None:
         """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent."""
         if self._process.is_forked:
             return  # the group is for the process that made it
-        self._core.halt()
+        self._fetcher.halt()
         with self._turn:
             if self._closed:
                 return
@@ -240,7 +240,7 @@ class PullReader(Consumer):
 
     def release(self) -> None:
         """Leave the group and end without a commit or a callback: nobody has the consumer, or what it handed out."""
-        self._core.halt()
+        self._fetcher.halt()
         with self._turn:
             if self._closed:
                 return
@@ -260,7 +260,7 @@ class PullReader(Consumer):
             waiting = self._waiting()
             self._portion = None
             if waiting:
-                self._core.give_back(waiting)
+                self._fetcher.give_back(waiting)
 
     def _waiting(self) -> Sequence[ReceivedMessage]:
         """Return what was read and given to nobody yet."""
@@ -274,21 +274,21 @@ class PullReader(Consumer):
 
     def _of_portion(self, part: Callable[[Portion], Sequence[ReceivedMessage]]) -> Sequence[ReceivedMessage]:
         messages = part(self._portion) if self._portion is not None else ()
-        return messages if messages and self._core.goes_on(messages[0].queue) else ()
+        return messages if messages and self._fetcher.is_current(messages[0].queue) else ()
 
     # ---- between polls --------------------------------------------------------------------------
 
     def _between_polls(self) -> None:
-        leaving = self._core.leaving()
+        leaving = self._fetcher.leaving()
         now = time.monotonic()
         if leaving:
-            positions = self._core.positions()
+            positions = self._fetcher.positions()
             offsets = {queue: positions[queue] for queue in leaving if queue in positions}
             self._hand_back(offsets, commit=self._auto_commit)
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
             try:
-                self._core.commits.record_all({}, automatic=True)
+                self._fetcher.commits.record_all({}, automatic=True)
             except MiniMQError as error:
                 # The broker may be about to come back, the queue another member's, or shorter at its new master, as the
                 # next pull tells then: the next commit will tell.
@@ -298,7 +298,9 @@ class PullReader(Consumer):
 
     def _commit_all(self, *, automatic: bool) -> None:
         """Record how far all queues were read, and try for a while."""
-        self._core.commits.record_all(self._undone(), automatic=automatic, patience_s=self._options.request_timeout_s)
+        self._fetcher.commits.record_all(
+            self._undone(), automatic=automatic, patience_s=self._options.request_timeout_s
+        )
 
     def _start_offset(self, queue: MessageQueue) -> int:
         bounds = self._starts.bounds(queue)
@@ -307,4 +309,4 @@ class PullReader(Consumer):
 
     def _keep_time(self) -> None:
         while not self._stop.wait(_TICK_S):
-            self._core.tick()
+            self._fetcher.tick()

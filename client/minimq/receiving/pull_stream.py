@@ -6,9 +6,13 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from minimq.transport.broker_link import BrokerLink, BrokerLinks
+from minimq.receiving.queue_decisions import Frame, Pull
+from minimq.receiving.received import StoredBatch
+from minimq.transport.broker_link import BrokerLink
 from minimq.transport.duplex import Duplex
 from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.model import MessageQueue
+from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
 #: Called with each frame of a pull, and with an error when the stream breaks under it. Must not block.
@@ -78,20 +82,33 @@ class PullStream:
             receiver(None, reason)
 
 
-class PullStreams:
-    """The pull streams of one consumer by the address of the broker, opened when first needed. Not thread-safe."""
+def pull_request(queue: MessageQueue, pull: Pull) -> broker_pb2.PullRequest:
+    """Return the request for a pull, without its tags and its lease."""
+    return broker_pb2.PullRequest(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        offset=pull.offset,
+        max_messages=pull.max_messages,
+        max_bytes=pull.max_bytes,
+        wait_ms=round(pull.wait_s * 1000),
+        term=pull.term,
+    )
 
-    def __init__(self, links: BrokerLinks) -> None:
-        self._links = links
-        self._streams: dict[str, PullStream] = {}
 
-    def to(self, address: str) -> PullStream:
-        """Return the stream to a broker. Raises `Closed` when the links are."""
-        stream = self._streams.get(address)
-        if stream is None or stream.ended:
-            stream = self._streams[address] = PullStream(self._links.to(address))
-        return stream
-
-    def all(self) -> list[PullStream]:
-        """Return all streams."""
-        return list(self._streams.values())
+def frame_of(sent: broker_pb2.PullFrame) -> Frame:
+    """Return a frame as a reader takes it. The bytes of its batches are copied out of the message, once."""
+    return Frame(
+        [
+            StoredBatch(stored.base_offset, stored.store_timestamp_ms, stored.position, stored.count, stored.batch)
+            for stored in sent.batches
+        ],
+        next_offset=sent.next_offset,
+        min_offset=sent.min_offset,
+        max_offset=sent.max_offset,
+        term=sent.term,
+        now_ms=sent.now_ms,
+        is_last=sent.end,
+        from_slave=sent.from_slave,
+        advised_slave=sent.suggested_broker_id,
+        failure=from_failure(sent.failure) if sent.HasField("failure") else None,
+    )

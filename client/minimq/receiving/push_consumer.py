@@ -115,9 +115,8 @@ class PushConsumer(Consumer):
         self._max_tries = len(RETRY_DELAYS_S) if chosen.max_tries is None and not orderly else chosen.max_tries
         self._retry_topic = retry_topic(group) if chosen.model == "clustering" else None
         limits = Limits(chosen.max_in_hand_messages, chosen.max_in_hand_bytes, chosen.max_in_hand_span)
-        self._in_hand = InHand(limits, self._core.wake, one_at_a_time=orderly)
-        self._queues = ListenerQueues(self._core, self._in_hand)
-        self._core.delay_ms = self._delay_ms
+        self._in_hand = InHand(limits, self._fetcher.wake, one_at_a_time=orderly)
+        self._queues = ListenerQueues(self._fetcher, self._in_hand)
         self._threads = ListenerThreads(threads, f"minimq-listener-{group}")
         self._sender = RetrySender(
             nameserver,
@@ -206,7 +205,7 @@ class PushConsumer(Consumer):
         self._when_dropped.closed()
         self._ends_at = time.monotonic() + timeout
         self._stop.set()
-        self._core.wake()
+        self._fetcher.wake()
         if self._listener is not None:
             if self._ending.wait(timeout):
                 self._dispatcher.join(max(self._ends_at - time.monotonic(), 0.0) + timeout)
@@ -245,7 +244,7 @@ class PushConsumer(Consumer):
             # Other messages will come under offsets that are in hand.
             again = self._in_hand.start_over(reset.queue, reset.offset)
             if again is not None:
-                self._core.seek(reset.queue, again)
+                self._fetcher.seek(reset.queue, again)
         super()._offset_reset(reset)
 
     # ---- dispatching ----------------------------------------------------------------------------
@@ -277,7 +276,7 @@ class PushConsumer(Consumer):
                 now = time.monotonic()
                 if self._options.commit_interval_s and now >= commit_at:
                     commit_at = now + self._options.commit_interval_s
-                    self._core.tell_news()  # a queue that has shrunk cannot be committed as far as it was
+                    self._fetcher.announce()  # a queue that has shrunk cannot be committed as far as it was
                     self._commit()
                 self._look_after_calls(now)
                 self._take(draining=draining)
@@ -295,12 +294,12 @@ class PushConsumer(Consumer):
     def _take(self, *, draining: bool) -> None:
         """Take messages and give them to the threads; wait for a moment when there is nothing to do."""
         if self._in_hand.active >= self._most_calls:
-            self._core.tell_news()  # which does not have to wait for a listener
+            self._fetcher.announce()  # which does not have to wait for a listener
             self._in_hand.wait(_WAIT_S)
             return
         blocked = self._in_hand.blocked()
         wait_s = min(max(self._in_hand.next_due() - time.monotonic(), 0.0), _WAIT_S)
-        messages = self._core.take(self._batch_size, wait_s, but=blocked)
+        messages = self._fetcher.take(self._batch_size, wait_s, but=blocked)
         if messages:
             for call in self._calls(messages):
                 self._submit(call)
@@ -312,9 +311,9 @@ class PushConsumer(Consumer):
         try:
             parts = self._parts(messages)
         except Exception:
-            self._core.seek(queue, messages[0].queue_offset)  # none was looked at, so none may count as passed over
+            self._fetcher.seek(queue, messages[0].queue_offset)  # none was looked at, so none may count as passed over
             raise
-        return self._in_hand.take(messages, parts, lambda offset: self._core.seek(queue, offset))
+        return self._in_hand.take(messages, parts, lambda offset: self._fetcher.seek(queue, offset))
 
     def _parts(self, messages: list[ReceivedMessage]) -> list[list[ReceivedMessage]]:
         """Return the messages that are wanted, those of one call in each part."""
@@ -341,7 +340,7 @@ class PushConsumer(Consumer):
 
     def _hand_over(self) -> bool:
         """Give back queues whose calls are over. Returns whether others still wait for theirs."""
-        leaving = self._core.leaving()
+        leaving = self._fetcher.leaving()
         if not leaving:
             return False
         offsets = self._in_hand.leave(leaving)
@@ -350,7 +349,7 @@ class PushConsumer(Consumer):
         return len(offsets) < len(leaving)
 
     def _commit(self) -> None:
-        self._core.commits.record(self._in_hand.offsets(self._core.positions), automatic=True)
+        self._fetcher.commits.record(self._in_hand.offsets(self._fetcher.positions), automatic=True)
 
     # ---- calls ----------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 import grpc
 
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
-from minimq.receiving.offset_stores import BrokerOffsets, Commit
+from minimq.receiving.offset_stores import BrokerOffsets
+from minimq.receiving.queue_decisions import Commit
 from minimq.routes.nameserver_link import NameServerLinks
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache

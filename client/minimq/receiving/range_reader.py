@@ -5,39 +5,35 @@ No consumer group takes part: nothing is committed, and any number of readers ma
 
 from __future__ import annotations
 
-import queue as queues
+import math
+import threading
 import time
-from collections import deque
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from minimq.options import DEFAULT_NAMESERVER, check_above_zero, nameserver_addresses
-from minimq.receiving.pull_stream import PullStream
+from minimq.receiving.member_state import Grant
+from minimq.receiving.pulls import Pulls
+from minimq.receiving.queue_decisions import FetchOptions
+from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import ReceivedBatch, StoredBatch
-from minimq.routes.read_places import ReadPlace, ReadPlaces
+from minimq.routes.read_places import ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
 from minimq.transport.dropped import WhenDropped, close_all
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import tag_hash
-from minimq_common.errors import (
-    DeadlineExceeded,
-    MiniMQError,
-    OffsetOutOfRange,
-    QueueNotFound,
-    Unavailable,
-)
+from minimq_common.errors import DeadlineExceeded, MiniMQError, OffsetOutOfRange, QueueNotFound
 from minimq_common.model import MessageQueue
-from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
 #: Waits between two tries, in seconds.
 _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 2.0
-
-_Answer = tuple[broker_pb2.PullFrame | None, MiniMQError | None]
+#: Bytes bound what is fetched ahead; the end of the range bounds the messages.
+_MOST_MESSAGES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +77,9 @@ class RangeReader:
         self._links = BrokerLinks()
         #: Where the queues of a broker are read.
         self.places = ReadPlaces(self._routes, self._links, slaves=self.options.read_from_slaves)
+        self._fetch_options = FetchOptions(
+            _MOST_MESSAGES, self.options.buffer_bytes, retry_s=_FIRST_RETRY_S, longest_retry_s=_LONGEST_RETRY_S
+        )
         self._when_dropped = WhenDropped(self, partial(close_all, self._links, self._routes))
 
     def read(
@@ -109,11 +108,13 @@ class RangeReader:
             TopicNotFound, QueueNotFound: there is no such queue.
             MiniMQError: nothing came for `patience_s` seconds; the class is that of the last failure.
         """
-        reading = _Reading(self, queue, start, end, tags, term)
+        lease = Grant(0, start, 0, term=term)  # none, as its epoch says
+        fetched = QueueReader(queue, lease, self._fetch_options, end=end)
+        reading = _Reading(self, fetched, end, tags)
         try:
             yield from reading.batches()
         finally:
-            reading.disconnect()
+            reading.end()
 
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the first stored offset of a queue and the one that its next message will get.
@@ -129,16 +130,18 @@ class RangeReader:
                 return status.min_offset, status.max_offset
         raise QueueNotFound(f"queue {queue} does not exist: its broker has 0 to {len(answer.queues) - 1}")
 
-    def connect(self, queue: MessageQueue) -> tuple[PullStream, ReadPlace]:
-        """Return a new stream to the broker of a queue. Raises what `RouteCache.route` does, and `Unavailable`."""
-        self._routes.route(queue.topic)
-        place = self.places.of(queue)
-        return PullStream(self.places.link(place)), place
+    def look_up(self, topic: str) -> None:
+        """Find out where a topic is. Raises what `RouteCache.patiently` does."""
+        self._routes.patiently(partial(self._routes.route, topic), self.options.patience_s)
 
     def refresh(self, topic: str) -> None:
         """Ask where a topic is now; without an answer the route that is known stands."""
         with suppress(MiniMQError):
             self._routes.refresh(topic)
+
+    def pulls(self, changed: threading.Condition, tag_hashes: Mapping[str, Sequence[int]]) -> Pulls:
+        """Return pulls of one reading, whose lock is given."""
+        return Pulls(changed, self.places, self._links, tag_hashes, lambda reader, decision: None)
 
     def close(self) -> None:
         """End all connections; reads under way fail. Idempotent."""
@@ -148,166 +151,106 @@ class RangeReader:
 
 
 class _Reading:
-    """One range on its way. Belongs to one thread; only the inbox is filled by another, that of the pull stream."""
+    """One range on its way: carries out what its `QueueReader` decides. Belongs to the thread that asks for batches."""
 
-    def __init__(
-        self, reader: RangeReader, queue: MessageQueue, start: int, end: int, tags: Collection[str], term: int
-    ) -> None:
+    def __init__(self, owner: RangeReader, reader: QueueReader, end: int, tags: Collection[str]) -> None:
+        self._owner = owner
+        self._options = owner.options
         self._reader = reader
-        self._queue = queue
+        self._queue = reader.queue
+        self._next = reader.position  # offset that is handed out next
         self._end = end
-        self._tag_hashes = sorted(set(map(tag_hash, tags)))
-        self._options = reader.options
-        self._next = start  # offset that is handed out next
-        self._fetched = start  # offset after everything that has arrived
-        self._stream: PullStream | None = None
-        self._place: ReadPlace | None = None  # to which the stream leads
-        self._pulling = False
-        self._term = term  # in which the range is right; 0 when it is not known yet
-        self._asks_for_end = False  # a later term was seen: has it cut the range?
-        self._taken_back = ""  # why the range is not that of the term any more
-        self._failure: MiniMQError | None = None  # to be raised when everything that came before it is handed out
-        self._inbox: queues.SimpleQueue[_Answer] = queues.SimpleQueue()
-        self._ready: deque[StoredBatch] = deque()
-        self._ready_bytes = 0
+        self._tags = tags
+        #: Protects the reader and its pulls; notified when the broker was heard.
+        self._changed = threading.Condition()
+        self._pulls = owner.pulls(self._changed, {self._queue.topic: sorted(set(map(tag_hash, tags)))})
 
     def batches(self) -> Iterator[ReceivedBatch]:
         """Yield the batches."""
-        while self._next < self._end:
-            stored = self._patiently()
-            if stored is None:
-                return
+        if self._next < self._end:
+            self._look_up_topic()
+        while (found := self._take()) is not None:
+            stored, passed_over = found
             batch = ReceivedBatch(self._queue, stored)
-            if not self._tag_hashes and not batch.base_offset <= self._next < batch.end_offset:
+            if passed_over and not self._tags:
                 raise self._not_stored(f"the broker went on at {batch.base_offset}")
             self._next = batch.end_offset
             yield batch
 
-    def disconnect(self) -> None:
-        """End the stream, if there is one, and forget what is still under way on it."""
-        if self._stream is not None:
-            self._stream.close()
-        self._stream = None
-        self._pulling = False
-        self._inbox = queues.SimpleQueue()
+    def end(self) -> None:
+        """End the pull that is under way, and the streams."""
+        with self._changed:
+            self._pulls.carry_out(self._reader, self._reader.cancel())
+            streams = self._pulls.end()
+        for stream in streams:
+            stream.close()
 
-    def _patiently(self) -> StoredBatch | None:
-        """Return the next batch as it was stored, None after the last; what may help is tried for a while."""
-        give_up = time.monotonic() + self._options.patience_s
-        pause_s = _FIRST_RETRY_S
+    def _look_up_topic(self) -> None:
+        try:
+            self._owner.look_up(self._queue.topic)
+        except MiniMQError as error:
+            raise self._unreadable(error) from None
+
+    def _take(self) -> tuple[StoredBatch, int] | None:
+        """Return the next batch as `QueueReader.take_batch` does, None after the last; wait for it as long as allowed.
+
+        The next pull begins before, so that the batches after this one are on their way.
+        """
+        asked_at = time.monotonic()
+        give_up_at = asked_at + self._options.patience_s
+        known: MiniMQError | None = None
         while True:
-            try:
-                return self._take()
-            except OffsetOutOfRange as error:
-                raise self._not_stored(error.message) from None
-            except MiniMQError as error:
-                self.disconnect()
-                pause_s = max(pause_s, error.retry_after_s)
-                if not error.retriable or time.monotonic() + pause_s >= give_up:
-                    text = f"queue {self._queue} cannot be read from offset {self._next} on: {error.message}"
-                    raise error.with_message(text) from None
-                if error.refresh_route:
-                    self._reader.refresh(self._queue.topic)
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+            with self._changed:
+                now = time.monotonic()
+                found = self._reader.take_batch()
+                self._pulls.tick(self._reader, now)
+                if found is not None or self._reader.position >= self._end:
+                    return found
+                self._raise_failure(give_up_at)
+                failure, pauses = self._reader.failure, self._reader.wake_at < math.inf
+                if failure is known:
+                    until = self._reader.wake_at if pauses else asked_at + self._options.answer_timeout_s
+                    is_silent = not (self._changed.wait(max(until - now, 0.0)) or pauses)
+                    asked_at = asked_at if is_silent else time.monotonic()
+                else:
+                    is_silent = False
+            if is_silent:
+                self._ask_anew()
+                asked_at = time.monotonic()
+            elif failure is not None and failure is not known:
+                self._refresh_route(failure)
+            known = failure
 
-    def _take(self) -> StoredBatch | None:
-        """Return the next batch, None after the last, and see to it that those after it are on their way."""
-        with suppress(queues.Empty):
-            while True:
-                self._accept(*self._inbox.get_nowait())
-        while not self._ready:
-            if self._failure is not None:
-                failure, self._failure = self._failure, None
-                raise failure
-            if self._fetched >= self._end:  # the rest was passed over
-                return None
-            self._pull()
-            try:
-                self._accept(*self._inbox.get(timeout=self._options.answer_timeout_s))
-            except queues.Empty:
-                silence = f"no answer from its broker within {self._options.answer_timeout_s} s"
-                failure = DeadlineExceeded(silence)
-                self._not_reached(failure)
-                raise failure from None
-        stored = self._ready.popleft()
-        self._ready_bytes -= len(stored.data)
-        if self._failure is None:
-            try:
-                self._pull()
-            except MiniMQError as error:
-                self._failure = error
-        return stored
+    def _raise_failure(self, give_up_at: float) -> None:
+        """Raise why nothing more comes: an error that lasts, or one for which the time is over."""
+        reader = self._reader
+        if isinstance(reader.error, OffsetOutOfRange):
+            raise self._not_stored(reader.error.message)
+        if reader.error is not None:
+            raise self._unreadable(reader.error)
+        if reader.failure is not None and give_up_at <= reader.wake_at < math.inf:
+            raise self._unreadable(reader.failure)
 
-    def _pull(self) -> None:
-        """Ask for more, unless that is under way, the end is reached or the buffer is more than half full."""
-        room = self._options.buffer_bytes - self._ready_bytes
-        if self._pulling or self._fetched >= self._end or 2 * room < self._options.buffer_bytes:
-            return
-        if self._stream is not None and self._place != self._reader.places.of(self._queue):
-            self.disconnect()  # its master is back, or is another one
-        if self._stream is None:
-            self._stream, self._place = self._reader.connect(self._queue)
-        inbox = self._inbox
-        request = broker_pb2.PullRequest(topic=self._queue.topic, queue_id=self._queue.queue_id)
-        if self._asks_for_end:
-            request.offset, request.max_messages, request.max_bytes, request.term = self._end, 1, 1, self._term
-        else:
-            request.offset, request.max_messages, request.max_bytes = self._fetched, self._end - self._fetched, room
-            request.tag_hashes.extend(self._tag_hashes)
-        self._stream.pull(request, lambda frame, error: inbox.put((frame, error)))
-        self._pulling = True
+    def _refresh_route(self, failure: MiniMQError) -> None:
+        if failure.refresh_route:
+            self._owner.refresh(self._queue.topic)
 
-    def _accept(self, frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
-        """Take an answer in."""
-        if frame is None:
-            self._failure = error or Unavailable("the connection ended")
-            self._not_reached(self._failure)
-        elif frame.HasField("failure"):
-            self._refused(from_failure(frame.failure), from_slave=frame.from_slave)
-        elif self._asks_for_end:
-            self._term, self._asks_for_end = max(frame.term, self._term), False
-            self.disconnect()  # what else it has is not wanted yet
-        elif 0 < self._term < frame.term:
-            self._asks_for_end = True
-            self.disconnect()
-        else:
-            self._take_in(frame)
-        if self._failure is not None:
-            self.disconnect()
-        elif frame is not None and frame.end:
-            self._pulling = False
+    def _ask_anew(self) -> None:
+        """Give up a pull whose broker is silent."""
+        silence = DeadlineExceeded(f"no answer from its broker within {self._options.answer_timeout_s} s")
+        with self._changed:
+            stream = self._pulls.give_up(self._reader, silence, time.monotonic())
+        if stream is not None:
+            stream.close()
 
-    def _refused(self, failure: MiniMQError, *, from_slave: bool) -> None:
-        if from_slave and not failure.retriable:
-            failure = Unavailable(f"its slave does not have it: {failure.message}")
-        elif self._asks_for_end and isinstance(failure, OffsetOutOfRange):
-            self._taken_back = failure.message
-        self._failure = failure
-
-    def _take_in(self, frame: broker_pb2.PullFrame) -> None:
-        if frame.max_offset >= self._end:
-            self._term = max(frame.term, self._term)
-        for stored in map(StoredBatch.from_wire, frame.batches):
-            if stored.base_offset < self._end:  # one with a wanted tag may be beyond
-                self._ready.append(stored)
-                self._ready_bytes += len(stored.data)
-            self._fetched = stored.base_offset + stored.count
-        self._fetched = max(self._fetched, frame.next_offset)
-        if frame.end and not frame.batches and self._fetched < self._end:
-            kind = Unavailable if frame.from_slave else OffsetOutOfRange
-            self._failure = kind(f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}")
-
-    def _not_reached(self, failure: MiniMQError) -> None:
-        """Read elsewhere, if there is another broker, until this one answers."""
-        if self._place is not None:
-            self._reader.places.failed(self._place.address, failure)
+    def _unreadable(self, error: MiniMQError) -> MiniMQError:
+        return error.with_message(f"queue {self._queue} cannot be read from offset {self._next} on: {error.message}")
 
     def _not_stored(self, reason: str) -> OffsetOutOfRange:
         wanted = f"offsets {self._next} to {self._end - 1} of queue {self._queue} cannot be read"
-        if self._taken_back:
-            return OffsetOutOfRange(f"{wanted}: a new master does not have all that there was: {self._taken_back}")
+        if self._reader.taken_back:
+            return OffsetOutOfRange(f"{wanted}: a new master does not have all that there was: {reason}")
         with suppress(MiniMQError):
-            first, end = self._reader.bounds(self._queue)
-            reason = f"stored are {first} to {end - 1}" if first < end else "the queue is empty"
+            bounds = self._owner.bounds(self._queue)
+            reason = f"stored are {bounds[0]} to {bounds[1] - 1}" if bounds[0] < bounds[1] else "the queue is empty"
         return OffsetOutOfRange(f"{wanted}: {reason}")

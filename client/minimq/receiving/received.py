@@ -13,7 +13,6 @@ from minimq_common.batch import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.moments import moment
-from minimq_proto.v1 import broker_pb2
 
 #: Bytes of a body that `repr` shows.
 _SHOWN_BYTES = 60
@@ -36,11 +35,6 @@ class StoredBatch:
     position: int
     count: int
     data: bytes
-
-    @classmethod
-    def from_wire(cls, stored: broker_pb2.StoredBatch) -> StoredBatch:
-        """Return a batch of a frame. Its bytes are copied, so it is called once for each."""
-        return cls(stored.base_offset, stored.store_timestamp_ms, stored.position, stored.count, stored.batch)
 
 
 class ReceivedBatch:

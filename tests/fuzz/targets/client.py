@@ -13,8 +13,11 @@ from typing import Final
 from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import QUEUE, make_batch, valid_batches
-from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.local_offsets import LocalOffsets
+from minimq.receiving.member_state import Grant
+from minimq.receiving.pull_stream import frame_of
+from minimq.receiving.queue_decisions import FetchOptions
+from minimq.receiving.queue_reader import QueueReader
 from minimq_common.batch import HEADER
 from minimq_common.errors import CorruptBatch, InvalidArgument, StoreError
 from minimq_proto.v1 import broker_pb2
@@ -46,14 +49,15 @@ def _make_frames(rng: Random) -> list[broker_pb2.PullFrame]:
 
 def _fetch(frames: Sequence[broker_pb2.PullFrame]) -> None:
     """Take frames in as a consumer does: what is handed out never goes back."""
-    fetcher = Fetcher(QUEUE, _START, epoch=0, topic_id=0)
+    reader = QueueReader(QUEUE, Grant(0, _START, 0), FetchOptions(1 << 40, 1 << 40))
+    reader.tick(0.0)
     last = _START - 1
     for frame in frames:
-        fetcher.add(frame)
+        reader.frame_arrived(1, frame_of(frame), 0.0)
         for _ in range(10):
-            if not fetcher.has_messages:
+            if not reader.may_hand_out(0.0):
                 break
-            taken = fetcher.take(7)
+            taken = reader.take(7, 0.0)
             assert len(taken) <= 7
             for message in taken:
                 assert message.queue_offset > last, "a message is handed out twice"
@@ -95,6 +99,6 @@ def _open_offsets(content: bytes) -> None:
 
 
 TARGETS = (
-    Target("client.fetcher", _make_frames, _fetch, (CorruptBatch, InvalidArgument)),
+    Target("client.queue-reader", _make_frames, _fetch, (CorruptBatch, InvalidArgument)),
     Target("client.local-offsets", _make_file, _open_offsets, (StoreError,), 0.2),
 )

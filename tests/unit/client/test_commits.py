@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from minimq.receiving.commits import Commits
-from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.offset_stores import Commit
+from minimq.receiving.member_state import Grant
+from minimq.receiving.queue_decisions import Commit, FetchOptions
+from minimq.receiving.queue_reader import QueueReader
 from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue
 
@@ -34,16 +35,17 @@ def store() -> Store:
     return Store()
 
 
-def new_commits(store: Store, repeat_s: float) -> tuple[Commits, dict[MessageQueue, Fetcher]]:
-    fetchers = {queue: Fetcher(queue, 5, 0, 0) for queue in (QUEUE, OTHER)}
-    return Commits(threading.Condition(), fetchers, store, repeat_s), fetchers
+def new_commits(store: Store, repeat_s: float) -> tuple[Commits, dict[MessageQueue, QueueReader]]:
+    options = FetchOptions(100, 1 << 20, recommit_s=repeat_s)
+    readers = {queue: QueueReader(queue, Grant(0, 5, 0), options) for queue in (QUEUE, OTHER)}
+    return Commits(threading.Condition(), readers, store), readers
 
 
 def test_by_itself_it_records_what_has_changed(store: Store) -> None:
-    commits, fetchers = new_commits(store, 3600.0)
+    commits, readers = new_commits(store, 3600.0)
     for _ in range(3):
         commits.record_all({}, automatic=True)
-    fetchers[OTHER].position = 6
+    readers[OTHER].seek(6, 0.0)
     commits.record_all({}, automatic=True)
     assert store.calls == [{QUEUE: 5, OTHER: 5}, {OTHER: 6}]
 

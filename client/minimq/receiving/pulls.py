@@ -1,0 +1,163 @@
+"""The pulls of queue readers: what these decide goes to brokers, and what brokers send goes to them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.pull_stream import PullStream, frame_of, pull_request
+from minimq.receiving.queue_decisions import Cancel, Decision, LeaseOver, Pull
+from minimq.receiving.queue_reader import QueueReader
+from minimq.routes.read_places import ReadPlaces
+from minimq.transport.broker_link import BrokerLinks
+from minimq_common.errors import MiniMQError
+from minimq_proto.v1 import broker_pb2
+
+
+class _UnderWay(NamedTuple):
+    """A pull, and the address of its broker."""
+
+    number: int
+    stream: PullStream
+    pull_id: int
+    address: str
+
+
+class Pulls:
+    """The pulls under way, on one stream to each broker. Whoever calls a method holds the lock of the readers.
+
+    Args:
+        changed: that lock; notified when a broker was heard.
+        places: where queues are read without a lease.
+        links: connections to brokers.
+        tag_hashes: of the wanted tags, by topic; all tags where there are none.
+        decided: called with a reader and what it decides besides pulls; must not block.
+        group: the consumer group, if leases are used.
+        client_id: under which they are held.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        places: ReadPlaces,
+        links: BrokerLinks,
+        tag_hashes: Mapping[str, Sequence[int]],
+        decided: Callable[[QueueReader, LeaseOver | OffsetReset], None],
+        group: str = "",
+        client_id: str = "",
+    ) -> None:
+        self._changed = changed
+        self._places = places
+        self._links = links
+        self._tag_hashes = tag_hashes
+        self._decided = decided
+        self._group = group
+        self._client_id = client_id
+        self._closed = False
+        self._streams: dict[str, PullStream] = {}
+        self._under_way: dict[QueueReader, _UnderWay] = {}
+
+    def carry_out(self, reader: QueueReader, decisions: Sequence[Decision]) -> None:
+        """Do what a reader has decided."""
+        for decision in decisions:
+            match decision:
+                case Pull():
+                    self._begin(reader, decision)
+                case Cancel():
+                    under_way = self._under_way.pop(reader, None)
+                    if under_way is not None:
+                        under_way.stream.cancel(under_way.pull_id)
+                case _:
+                    self._decided(reader, decision)
+
+    def tick(self, reader: QueueReader, now: float) -> None:
+        """Begin the next pull if it is time; one that belongs elsewhere by now begins there anew."""
+        under_way = self._under_way.get(reader)
+        if under_way is not None and self._is_elsewhere(reader, under_way.address):
+            self.carry_out(reader, reader.cancel())
+        self.carry_out(reader, reader.tick(now))
+
+    def give_up(self, reader: QueueReader, error: MiniMQError, now: float) -> PullStream | None:
+        """Count the pull of a reader as failed, as its broker is silent. Returns the stream, which is to be closed."""
+        under_way = self._under_way.pop(reader, None)
+        if under_way is None:
+            return None
+        self._places.failed(under_way.address, error)
+        self.carry_out(reader, reader.pull_failed(under_way.number, error, now))
+        return self._streams.pop(under_way.address, None)
+
+    def end(self) -> list[PullStream]:
+        """Begin no more pulls. Returns the streams, which are to be closed without the lock."""
+        self._closed = True
+        self._under_way.clear()
+        return list(self._streams.values())
+
+    def _begin(self, reader: QueueReader, pull: Pull) -> None:
+        if self._closed:
+            return
+        if pull.slave and self._places.slave(reader.queue, pull.slave) is None:
+            self.carry_out(reader, reader.leave_slave(time.monotonic()))
+            return
+        request = pull_request(reader.queue, pull)
+        request.tag_hashes.extend(self._tag_hashes.get(reader.queue.topic, ()))
+        if pull.epoch:
+            request.lease.group = self._group
+            request.lease.client_id = self._client_id
+            request.lease.epoch = pull.epoch
+        address = ""
+        try:
+            address = self._address(reader)
+            stream = self._stream(address)
+            pull_id = stream.pull(request, partial(self._receive, reader, pull.number, address))
+        except MiniMQError as error:
+            if address:
+                self._places.failed(address, error)
+            self.carry_out(reader, reader.pull_failed(pull.number, error, time.monotonic()))
+        else:
+            self._under_way[reader] = _UnderWay(pull.number, stream, pull_id, address)
+
+    def _stream(self, address: str) -> PullStream:
+        stream = self._streams.get(address)
+        if stream is None or stream.ended:
+            stream = self._streams[address] = PullStream(self._links.to(address))
+        return stream
+
+    def _address(self, reader: QueueReader) -> str:
+        """Return where a queue is pulled now. Raises `Unavailable`."""
+        slave = self._places.slave(reader.queue, reader.slave) if reader.slave else None
+        if slave is not None:
+            return slave.address
+        return reader.lease.address or self._places.of(reader.queue).address
+
+    def _is_elsewhere(self, reader: QueueReader, address: str) -> bool:
+        try:
+            return self._address(reader) != address
+        except MiniMQError:
+            return False
+
+    def _receive(
+        self,
+        reader: QueueReader,
+        number: int,
+        address: str,
+        sent: broker_pb2.PullFrame | None,
+        error: MiniMQError | None,
+    ) -> None:
+        """Hand to a reader what its broker has sent; runs on the thread of the stream, without the lock."""
+        frame = frame_of(sent) if sent is not None else None
+        now = time.monotonic()
+        with self._changed:
+            if not reader.is_pulling(number):
+                return
+            if frame is None or frame.is_last:
+                self._under_way.pop(reader, None)
+            if frame is None:
+                self._places.failed(address, error)
+                self.carry_out(reader, reader.pull_failed(number, error, now))
+            else:
+                self.carry_out(reader, reader.frame_arrived(number, frame, now))
+            self._changed.notify_all()

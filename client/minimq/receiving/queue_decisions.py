@@ -1,0 +1,129 @@
+"""The options and the events of a `QueueReader`, and the decisions that it returns: pure values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.received import StoredBatch
+from minimq_common.errors import MiniMQError
+from minimq_common.model import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """How a queue is fetched.
+
+    Attributes:
+        max_messages: messages that may be fetched ahead.
+        max_bytes: bytes that may be fetched ahead.
+        wait_s: seconds that a broker holds a pull while there is nothing to read.
+        offset_reset: where to go on when the next message was deleted: "earliest", "latest", or nowhere.
+        slaves: whether the master may advise a slave.
+        retry_s: seconds before a failed pull is tried again; each time twice as long.
+        longest_retry_s: most seconds before that.
+        recommit_s: seconds after which an automatic commit repeats an offset that has not changed.
+    """
+
+    max_messages: int
+    max_bytes: int
+    wait_s: float = 0.0
+    offset_reset: Literal["earliest", "latest", "error"] = "error"
+    slaves: bool = False
+    retry_s: float = 0.2
+    longest_retry_s: float = 0.2
+    recommit_s: float = math.inf
+
+
+class Frame(NamedTuple):
+    """What a broker sends of a pull.
+
+    Attributes:
+        batches: in the order of the queue.
+        next_offset: where the pull goes on, 0 behind the last batch.
+        min_offset: first offset that is stored.
+        max_offset: the one that the next message will get.
+        term: the latest one in the log that was read; 0 when it is not known.
+        now_ms: the time of the broker.
+        is_last: the pull has ended.
+        from_slave: a slave has answered.
+        advised_slave: broker id of a slave that is to be read next, 0 when there is none.
+        failure: why the pull has ended.
+    """
+
+    batches: Sequence[StoredBatch] = ()
+    next_offset: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    term: int = 0
+    now_ms: int = 0
+    is_last: bool = False
+    from_slave: bool = False
+    advised_slave: int = 0
+    failure: MiniMQError | None = None
+
+
+class Pull(NamedTuple):
+    """Begin a pull.
+
+    Attributes:
+        number: tells the pulls of a reader apart.
+        offset: where it begins.
+        max_messages: most messages that it may bring.
+        max_bytes: most bytes that it may bring; the last batch may overshoot them.
+        wait_s: seconds that the broker holds it while there is nothing to read.
+        term: the latest one in the log in which the offset is known to be right, 0 when none is known.
+        epoch: of the lease under which it is made, 0 for none.
+        slave: broker id of a slave to be read, 0 for wherever the queue is read.
+    """
+
+    number: int
+    offset: int
+    max_messages: int
+    max_bytes: int
+    wait_s: float = 0.0
+    term: int = 0
+    epoch: int = 0
+    slave: int = 0
+
+
+class Cancel(NamedTuple):
+    """End a pull."""
+
+    number: int
+
+
+class LeaseOver(NamedTuple):
+    """Tell the member of the group that the broker does not know the lease any more."""
+
+    epoch: int
+    error: MiniMQError
+
+
+#: An `OffsetReset` is to be told to the user.
+Decision = Pull | Cancel | LeaseOver | OffsetReset
+
+
+class Commit(NamedTuple):
+    """An offset to record.
+
+    Attributes:
+        queue: of which it is.
+        offset: the next one to be read.
+        epoch: of the lease under which it was read; 0 without a lease.
+        topic_id: of the topic that was read; 0 when it is not known.
+        sought: the reader has moved: the recorded offset may go back.
+        address: of the broker that has granted the lease; empty without one.
+        term: the latest one in the log that was read; 0 when it is not known.
+    """
+
+    queue: MessageQueue
+    offset: int
+    epoch: int = 0
+    topic_id: int = 0
+    sought: bool = False
+    address: str = ""
+    term: int = 0

@@ -1,0 +1,442 @@
+"""One queue as its reader sees it: how far it is, what was fetched ahead, under which lease, what to do next. Pure.
+
+`QueueReader` is the only owner of that. Its driver tells it what has happened and carries out the decisions that it
+returns, in their order. Groups, broadcasting and range reads use it. Times are seconds on any clock that does not go
+back.
+
+A queue is fetched by one pull after the other. Each has a number; what an earlier one still brings is dropped.
+
+    IDLE      enough was fetched, or all of the range
+    PULLING   a pull is under way
+    WAITING   the latest pull failed, and the next one begins at `wake_at`
+    STOPPED   nothing is fetched any more: another member is to have the queue, or `error` says why
+
+                room again: `take`, `seek`, `tick`
+        IDLE ----------------------------------------> PULLING --+  a frame with room left behind it
+         ^                                              ^  |  |  |  | ends the pull: the next one begins
+         |  the last frame of a pull: enough is here    |  |  |  +--+
+         +----------------------------------------------|--+  |
+                                                        |     |  failed, and may be tried again
+              `wake_at` has come, `seek`, `renewed`     |     v
+        STOPPED -- `seek`, `renewed` --> PULLING        +-- WAITING
+
+        any --- `leave`; a failure that lasts; a damaged batch ---> STOPPED
+
+A reader far behind its master is advised to read a slave. It goes back to the master at the end of what the slave has,
+and when the slave fails.
+
+A reader of a range takes no messages of another log: the next master of an asynchronous one may have other messages at
+the same offsets. A frame of a later term is dropped, and a pull at the end of the range asks whether that term has cut
+the range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from minimq.receiving.member_state import Grant
+from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull
+from minimq.receiving.read_ahead import ReadAhead
+from minimq.receiving.received import ReceivedMessage, StoredBatch
+from minimq_common.epochs import granter
+from minimq_common.errors import (
+    CorruptBatch,
+    Fenced,
+    InvalidArgument,
+    MiniMQError,
+    OffsetOutOfRange,
+    QueueNotFound,
+    TopicNotFound,
+    Unavailable,
+)
+from minimq_common.model import MessageQueue
+
+#: For so long no advice of a master is taken after a slave that it had advised has failed, in seconds.
+_NO_ADVICE_S = 10.0
+
+
+class QueueReader:
+    """The reading of one queue. Used under the lock of its driver.
+
+    Args:
+        queue: what is read.
+        lease: where to begin, and under which lease; one with the epoch 0 is none.
+        options: how to fetch.
+        end: the offset behind a range that is to be read; None to read on for ever.
+        delay_ms: how long messages wait before they are handed out; see `ReadAhead`.
+        check_texts: whether keys and properties are checked when a batch is opened.
+
+    Attributes:
+        queue: what is read.
+        lease: the latest one.
+        error: why nothing is fetched any more, until a seek or another lease.
+        failure: why the latest pull failed that is tried again.
+        slave: broker id of the slave that is read, 0 for none.
+        moves: grows when the reader goes on elsewhere than behind what it handed out.
+        term_taken: that of the log in which the latest message handed out is; before one was, that in which the reading
+            began, 0 when it is not known.
+        taken_back: the messages of the range are not those any more that were there in its term.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        lease: Grant,
+        options: FetchOptions,
+        *,
+        end: int | None = None,
+        delay_ms: int = 0,
+        check_texts: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.lease = lease
+        self.error: MiniMQError | None = None
+        self.failure: MiniMQError | None = None
+        self.slave = 0
+        self.moves = 0
+        self.term_taken = lease.term
+        self.taken_back = False
+        self._options = options
+        self._end = end
+        self._ahead = ReadAhead(queue, lease.offset, delay_ms, check_texts=check_texts)
+        #: In which `fetch_offset` is known to be right.
+        self._term = lease.term
+        self._queue_end: int | None = None
+        self._is_error_told = True
+        self._is_leaving = False
+        self._is_paused = False
+        #: When the lease is in doubt.
+        self._sure_until = math.inf
+        # Pulls.
+        self._number = 0
+        self._is_pulling = False
+        #: The next pull is made though enough is here: another broker, or another term, may have other messages.
+        self._is_to_check = False
+        self._retry_at = 0.0
+        self._pause_s = options.retry_s
+        self._no_advice_until = 0.0
+        # Commits.
+        self._committed: int | None = None
+        self._committed_at = 0.0
+        self._sought = False
+        self._is_unsaved = False
+
+    # ---- what is known --------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Offset of the message that is handed out next."""
+        return self._ahead.position
+
+    @property
+    def passed_over(self) -> int:
+        """Number of messages before `position` that the broker has not sent, since their tags are not wanted."""
+        return self._ahead.passed_over
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether another member is to have the queue."""
+        return self._is_leaving
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all was handed out that was stored when the broker was last heard of."""
+        return self._queue_end is not None and self.position >= self._queue_end
+
+    @property
+    def in_doubt_from(self) -> float:
+        """When another member may have the queue; infinite while the lease is sure."""
+        return self._sure_until
+
+    def is_pulling(self, number: int) -> bool:
+        """Tell whether a pull is the one under way; what any other brings is dropped."""
+        return self._is_pulling and number == self._number
+
+    @property
+    def wake_at(self) -> float:
+        """When `tick` begins the next pull after a failure; infinite when none is to begin."""
+        waits = self.failure is not None and not (self._is_pulling or self.error or self._is_leaving)
+        return self._retry_at if waits else math.inf
+
+    def may_hand_out(self, now: float, trusted_until: float = math.inf) -> bool:
+        """Tell whether `take` has something, and may hand it out under the lease.
+
+        Args:
+            now: the time.
+            trusted_until: when the leases of the broker are not trusted any more. The member may not have noticed: this
+                process may have slept.
+        """
+        if self._is_leaving or self._is_paused or self.error or not self._ahead.is_due(now):
+            return False
+        return not self.lease.epoch or now < min(trusted_until, self._sure_until)
+
+    def error_to_tell(self) -> MiniMQError | None:
+        """Return an error that the user does not know yet; once."""
+        told, self._is_error_told = self._is_error_told, True
+        return None if told else self.error
+
+    # ---- what the driver, the user and the member want -------------------------------------------
+
+    def tick(self, now: float) -> list[Decision]:
+        """Begin the next pull if it is time, and there is room."""
+        if self._is_pulling or self.error or self._is_leaving or now < self._retry_at:
+            return []
+        max_messages, max_bytes = self._room()
+        if max_messages <= 0:
+            return []
+        self._number += 1
+        self._is_pulling = True
+        if self._end is not None:
+            if self._is_to_check:
+                return [Pull(self._number, self._end, 1, 1, term=self._term)]
+            return [Pull(self._number, self._ahead.fetch_offset, max_messages, max_bytes)]
+        # The first one tells where the queue ends, also when there is nothing to read; and at the end of a slave that
+        # was advised its master goes on. A slave knows no lease of its master; that it holds this consumer sees.
+        wait_s = 0.0 if self._queue_end is None or self.slave else self._options.wait_s
+        epoch = 0 if self.slave else self.lease.epoch
+        pull = Pull(
+            self._number, self._ahead.fetch_offset, max_messages, max_bytes, wait_s, self._term, epoch, self.slave
+        )
+        return [pull]
+
+    def seek(self, offset: int, now: float) -> list[Decision]:
+        """Go on at another offset; the next commit may then go back."""
+        cancelled = self.cancel()
+        self._go_to(offset)
+        self._term = self.term_taken = 0
+        self._sought = True
+        return [*cancelled, *self.tick(now)]
+
+    def pause(self, *, paused: bool) -> None:
+        """Hand nothing out, or again."""
+        self._is_paused = paused
+
+    def renewed(self, lease: Grant, now: float) -> list[Decision] | None:
+        """Go on under a lease that was granted anew, where the reader is: nothing is handed out twice.
+
+        Returns:
+            None when that cannot be: it is another topic's; or it is another lease and its group is further, or its
+            broker has served groups all the time: the group was sent elsewhere, or somebody else had the queue.
+        """
+        is_other = lease.epoch != self.lease.epoch
+        if lease.topic_id != self.lease.topic_id:
+            return None
+        if is_other and (granter(lease.epoch) == granter(self.lease.epoch) or lease.offset > self.position):
+            return None
+        cancelled = self.cancel()
+        self.lease = lease
+        self._is_leaving = False
+        self._is_to_check = is_other
+        self.slave = 0
+        self.error = self._committed = None
+        self._retry_at = 0.0
+        self._sure_until = math.inf
+        return [*cancelled, *self.tick(now)]
+
+    def doubt(self, until: float) -> None:
+        """Hand nothing out after that time, until the lease is renewed: others may have the queue then."""
+        self._sure_until = min(self._sure_until, until)
+
+    def leave(self) -> list[Decision]:
+        """Hand out and fetch nothing more; another member is to have the queue."""
+        self._is_leaving = True
+        return self.cancel()
+
+    def cancel(self) -> list[Decision]:
+        """End the pull that is under way, if any; what it still brings is dropped."""
+        was_pulling, self._is_pulling = self._is_pulling, False
+        return [Cancel(self._number)] if was_pulling else []
+
+    def leave_slave(self, now: float) -> list[Decision]:
+        """Read where the queue is read usually: the slave cannot be read just now."""
+        self.slave = 0
+        return [*self.cancel(), *self.tick(now)]
+
+    # ---- what brokers say -----------------------------------------------------------------------
+
+    def frame_arrived(self, number: int, frame: Frame, now: float) -> list[Decision]:
+        """Take in what a pull has brought."""
+        if not self.is_pulling(number):
+            return []
+        if frame.is_last:
+            self._is_pulling = False
+        if frame.failure is not None:
+            return self._refused(frame, frame.failure, now)
+        self.failure = None
+        self._pause_s = self._options.retry_s
+        if self._end is not None:
+            return self._take_in_of_range(frame, self._end, now)
+        self._take_in(frame, now)
+        return self.tick(now)
+
+    def pull_failed(self, number: int, error: MiniMQError | None, now: float) -> list[Decision]:
+        """End a pull that did not begin, or whose stream broke; without an error it ended in good order."""
+        if not self.is_pulling(number):
+            return []
+        self._is_pulling = False
+        return self._failed(error, now)
+
+    def _take_in(self, frame: Frame, now: float) -> None:
+        self._ahead.add(frame.batches, frame.next_offset, frame.now_ms, now)
+        self._queue_end = frame.max_offset
+        self._term = frame.term
+        self._is_to_check = False
+        if self.slave:
+            if frame.is_last and not frame.batches:  # it has caught up with what the slave has
+                self.slave = 0
+        elif frame.is_last and self._options.slaves and now >= self._no_advice_until:
+            self.slave = frame.advised_slave
+
+    def _take_in_of_range(self, frame: Frame, end: int, now: float) -> list[Decision]:
+        if self._is_to_check:  # the term has all of the range; what else the frame has is not wanted yet
+            self._is_to_check = False
+            self._term = max(frame.term, self._term)
+            return [*self.cancel(), *self.tick(now)]
+        if 0 < self._term < frame.term:
+            self._is_to_check = True
+            return [*self.cancel(), *self.tick(now)]
+        if frame.max_offset >= end:
+            self._term = max(frame.term, self._term)
+        # One with a wanted tag may be beyond.
+        batches = [stored for stored in frame.batches if stored.base_offset < end]
+        beyond = end if len(batches) < len(frame.batches) else 0
+        self._ahead.add(batches, max(frame.next_offset, beyond), frame.now_ms, now)
+        if frame.is_last and not frame.batches and self._ahead.fetch_offset < end:
+            kind = Unavailable if frame.from_slave else OffsetOutOfRange
+            text = f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}"
+            return self._failed(kind(text), now)
+        return self.tick(now)
+
+    def _refused(self, frame: Frame, error: MiniMQError, now: float) -> list[Decision]:
+        absent = isinstance(error, OffsetOutOfRange | QueueNotFound | TopicNotFound)
+        if frame.from_slave and (absent or (self._end is not None and not error.retriable)):
+            # Its master may have it: that is waited for.
+            return self._failed(Unavailable(f"a slave does not have it: {error.message}"), now)
+        if isinstance(error, OffsetOutOfRange):
+            if self._options.offset_reset != "error":
+                return self._go_on_elsewhere(frame, now)
+            self.taken_back = self._end is not None and self._is_to_check
+        return self._failed(error, now)
+
+    def _go_on_elsewhere(self, frame: Frame, now: float) -> list[Decision]:
+        reset = self._reset(frame.min_offset, frame.max_offset)
+        self._term = frame.term
+        following = self.tick(now)
+        return following if reset is None else [reset, *following]
+
+    def _reset(self, first: int, end: int) -> OffsetReset | None:
+        """Go on elsewhere, since what was to be fetched next is not stored. Returns None when nothing is missed.
+
+        What was deleted is passed over, when all before it has been handed out. Beyond the end there will be other
+        messages, so what was fetched is forgotten; the next commit may then go back.
+        """
+        wanted = self._ahead.fetch_offset
+        if wanted <= end:
+            self._ahead.skip_to(end if self._options.offset_reset == "latest" else first)
+        else:
+            wanted = self.position
+            self._go_to(min(wanted, end))
+            if self.position == wanted:
+                return None
+            self._sought = True
+        return OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end)
+
+    def _failed(self, error: MiniMQError | None, now: float) -> list[Decision]:
+        if self.slave:  # the master has all that there is
+            self.slave, self._no_advice_until = 0, now + _NO_ADVICE_S
+            return self.tick(now)
+        if error is None or error.retriable:
+            self.failure = error or Unavailable("the broker ended the stream")
+            self._retry_at = now + max(self._pause_s, self.failure.retry_after_s)
+            self._pause_s = min(2 * self._pause_s, self._options.longest_retry_s)
+            return []
+        self.error = error
+        if self.lease.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound):
+            # No failure of this consumer: the queue is another member's, or gone; it is asked for again.
+            return [LeaseOver(self.lease.epoch, error)]
+        self._is_error_told = False
+        return []
+
+    # ---- handing out ----------------------------------------------------------------------------
+
+    def take(self, max_messages: int, now: float) -> list[ReceivedMessage]:
+        """Hand messages out; `tick` may then begin the next pull.
+
+        Raises:
+            CorruptBatch, InvalidArgument: the next batch is damaged, or of a newer format. The reader stays in front of
+                it until a seek.
+        """
+        try:
+            messages = self._ahead.take(max_messages, now)
+        except (CorruptBatch, InvalidArgument) as error:
+            self.error = error
+            raise
+        if messages:
+            self.term_taken = self._term
+            self._is_unsaved = True
+        return messages
+
+    def take_batch(self) -> tuple[StoredBatch, int] | None:
+        """Hand a batch out as it was stored; see `ReadAhead.take_batch`."""
+        return self._ahead.take_batch()
+
+    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Hand the last messages that `take` has returned out again; only while `moves` is what it was."""
+        self._ahead.give_back(messages)
+
+    # ---- commits --------------------------------------------------------------------------------
+
+    def commit_due(self, offset: int, term: int, now: float, *, automatic: bool) -> Commit | None:
+        """Return what is to be recorded for an offset; None when an automatic commit has recorded it lately.
+
+        Args:
+            offset: the next one that the group will read.
+            term: that of the log in which the offset is.
+            now: the time.
+            automatic: nobody has asked for it.
+        """
+        if automatic and self._committed == offset and now - self._committed_at < self._options.recommit_s:
+            return None
+        lease = self.lease
+        commit = Commit(self.queue, offset, lease.epoch, lease.topic_id, self._sought, lease.address, term)
+        self._sought = False  # a seek that comes meanwhile is for the next commit
+        return commit
+
+    def commit_answered(self, commit: Commit, now: float, *, failed: bool) -> None:
+        """Take note of what became of a commit that was begun at that time."""
+        if failed:
+            self._committed = None  # the broker may have it all the same
+            self._sought |= commit.sought
+        else:
+            self._committed, self._committed_at = commit.offset, now
+            self._is_unsaved &= commit.offset < self.position
+
+    def may_be_recorded(self, epoch: int) -> bool:
+        """Tell whether what was refused under a lease may be taken yet: the lease was renewed, or waits for that."""
+        return self.lease.epoch != epoch or not math.isinf(self._sure_until)
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """Whether it has read under a lease what was not recorded."""
+        return bool(self.lease.epoch) and (self._is_unsaved or self._sought)
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _room(self) -> tuple[int, int]:
+        """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
+        ahead, options = self._ahead, self._options
+        messages, size = options.max_messages - ahead.messages, options.max_bytes - ahead.size
+        if self._is_to_check:
+            return max(messages, 1), max(size, 1)
+        if 2 * ahead.size > options.max_bytes or 2 * ahead.messages > options.max_messages:
+            return 0, 0
+        return messages if self._end is None else min(messages, self._end - ahead.fetch_offset), size
+
+    def _go_to(self, offset: int) -> None:
+        self._ahead.go_to(offset)
+        self.error = None
+        self._retry_at = 0.0
+        self._queue_end = None
+        self.moves += 1

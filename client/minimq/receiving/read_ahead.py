@@ -1,0 +1,161 @@
+"""The messages of one queue that were fetched and not handed out yet: pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq_common.errors import CorruptBatch, InvalidArgument
+from minimq_common.model import MessageQueue
+
+
+class _Fetched(NamedTuple):
+    """A batch, the time from which it may be handed out, and how many messages the broker passed over before it."""
+
+    stored: StoredBatch
+    due: float
+    passed_over: int
+
+
+class ReadAhead:
+    """The batches between the position of a reader and the offset that it fetches next.
+
+    Args:
+        queue: where they stand.
+        offset: where the reader begins.
+        delay_ms: how long messages wait after they were stored before they are handed out; by the clock of the broker,
+            and never longer than that after they have come here, whatever clocks say.
+        check_texts: keys or properties decide which messages are wanted, so they are checked when a batch is opened.
+
+    Attributes:
+        position: offset of the message that is handed out next.
+        fetch_offset: offset to fetch next.
+        messages: number of messages in batches that were not opened yet.
+        size: bytes of these batches.
+        passed_over: messages before `position` that the broker has not sent, since their tags are not wanted.
+    """
+
+    def __init__(self, queue: MessageQueue, offset: int, delay_ms: int = 0, *, check_texts: bool = False) -> None:
+        self.position = offset
+        self.fetch_offset = offset
+        self.messages = 0
+        self.size = 0
+        self.passed_over = 0
+        self._queue = queue
+        self._delay_ms = delay_ms
+        self._check_texts = check_texts
+        self._batches: deque[_Fetched] = deque()
+        #: Messages that the broker has passed over behind the last batch.
+        self._gap = 0
+        #: The batch that is being handed out, and how many of its messages were.
+        self._opened: list[ReceivedMessage] = []
+        self._handed_out = 0
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether something may be handed out."""
+        if self._handed_out < len(self._opened):
+            return True
+        return bool(self._batches) and (not self._delay_ms or self._batches[0].due <= now)
+
+    def add(self, batches: Sequence[StoredBatch], next_offset: int, now_ms: int, now: float) -> None:
+        """Take in what was fetched.
+
+        Args:
+            batches: in the order of the queue.
+            next_offset: where to go on, 0 behind the last batch.
+            now_ms: the time by the clock of the broker.
+            now: the time.
+        """
+        for stored in batches:
+            end = stored.base_offset + stored.count
+            if end <= self.fetch_offset:
+                continue  # a broker that sends it again is wrong: there is nothing new in it
+            left_ms = min(stored.stored_ms + self._delay_ms - now_ms, self._delay_ms)
+            gap = self._gap + max(stored.base_offset - self.fetch_offset, 0)
+            self._batches.append(_Fetched(stored, now + left_ms / 1000, gap))
+            self._gap = 0
+            self.size += len(stored.data)
+            self.messages += stored.count
+            self.fetch_offset = end
+        self._gap += max(next_offset - self.fetch_offset, 0)
+        self.fetch_offset = max(self.fetch_offset, next_offset)
+        self._pass_over()
+
+    def take(self, max_messages: int, now: float) -> list[ReceivedMessage]:
+        """Hand messages out; what was sent one by one comes in many batches.
+
+        Raises:
+            CorruptBatch, InvalidArgument: the next batch is damaged, or of a newer format. The position stays in front
+                of it.
+        """
+        taken: list[ReceivedMessage] = []
+        while len(taken) < max_messages and self.is_due(now):
+            if self._handed_out == len(self._opened):
+                try:
+                    self._open()
+                except (CorruptBatch, InvalidArgument):
+                    if taken:
+                        break  # those ahead of it come first
+                    raise
+            more = self._opened[self._handed_out : self._handed_out + max_messages - len(taken)]
+            self._handed_out += len(more)
+            taken += more
+        if taken:
+            self.position = taken[-1].queue_offset + 1
+            self._pass_over()
+        return taken
+
+    def take_batch(self) -> tuple[StoredBatch, int] | None:
+        """Hand the next batch out as it was stored, with the number of messages that the broker passed over before it.
+
+        Returns None when there is none. Not to be mixed with `take`.
+        """
+        if not self._batches:
+            return None
+        stored, passed_over = self._next()
+        self.position = stored.base_offset + stored.count
+        self._pass_over()
+        return stored, passed_over
+
+    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Hand the last messages that `take` has returned out again; only while nothing has moved the reader since."""
+        self._opened = [*messages, *self._opened[self._handed_out :]]
+        self._handed_out = 0
+        self.position = messages[0].queue_offset
+
+    def skip_to(self, offset: int) -> None:
+        """Fetch from another offset on; what is here comes first."""
+        self.fetch_offset = offset
+        self._pass_over()
+
+    def go_to(self, offset: int) -> None:
+        """Go on at another offset, and forget what was fetched."""
+        self.position = self.fetch_offset = offset
+        self._batches.clear()
+        self._opened = []
+        self._handed_out = self._gap = self.messages = self.size = 0
+
+    def _open(self) -> None:
+        batch = ReceivedBatch(self._queue, self._batches[0].stored)
+        if self._check_texts:
+            batch.check_texts()
+        begin = self._opened[-1].queue_offset + 1 if self._opened else 0  # of what this call has handed out before
+        self._opened = batch.messages(max(self.position, begin))
+        self._handed_out = 0
+        self._next()
+
+    def _next(self) -> tuple[StoredBatch, int]:
+        stored, _, passed_over = self._batches.popleft()
+        self.size -= len(stored.data)
+        self.messages -= stored.count
+        self.passed_over += passed_over
+        return stored, passed_over
+
+    def _pass_over(self) -> None:
+        """Go on behind what the broker has passed over, when all before it has been handed out."""
+        if not self._batches and self._handed_out == len(self._opened):
+            self.position = max(self.position, self.fetch_offset)
+            self.passed_over += self._gap
+            self._gap = 0

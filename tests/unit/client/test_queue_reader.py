@@ -1,0 +1,504 @@
+"""What a queue reader decides, played in virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from minimq.receiving.member_state import Grant
+from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull
+from minimq.receiving.queue_reader import QueueReader
+from minimq.receiving.received import StoredBatch
+from minimq_common.errors import (
+    CorruptBatch,
+    Fenced,
+    MiniMQError,
+    OffsetOutOfRange,
+    QueueNotFound,
+    Unavailable,
+)
+from minimq_common.model import MessageQueue
+from support.batches import encode, one
+
+QUEUE = MessageQueue("t", "broker-a", 0)
+OPTIONS = FetchOptions(100, 1 << 20, wait_s=15.0, offset_reset="earliest", slaves=True, recommit_s=3600.0)
+RANGE = FetchOptions(1 << 40, 1 << 20, retry_s=0.1, longest_retry_s=2.0)
+NO_LEASE = Grant(0, 0, 0)
+#: Epochs of two terms of a broker.
+FIRST, SECOND = 1 << 32, 2 << 32
+
+
+def stored(first: int, count: int, stored_ms: int = 0) -> StoredBatch:
+    data = encode([one(body=b"%d" % number) for number in range(first, first + count)])
+    return StoredBatch(first, stored_ms, 0, count, data)
+
+
+def damaged(first: int, count: int) -> StoredBatch:
+    whole = stored(first, count)
+    return StoredBatch(first, 0, 0, count, whole.data[:-1] + bytes([whole.data[-1] ^ 1]))
+
+
+def reader_from(
+    offset: int = 0, *, options: FetchOptions = OPTIONS, end: int | None = None, term: int = 0, epoch: int = 0
+) -> QueueReader:
+    """Return a reader whose first pull is under way."""
+    reader = QueueReader(QUEUE, Grant(epoch, offset, 7, address="a", term=term), options, end=end)
+    assert kinds(reader.tick(0.0)) == [Pull]
+    return reader
+
+
+def fetched(first: int, *batches: StoredBatch, max_offset: int | None = None) -> QueueReader:
+    """Return a reader that has fetched batches and handed nothing out; its pull goes on."""
+    reader = reader_from(first)
+    end = batches[-1].base_offset + batches[-1].count if batches else first
+    assert reader.frame_arrived(1, Frame(batches, max_offset=end if max_offset is None else max_offset), 0.0) == []
+    return reader
+
+
+def kinds(decisions: Sequence[Decision]) -> list[type]:
+    return [type(decision) for decision in decisions]
+
+
+def pull_of(decisions: Sequence[Decision]) -> Pull:
+    [pull] = [decision for decision in decisions if isinstance(decision, Pull)]
+    return pull
+
+
+def offsets(reader: QueueReader, max_messages: int = 100) -> list[int]:
+    return [message.queue_offset for message in reader.take(max_messages, 0.0)]
+
+
+def refused(error: MiniMQError, **fields: int | bool) -> Frame:
+    return Frame(is_last=True, failure=error, **fields)  # type: ignore[arg-type]
+
+
+# ---- handing out ----------------------------------------------------------------------------------
+
+
+def test_small_batches_are_handed_out_together() -> None:
+    reader = fetched(1, stored(0, 3), stored(3, 3), stored(6, 3))
+    assert offsets(reader, 6) == [1, 2, 3, 4, 5, 6]
+    assert reader.position == 7
+    assert offsets(reader, 6) == [7, 8]
+    assert reader.at_end
+    assert not reader.may_hand_out(0.0)
+
+
+def test_what_is_ahead_of_a_damaged_batch_comes_first_and_a_seek_leads_past_it() -> None:
+    reader = fetched(0, stored(0, 3), damaged(3, 3), stored(6, 3))
+    assert offsets(reader) == [0, 1, 2]
+    with pytest.raises(CorruptBatch, match="seek to 6"):
+        reader.take(9, 0.0)
+    assert (reader.position, reader.may_hand_out(0.0), reader.tick(9.0)) == (3, False, [])
+    assert kinds(reader.seek(6, 9.0)) == [Cancel, Pull]
+    assert reader.error is None
+
+
+def test_a_batch_with_more_or_fewer_messages_than_the_index_says_is_damaged() -> None:
+    reader = fetched(0, stored(0, 3), StoredBatch(3, 0, 0, 3, stored(3, 2).data), stored(6, 3))
+    assert len(offsets(reader)) == 3
+    with pytest.raises(CorruptBatch, match=r"a batch of 2 records stands where 3 should.*seek to 6"):
+        reader.take(9, 0.0)
+
+
+def test_what_a_broker_sends_again_is_handed_out_once() -> None:
+    reader = fetched(0, stored(0, 3), stored(3, 3))
+    reader.frame_arrived(1, Frame([stored(0, 3), stored(5, 3)], max_offset=8), 0.0)
+    assert offsets(reader) == list(range(8))
+
+
+def test_only_what_was_read_already_is_no_message() -> None:
+    reader = fetched(3)
+    reader.frame_arrived(1, Frame([stored(0, 3)], max_offset=3), 0.0)
+    assert not reader.may_hand_out(0.0)
+
+
+def test_what_is_given_back_is_handed_out_again() -> None:
+    reader = fetched(0, stored(0, 5))
+    messages = reader.take(4, 0.0)
+    reader.give_back(messages[1:])
+    assert reader.position == 1
+    assert offsets(reader) == [1, 2, 3, 4]
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("stored_ms", "now_ms", "delay_ms", "due_s"),
+    [
+        (10 * HOUR_MS, 10 * HOUR_MS, 2 * HOUR_MS, 7200.0),
+        (10 * HOUR_MS, 11 * HOUR_MS, 2 * HOUR_MS, 3600.0),
+        (10 * HOUR_MS, 12 * HOUR_MS, 2 * HOUR_MS, 0.0),
+        (2_000_000 * HOUR_MS, 2_000_002 * HOUR_MS, 2 * HOUR_MS, 0.0),  # which is long after today
+        (10 * HOUR_MS, 3 * HOUR_MS, 20, 0.02),  # the broker's clock was set back
+    ],
+)
+def test_a_wait_is_counted_by_the_clock_of_the_broker(stored_ms: int, now_ms: int, delay_ms: int, due_s: float) -> None:
+    reader = QueueReader(QUEUE, NO_LEASE, OPTIONS, delay_ms=delay_ms)
+    reader.tick(0.0)
+    reader.frame_arrived(1, Frame([stored(0, 3, stored_ms)], max_offset=3, now_ms=now_ms), 5.0)
+    assert not due_s or not reader.may_hand_out(5.0 + due_s - 0.001)
+    assert reader.may_hand_out(5.0 + due_s)
+
+
+def test_a_message_shows_the_beginning_of_its_body() -> None:
+    data = encode([one(body=b"caf\xc3\xa9"), one(body=b"x" * 5000)])
+    short, long = fetched(0, StoredBatch(0, 0, 0, 2, data)).take(2, 0.0)
+    assert repr(short) == "ReceivedMessage(t/broker-a/0, offset 0, tag None, b'caf\\xc3\\xa9', 5 bytes)"
+    assert repr(long) == f"ReceivedMessage(t/broker-a/0, offset 1, tag None, b'{'x' * 60}'..., 5000 bytes)"
+
+
+def test_messages_that_a_broker_passes_over_count_when_those_before_them_are_handed_out() -> None:
+    reader = fetched(0, stored(0, 2))
+    reader.frame_arrived(1, Frame([stored(5, 1)], next_offset=9, max_offset=9), 0.0)
+    assert (offsets(reader, 2), reader.passed_over) == ([0, 1], 0)
+    assert (offsets(reader), reader.passed_over, reader.position) == ([5], 6, 9)
+
+
+# ---- pulls ----------------------------------------------------------------------------------------
+
+
+def test_the_first_pull_does_not_wait_and_the_next_one_goes_on_behind_what_came() -> None:
+    reader = QueueReader(QUEUE, Grant(FIRST, 4, 7, term=2), OPTIONS)
+    assert reader.tick(0.0) == [Pull(1, 4, 100, 1 << 20, 0.0, 2, FIRST)]
+    assert reader.tick(0.0) == [], "one is under way"
+    batch = stored(4, 10)
+    pull = pull_of(reader.frame_arrived(1, Frame([batch], max_offset=14, term=3, is_last=True), 0.0))
+    assert pull == Pull(2, 14, 90, (1 << 20) - len(batch.data), 15.0, 3, FIRST)
+
+
+def test_the_next_pull_waits_until_more_than_half_was_handed_out() -> None:
+    reader = reader_from()
+    assert reader.frame_arrived(1, Frame([stored(0, 40), stored(40, 40)], max_offset=80, is_last=True), 0.0) == []
+    offsets(reader, 10)
+    assert pull_of(reader.tick(0.0)).max_messages == 60
+    assert reader.tick(0.0) == []
+
+
+def test_what_an_earlier_pull_still_brings_is_dropped() -> None:
+    reader = reader_from()
+    assert kinds(reader.seek(50, 0.0)) == [Cancel, Pull]
+    assert reader.frame_arrived(1, Frame([stored(0, 3)], max_offset=3, is_last=True), 0.0) == []
+    assert reader.pull_failed(1, None, 0.0) == []
+    assert (reader.position, reader.is_pulling(2)) == (50, True)
+
+
+def test_a_failed_pull_is_tried_again_and_one_that_worked_makes_the_next_wait_short() -> None:
+    reader = reader_from(options=RANGE, end=10)
+    now = 0.0
+    for number, wait_s in enumerate((0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0), 1):
+        assert reader.pull_failed(number, Unavailable("gone"), now) == []
+        assert reader.wake_at == pytest.approx(now + wait_s)
+        assert reader.tick(reader.wake_at - 0.01) == []
+        now = reader.wake_at
+        assert kinds(reader.tick(now)) == [Pull]
+        assert reader.wake_at == math.inf
+    reader.frame_arrived(8, Frame([stored(0, 3)], max_offset=10), now)
+    reader.pull_failed(8, None, now)
+    assert reader.wake_at == pytest.approx(now + 0.1)
+    assert isinstance(reader.failure, Unavailable)
+
+
+def test_an_error_that_lasts_is_told_once_and_a_seek_ends_it() -> None:
+    reader = reader_from()
+    assert reader.frame_arrived(1, refused(QueueNotFound("no such queue")), 0.0) == []
+    assert isinstance(reader.error_to_tell(), QueueNotFound)
+    assert (reader.error_to_tell(), reader.tick(99.0)) == (None, [])
+    assert kinds(reader.seek(0, 0.0)) == [Pull]
+
+
+def test_a_queue_that_leaves_is_not_fetched_and_gives_nothing() -> None:
+    reader = fetched(0, stored(0, 3))
+    assert reader.leave() == [Cancel(1)]
+    assert (reader.is_leaving, reader.may_hand_out(0.0), reader.tick(0.0)) == (True, False, [])
+
+
+def test_a_paused_queue_is_fetched_and_gives_nothing() -> None:
+    reader = fetched(0, stored(0, 3))
+    reader.pause(paused=True)
+    assert not reader.may_hand_out(0.0)
+    reader.pause(paused=False)
+    assert reader.may_hand_out(0.0)
+
+
+# ---- slaves ---------------------------------------------------------------------------------------
+
+
+def advised() -> QueueReader:
+    """Return a reader under a lease whose second pull is one at slave 3, as its master has advised."""
+    reader = reader_from(epoch=FIRST)
+    batches = [stored(0, 3)]
+    pull = pull_of(reader.frame_arrived(1, Frame(batches, max_offset=99, is_last=True, advised_slave=3), 0.0))
+    assert (pull.slave, pull.epoch, pull.wait_s) == (3, 0, 0.0)
+    return reader
+
+
+def test_a_slave_is_read_until_its_end() -> None:
+    reader = advised()
+    frame = Frame([stored(3, 3)], max_offset=6, is_last=True, from_slave=True)
+    assert pull_of(reader.frame_arrived(2, frame, 0.0)).slave == 3
+    pull = pull_of(reader.frame_arrived(3, Frame(max_offset=6, is_last=True, from_slave=True), 0.0))
+    assert (pull.slave, pull.epoch) == (0, FIRST)
+
+
+def test_after_a_slave_has_failed_no_advice_is_taken_for_a_while() -> None:
+    reader = advised()
+    assert pull_of(reader.pull_failed(2, None, 0.0)).slave == 0
+    advice = Frame(max_offset=99, is_last=True, advised_slave=3)
+    assert pull_of(reader.frame_arrived(3, advice, 9.9)).slave == 0
+    assert pull_of(reader.frame_arrived(4, advice, 10.0)).slave == 3
+
+
+def test_a_slave_that_cannot_be_read_now_is_left() -> None:
+    reader = advised()
+    assert reader.leave_slave(0.0)[0] == Cancel(2)
+    assert reader.is_pulling(3)
+    assert reader.slave == 0
+
+
+def test_what_a_slave_does_not_have_is_waited_for() -> None:
+    reader = reader_from()
+    assert reader.frame_arrived(1, refused(OffsetOutOfRange("not here"), from_slave=True, max_offset=2), 0.0) == []
+    assert (reader.error, reader.wake_at) == (None, 0.2)
+
+
+# ---- leases ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epoch", "offset", "topic_id", "goes_on"),
+    [
+        (FIRST + 1, 10, 7, True),
+        (FIRST + 1, 3, 7, True),  # it has committed less than it has handed out
+        (SECOND + 1, 10, 7, True),  # its broker serves groups anew
+        (SECOND + 1, 3, 7, True),
+        (SECOND + 1, 11, 7, False),  # somebody else was further meanwhile
+        (FIRST + 2, 10, 7, False),  # its broker had another owner for it, or was told to give it another place
+        (SECOND + 1, 10, 8, False),  # the topic was made anew
+    ],
+)
+def test_a_queue_goes_on_unless_somebody_else_may_have_read_it(
+    epoch: int, offset: int, topic_id: int, goes_on: bool
+) -> None:
+    reader = reader_from(10, epoch=FIRST + 1)
+    decisions = reader.renewed(Grant(epoch, offset, topic_id, address="b"), 0.0)
+    assert reader.position == 10
+    if goes_on:
+        assert decisions is not None
+        assert decisions[0] == Cancel(1)
+        assert pull_of(decisions).epoch == reader.lease.epoch == epoch
+    else:
+        assert decisions is None
+        assert reader.is_pulling(1)
+
+
+def test_another_broker_is_asked_at_once_though_enough_is_fetched() -> None:
+    reader = reader_from(10, options=FetchOptions(5, 1), epoch=FIRST)
+    reader.frame_arrived(1, Frame([stored(10, 5)], max_offset=15, is_last=True), 0.0)
+    assert not reader.is_pulling(1)
+    pull = pull_of(reader.renewed(Grant(SECOND, 10, 7), 0.0) or ())
+    assert (pull.max_messages, pull.max_bytes) == (1, 1)
+    assert reader.frame_arrived(2, Frame(max_offset=15, term=2, is_last=True), 0.0) == []
+
+
+def test_nothing_is_handed_out_while_the_lease_is_in_doubt() -> None:
+    reader = reader_from(epoch=FIRST)
+    reader.frame_arrived(1, Frame([stored(0, 3)], max_offset=3), 0.0)
+    assert reader.may_hand_out(5.0, trusted_until=5.1)
+    assert not reader.may_hand_out(5.1, trusted_until=5.1)
+    reader.doubt(4.0)
+    reader.doubt(6.0)
+    assert (reader.may_hand_out(3.9), reader.may_hand_out(4.0)) == (True, False)
+    assert reader.renewed(Grant(FIRST, 0, 7), 4.0) is not None
+    assert reader.may_hand_out(5.0)
+
+
+def test_a_lease_that_the_broker_does_not_know_is_the_affair_of_the_member() -> None:
+    reader = reader_from(epoch=FIRST)
+    fenced = Fenced("not yours")
+    assert reader.frame_arrived(1, refused(fenced), 0.0) == [LeaseOver(FIRST, fenced)]
+    assert (reader.error_to_tell(), reader.tick(99.0)) == (None, [])
+    assert kinds(reader.renewed(Grant(SECOND, 0, 7), 0.0) or ()) == [Pull]
+    assert reader.error is None
+
+
+# ---- what is not stored ---------------------------------------------------------------------------
+
+
+def out_of_range(first: int, end: int, term: int = 0) -> Frame:
+    return refused(OffsetOutOfRange("not stored"), min_offset=first, max_offset=end, term=term)
+
+
+@pytest.mark.parametrize(("rule", "offset"), [("earliest", 50), ("latest", 90)])
+def test_what_was_fetched_comes_first_and_what_was_deleted_is_passed_over(rule: str, offset: int) -> None:
+    options = FetchOptions(100, 1 << 20, offset_reset=rule)  # type: ignore[arg-type]
+    reader = reader_from(10, options=options)
+    reader.frame_arrived(1, Frame([stored(10, 5)], max_offset=15), 0.0)
+    reset, pull = reader.frame_arrived(1, out_of_range(50, 90), 0.0)
+    assert reset == OffsetReset(QUEUE, 15, offset, 50, 90)
+    assert isinstance(pull, Pull)
+    assert (reader.position, pull.offset) == (10, offset)
+    assert offsets(reader) == [10, 11, 12, 13, 14]
+    assert reader.position == offset
+    assert not commit_of(reader, offset).sought
+
+
+def test_with_the_rule_error_the_user_is_told() -> None:
+    reader = reader_from(10, options=FetchOptions(100, 1 << 20))
+    assert reader.frame_arrived(1, out_of_range(50, 90), 0.0) == []
+    assert isinstance(reader.error_to_tell(), OffsetOutOfRange)
+
+
+def test_of_a_queue_that_is_empty_all_is_missed() -> None:
+    reader = reader_from(3)
+    reset, _ = reader.frame_arrived(1, out_of_range(8, 8), 0.0)
+    assert isinstance(reset, OffsetReset)
+    assert reset == OffsetReset(QUEUE, 3, 8, 8, 8)
+    assert (reset.deleted, reset.missed, reset.is_back, reader.position) == (5, 5, False, 8)
+
+
+def test_beyond_the_end_it_goes_back_there_and_so_may_the_commit() -> None:
+    reader = fetched(10, stored(10, 5))
+    offsets(reader)
+    reset, pull = reader.frame_arrived(1, out_of_range(0, 12), 0.0)
+    assert isinstance(reset, OffsetReset)
+    assert isinstance(pull, Pull)
+    assert reset == OffsetReset(QUEUE, 15, 12, 0, 12)
+    assert (reset.deleted, reset.missed, reset.is_back) == (0, 0, True)
+    assert (reader.position, pull.offset, commit_of(reader, 12).sought) == (12, 12, True)
+
+
+def test_what_was_fetched_and_is_no_more_is_fetched_again() -> None:
+    """Only what was fetched ahead was beyond the end: the reader has missed nothing."""
+    reader = fetched(10, stored(10, 5))
+    offsets(reader, 2)
+    moves = reader.moves
+    [pull] = reader.frame_arrived(1, out_of_range(0, 13), 0.0)
+    assert isinstance(pull, Pull)
+    assert (reader.position, pull.offset, commit_of(reader, 12).sought) == (12, 12, False)
+    assert not reader.may_hand_out(0.0)
+    assert reader.moves > moves
+
+
+def test_of_which_log_an_offset_is_goes_along_until_the_reader_is_moved() -> None:
+    reader = fetched(10, stored(10, 5))
+    offsets(reader, 1)
+    reader.frame_arrived(1, Frame([stored(15, 5)], max_offset=20, term=3), 0.0)
+    assert reader.term_taken == 0
+    offsets(reader, 2)
+    assert reader.term_taken == 3
+    pull = pull_of(reader.frame_arrived(1, out_of_range(0, 12, term=4), 0.0))  # what was handed out is of that log
+    assert (reader.position, pull.term, reader.term_taken) == (12, 4, 3)
+    pull = pull_of(reader.seek(19, 0.0))  # by the user, who knows why
+    assert (pull.term, reader.term_taken) == (0, 0)
+
+
+# ---- commits --------------------------------------------------------------------------------------
+
+
+def commit_of(reader: QueueReader, offset: int, now: float = 0.0, *, automatic: bool = False) -> Commit:
+    commit = reader.commit_due(offset, reader.term_taken, now, automatic=automatic)
+    assert commit is not None
+    return commit
+
+
+def test_an_automatic_commit_leaves_out_what_was_recorded_lately() -> None:
+    reader = fetched(0, stored(0, 9))
+    reader.commit_answered(commit_of(reader, 5, automatic=True), 0.0, failed=False)
+    assert reader.commit_due(5, 0, 3599.0, automatic=True) is None
+    commit_of(reader, 5)
+    commit_of(reader, 6, automatic=True)
+    commit_of(reader, 5, 3600.0, automatic=True)
+
+
+def test_what_was_not_recorded_is_due_again_with_the_seek_before_it() -> None:
+    reader = fetched(0, stored(0, 9))
+    reader.commit_answered(commit_of(reader, 5), 0.0, failed=False)
+    reader.seek(2, 0.0)
+    commit = commit_of(reader, 5, automatic=False)
+    assert commit.sought
+    reader.seek(1, 0.0)  # meanwhile
+    reader.commit_answered(commit, 0.0, failed=True)
+    assert commit_of(reader, 5, automatic=True).sought
+    assert not commit_of(reader, 5, automatic=True).sought
+
+
+def test_it_knows_whether_something_is_not_committed() -> None:
+    reader = reader_from(epoch=FIRST)
+    reader.frame_arrived(1, Frame([stored(0, 9)], max_offset=9), 0.0)
+    assert not reader.is_uncommitted
+    offsets(reader, 5)
+    assert reader.is_uncommitted
+    reader.commit_answered(commit_of(reader, 4), 0.0, failed=False)
+    assert reader.is_uncommitted
+    reader.commit_answered(commit_of(reader, 5), 0.0, failed=False)
+    assert not reader.is_uncommitted
+
+
+def test_what_was_refused_under_a_lease_may_be_recorded_under_another_one() -> None:
+    reader = reader_from(epoch=FIRST)
+    assert not reader.may_be_recorded(FIRST)
+    reader.doubt(9.0)
+    assert reader.may_be_recorded(FIRST)
+    assert reader.renewed(Grant(SECOND, 0, 7), 0.0) is not None
+    assert (reader.may_be_recorded(FIRST), reader.may_be_recorded(SECOND)) == (True, False)
+
+
+# ---- ranges ---------------------------------------------------------------------------------------
+
+
+def batches_of(reader: QueueReader) -> list[tuple[int, int]]:
+    """Return the first offset of each batch that is handed out, and how many messages were passed over before it."""
+    found = []
+    while (taken := reader.take_batch()) is not None:
+        found.append((taken[0].base_offset, taken[1]))
+    return found
+
+
+def test_no_more_than_a_range_is_asked_for_and_handed_out() -> None:
+    reader = QueueReader(QUEUE, Grant(0, 5, 0), RANGE, end=20)
+    assert reader.tick(0.0) == [Pull(1, 5, 15, 1 << 20)]
+    frame = Frame([stored(3, 10), stored(15, 3), stored(25, 3)], max_offset=99, is_last=True)
+    assert reader.frame_arrived(1, frame, 0.0) == [], "there is no more of it"
+    assert batches_of(reader) == [(3, 0), (15, 2)]
+    assert reader.position == 20
+
+
+def test_a_range_that_the_queue_does_not_have_is_an_error_once_all_before_is_handed_out() -> None:
+    reader = reader_from(options=RANGE, end=20)
+    reader.frame_arrived(1, Frame([stored(0, 10)], max_offset=10), 0.0)
+    reader.frame_arrived(1, Frame(max_offset=10, is_last=True), 0.0)
+    assert batches_of(reader) == [(0, 0)]
+    assert isinstance(reader.error, OffsetOutOfRange)
+
+
+def test_a_slave_that_does_not_have_all_of_a_range_is_waited_for() -> None:
+    reader = reader_from(options=RANGE, end=20)
+    reader.frame_arrived(1, Frame(max_offset=10, is_last=True, from_slave=True), 0.0)
+    assert (reader.error, reader.wake_at) == (None, 0.1)
+
+
+def test_a_later_term_is_asked_whether_it_has_cut_the_range() -> None:
+    reader = reader_from(options=RANGE, end=20, term=2)
+    reader.frame_arrived(1, Frame([stored(0, 10)], max_offset=20, term=2), 0.0)
+    assert reader.frame_arrived(1, Frame([stored(10, 10)], max_offset=20, term=3), 0.0) == [
+        Cancel(1),
+        Pull(2, 20, 1, 1, term=2),
+    ]
+    assert reader.frame_arrived(2, Frame(max_offset=30, term=3), 0.0)[0] == Cancel(2)
+    assert batches_of(reader) == [(0, 0)], "the frame of the later term was dropped"
+    assert reader.frame_arrived(3, Frame([stored(10, 10)], max_offset=30, term=3, is_last=True), 0.0) == []
+    assert batches_of(reader) == [(10, 0)]
+    assert not reader.taken_back
+
+
+def test_a_range_that_a_later_term_has_cut_is_taken_back() -> None:
+    reader = reader_from(options=RANGE, end=20, term=2)
+    reader.frame_arrived(1, Frame([stored(0, 10)], max_offset=20, term=3), 0.0)
+    assert reader.frame_arrived(2, out_of_range(0, 15), 0.0) == []
+    assert isinstance(reader.error, OffsetOutOfRange)
+    assert reader.taken_back
