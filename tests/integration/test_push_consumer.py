@@ -191,11 +191,11 @@ def test_a_slow_listener_has_a_bounded_number_of_messages_in_hand(
     with PushConsumer(cluster.nameserver, group=group, threads=64, batch_size=4, **options) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
-        in_hand = consumer._in_hand
-        wait_until(lambda: queue in in_hand.blocked(), PATIENCE_S, what="the queue is blocked")
-        wait_until(lambda: limit != "span" or in_hand.in_hand(queue) == (4, 4000), PATIENCE_S)
+        in_flight = consumer._in_flight
+        wait_until(lambda: queue in in_flight.blocked(), PATIENCE_S, what="the queue is blocked")
+        wait_until(lambda: limit != "span" or in_flight.of_queue(queue) == (4, 4000), PATIENCE_S)
         wait_until(lambda: seen, PATIENCE_S, what="a listener has begun")
-        messages, size = in_hand.in_hand(queue)
+        messages, size = in_flight.of_queue(queue)
         assert messages <= 20 + 3
         assert size <= 23 * 1000
         assert max(seen) < 20 + 4

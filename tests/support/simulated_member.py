@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minimq.rebalance import allocate_group
-from minimq.receiving.heartbeats import Heartbeats
+from minimq.receiving.assignment import SharedTopics, shared_topics
+from minimq.receiving.member_schedule import Heartbeats, RebalanceSchedule
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
-from minimq.receiving.rounds import Rounds
-from minimq.receiving.shared_topics import SharedTopics, shared_topics
 from minimq_broker.core.groups import Members
 from minimq_common.errors import Fenced
 from minimq_common.model import MessageQueue
@@ -64,7 +63,7 @@ class SimulatedMember(Process):
         self._lists: dict[str, Members] = {}
         self._routed = {broker for broker in self.lines if world.brokers[broker].alive}
         self._state = MemberState(drain_s=world.times.drain_s, trust_s=world.times.trust_s)
-        self._rounds = Rounds(gap_s=GAP_S, interval_s=world.times.interval_s, now=world.now)
+        self._rounds = RebalanceSchedule(gap_s=GAP_S, interval_s=world.times.interval_s, now=world.now)
         self._told_changes = 0
         self._tell_holding_at = world.now
         #: Whether the task under way may have made the member the owner of a queue: by a grant, or by a sign of life.

@@ -15,8 +15,7 @@ from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
-from minimq.receiving.portion import Portion
-from minimq.receiving.pull_reader import PullReader
+from minimq.receiving.pull_reader import PollBatch, PullReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import HomeProcess
@@ -162,18 +161,18 @@ class PullConsumer:
                 yield message
                 message = next(messages, None)
 
-    async def _ask(self, timeout: float, max_messages: int = 4096) -> Portion:
+    async def _ask(self, timeout: float, max_messages: int = 4096) -> PollBatch:
         """Poll. What comes when the caller was cancelled is given to nobody, and comes again with the next poll."""
         given_up = threading.Event()
         try:
-            portion = await self._run(partial(self._reader.ask, timeout, max_messages, given_up.is_set))
+            batch = await self._run(partial(self._reader.ask, timeout, max_messages, given_up.is_set))
         except asyncio.CancelledError:
             given_up.set()
             self._reader.wake()
             raise
-        if portion.over:  # by a `close` meanwhile, which has not committed it
+        if batch.over:  # by a `close` meanwhile, which has not committed it
             raise Closed("the consumer is closed")
-        return portion
+        return batch
 
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""

@@ -179,7 +179,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
       minimq consume orders --group debug --from latest --format json | jq .body
       minimq consume orders --group eu --tags paid --where "region = 'eu' AND amount > 10"
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from minimq.receiving import away_log
+    from minimq.receiving.consumer import AWAY_LOG
     from minimq.receiving.pull_consumer import PullConsumer
 
     made = PullConsumer(
@@ -195,7 +195,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
             option_name="--start-timeout",
             wait=_waiting(told, start_timeout),
         )
-        logging.getLogger(away_log.__name__).setLevel(logging.ERROR)  # told here, in the words of the other commands
+        AWAY_LOG.setLevel(logging.ERROR)  # told here, in the words of the other commands
         if route is not None and not exit_at_end:
             tell_away(route.away, "not read until it is back")
         ends = StoredEnds(nameserver, topic, group, consumer, wait_for_brokers) if exit_at_end else None

@@ -1,16 +1,79 @@
-"""Which queues a member of a group shall read: computed by the member itself, or asked of the deciding broker."""
+"""The share of a member: which topics are divided together, among whom, and which queues it gets: pure.
+
+Usually all members subscribe to the same topics. Then all queues are divided together, by the list of the deciding
+broker, the first by name of those that carry one of the topics.
+
+While a deploy rolls that adds or removes a topic they do not. Then each topic is divided among those that subscribe to
+it, by the list of the first broker that carries it, where all of them have joined. Topics with the same subscribers are
+still divided together, so that a strategy that looks at all topics finds as many of them as possible. All members come
+to the same result: a member knows every topic that has the subscribers of one of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 from minimq.rebalance import AllocationStrategy, allocate_group
-from minimq.transport.broker_link import BrokerLinks
+from minimq_common.allocation.members import MemberList, deciders
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
-from minimq_proto.v1 import broker_pb2
+
+
+class SharedTopics(NamedTuple):
+    """Topics whose queues are divided together among the same members.
+
+    Attributes:
+        decider: the broker by whose list of members.
+        topics: which, sorted.
+        members: among whom, sorted.
+    """
+
+    decider: str
+    topics: tuple[str, ...]
+    members: tuple[str, ...]
+
+
+def carriers_of(queues: Mapping[str, Sequence[MessageQueue]], places: Set[str]) -> dict[str, Set[str]]:
+    """Return the brokers that carry each topic, as far as members meet there.
+
+    A topic whose brokers are all away goes by the list of another broker; one without queues is left out.
+
+    Args:
+        queues: by topic.
+        places: the brokers at which members meet; at least one.
+    """
+    return {topic: places & {item.broker_name for item in items} or places for topic, items in queues.items() if items}
+
+
+def shared_topics(
+    client_id: str, carriers: Mapping[str, Collection[str]], lists: Mapping[str, MemberList]
+) -> list[SharedTopics] | None:
+    """Return the topics of a member, grouped by the members that share them.
+
+    Args:
+        client_id: the member.
+        carriers: by topic of the member, the brokers at which members meet that carry it; at least one each.
+        lists: the latest list of each broker.
+
+    Returns:
+        None while a list that counts has not come, or does not have the member yet.
+    """
+    counting = deciders(carriers, same_topics=False)
+    if not any(lists[decider].topics for decider in counting.values() if decider in lists):
+        counting = deciders(carriers, same_topics=True)
+    found: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for topic, decider in counting.items():
+        members = lists[decider].subscribers(topic) if decider in lists else ()
+        if client_id not in members:
+            return None
+        found[members].append(topic)
+    return [
+        SharedTopics(min(counting[topic] for topic in topics), tuple(sorted(topics)), members)
+        for members, topics in sorted(found.items())
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,48 +99,14 @@ class GroupView:
     decider: str
 
 
-class Assignment(Protocol):
-    """A way to a member's share."""
+def own_share(strategy: AllocationStrategy, view: GroupView) -> Sequence[MessageQueue]:
+    """Return the queues of a member, computed here. All members come to the same result: they start from the same.
 
-    def share(self, view: GroupView) -> Sequence[MessageQueue] | None:
-        """Return the queues of the member; None when they are not known yet.
-
-        Raises:
-            InvalidArgument: there is no way to divide the queues.
-            MiniMQError: somebody who was asked refused or did not answer.
-        """
-
-
-class OwnAssignment:
-    """The member computes its share. All members come to the same result, since they start from the same."""
-
-    def __init__(self, strategy: AllocationStrategy) -> None:
-        self._strategy = strategy
-
-    def share(self, view: GroupView) -> Sequence[MessageQueue] | None:
-        """See `Assignment.share`."""
-        queues = [queue for items in view.queues.values() for queue in items]
-        try:
-            return allocate_group(self._strategy, view.group, view.client_id, queues, view.members, view.owners)
-        except Exception as error:  # the strategy may be the user's own
-            raise InvalidArgument(f"allocation strategy {self._strategy.name!r} failed: {error!r}") from error
-
-
-class ServerAssignment:
-    """The deciding broker computes the shares; the strategy is known by its name there."""
-
-    def __init__(self, links: BrokerLinks, timeout_s: float) -> None:
-        self._links = links
-        self._timeout_s = timeout_s
-
-    def share(self, view: GroupView) -> Sequence[MessageQueue] | None:
-        """See `Assignment.share`."""
-        link = self._links.to(view.decider)
-        found: list[MessageQueue] = []
-        for topic in view.queues:
-            request = broker_pb2.QueryAssignmentRequest(group=view.group, client_id=view.client_id, topic=topic)
-            answer = link.call(link.stub.QueryAssignment, request, self._timeout_s)
-            if answer.version < view.version:
-                return None
-            found += [MessageQueue(item.topic, item.broker_name, item.queue_id) for item in answer.queues]
-        return found
+    Raises:
+        InvalidArgument: there is no way to divide the queues.
+    """
+    queues = [queue for items in view.queues.values() for queue in items]
+    try:
+        return allocate_group(strategy, view.group, view.client_id, queues, view.members, view.owners)
+    except Exception as error:  # the strategy may be the user's own
+        raise InvalidArgument(f"allocation strategy {strategy.name!r} failed: {error!r}") from error

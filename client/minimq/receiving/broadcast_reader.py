@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.member_state import Grant
+from minimq.receiving.offset_stores import OffsetLookup
 from minimq.receiving.queue_decisions import Commit
-from minimq.receiving.queue_owner import QueueOwner
-from minimq.receiving.start_offsets import StartOffsets
 from minimq.routes.routing import RouteCache
 from minimq_common.errors import MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
@@ -25,14 +25,14 @@ _RETRY_S = 0.5
 
 
 class BroadcastReader:
-    """Takes the place of a `GroupMember`: gives its owner every queue there is. Thread-safe.
+    """Takes the place of a `GroupMember`: gives its consumer every queue there is. Thread-safe.
 
     Args:
         routes: where the queues are.
         topics: what is read.
         offsets: how far this consumer was.
         starts: where queues begin of which nothing was saved.
-        owner: who reads.
+        fetcher: reads the queues.
         options: of the consumer.
     """
 
@@ -44,15 +44,15 @@ class BroadcastReader:
         routes: RouteCache,
         topics: Sequence[str],
         offsets: LocalOffsets,
-        starts: StartOffsets,
-        owner: QueueOwner,
+        starts: OffsetLookup,
+        fetcher: Fetcher,
         options: ConsumerOptions,
     ) -> None:
         self._routes = routes
         self._topics = topics
         self._offsets = offsets
         self._starts = starts
-        self._owner = owner
+        self._fetcher = fetcher
         self._interval_s = options.rebalance_interval_s
         #: Protects what follows; notified when there is something to do.
         self._changed = threading.Condition()
@@ -116,7 +116,7 @@ class BroadcastReader:
                 self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
                 with self._changed:
                     self._look_at = min(self._look_at, now + _RETRY_S)
-            self._owner.tick()
+            self._fetcher.tick()
 
     def _compare(self) -> None:
         """Begin queues that have come, and end those that have gone."""
@@ -125,7 +125,7 @@ class BroadcastReader:
             read = dict(self._read)
         gone = sorted((read.keys() - there) | self._made_anew(read))
         if gone:
-            self._owner.revoked(gone)
+            self._fetcher.revoked(gone)
         if self._new is None:
             self._new = frozenset(queue for queue in there if not self._offsets.knows(queue.topic))
         begun: list[Commit] = []
@@ -141,7 +141,7 @@ class BroadcastReader:
         for first in begun:
             with self._changed:
                 self._read[first.queue] = first.topic_id
-            self._owner.granted(first.queue, Grant(0, first.offset, first.topic_id, term=first.term))
+            self._fetcher.granted(first.queue, Grant(0, first.offset, first.topic_id, term=first.term))
         if failure is not None:
             raise failure
 

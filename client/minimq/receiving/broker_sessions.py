@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from minimq.receiving.heartbeats import Heartbeats
+from minimq.receiving.member_schedule import Heartbeats
 from minimq.routes.read_places import ReadPlace
 from minimq.transport.broker_link import BrokerLinks
 from minimq.transport.duplex import Duplex

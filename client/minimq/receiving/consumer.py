@@ -12,17 +12,16 @@ from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import nameserver_addresses
 from minimq.rebalance import AllocationStrategy, allocation, name_of
-from minimq.receiving.away_log import log_away
 from minimq.receiving.broadcast_reader import BroadcastReader
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.fetcher import Fetcher, FetcherCallbacks, QueueEvent
 from minimq.receiving.group_member import GroupMember
-from minimq.receiving.group_queues import GroupQueues
 from minimq.receiving.local_offsets import LocalOffsets
-from minimq.receiving.member_words import Membership
 from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.offset_stores import OffsetLookup
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.start_offsets import StartOffsets
+from minimq.receiving.session_requests import Membership
+from minimq.routes.away import describe_away
 from minimq.routes.read_places import ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
@@ -35,6 +34,8 @@ from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, chec
 from minimq_common.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
 log = logging.getLogger(__name__)
+#: Tells of brokers that are away when a group begins to read, so that their queues are not missed in silence.
+AWAY_LOG = logging.getLogger("minimq.receiving.away")
 
 #: Characters of the name of this machine that are in the id of a client.
 _MOST_OF_HOST = 200
@@ -128,11 +129,11 @@ class Consumer:
         self._routes = RouteCache(nameserver_addresses(nameserver))
         self._links = BrokerLinks()
         self._places = ReadPlaces(self._routes, self._links, slaves=options.read_from_slaves)
-        self._starts = StartOffsets(self._places, self._start, options.request_timeout_s)
-        callbacks = FetcherCallbacks(self._lease_over, self._announce, self._offset_reset, self._delay_ms)
+        self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
+        callbacks = FetcherCallbacks(
+            self._lease_over, self._begins, self._lost, self._announce, self._offset_reset, self._delay_ms
+        )
         self._fetcher = Fetcher(self._places, self._links, self.group, self.client_id, options, callbacks)
-        #: What the group member tells about queues goes there.
-        self._queues = GroupQueues(self._fetcher)
         self._filters: dict[str, MessageFilter] = {}
         #: How many messages came here and were not wanted.
         self._dropped = 0
@@ -215,17 +216,18 @@ class Consumer:
             offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
             self._fetcher.commits.store = offsets
             self._member = BroadcastReader(
-                self._routes, sorted(self._filters), offsets, self._starts, self._queues, self._options
+                self._routes, sorted(self._filters), offsets, self._starts, self._fetcher, self._options
             )
         else:
             filters = {topic: wanted.text for topic, wanted in self._filters.items()}
             membership = Membership(self.group, self.client_id, filters, self._start)
             self._fetcher.commits.leased = True
             self._member = GroupMember(
-                self._routes, self._places, self._links, membership, self._strategy, self._queues, self._options
+                self._routes, self._places, self._links, membership, self._strategy, self._fetcher, self._options
             )
         for route in filter(None, map(self._routes.known, self._filters)):
-            log_away(self.group, route)
+            for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):
+                AWAY_LOG.warning("consumer: broker away group=%s topic=%s state=%s", self.group, route.topic, line)
         self._member.start()
 
     def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
@@ -285,6 +287,12 @@ class Consumer:
         except self._callback_faults:  # it is the user's, and must not break the hand-over
             log.exception("consumer: a callback failed group=%s queues=%s", self.group, ", ".join(map(str, queues)))
             return False
+
+    def _begins(self, queue: MessageQueue, offset: int) -> None:
+        """Note that a queue is about to be read for the group."""
+
+    def _lost(self, queues: Sequence[MessageQueue]) -> None:
+        """Note that queues were taken away."""
 
     def _lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
         if self._member is not None:

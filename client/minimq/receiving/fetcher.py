@@ -42,17 +42,21 @@ class QueueEvent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetcherCallbacks:
-    """The calls of a fetcher.
+    """The calls of a fetcher to its consumer.
 
     Attributes:
         lease_over: gets a queue, its epoch and the reason when its broker does not know the lease; must not block.
+        begins: gets a queue that is about to be read, and its first offset; must not block.
+        lost: gets queues that were taken away; must not block.
         announce: gets queues that were gained or lost, in the thread that takes messages and before the first message
             of those gained.
-        offset_reset: gets what was missed, in the thread that takes messages, when a queue goes on elsewhere.
+        offset_reset: gets what was missed when a queue goes on elsewhere, in the thread that takes messages.
         delay_ms: returns how long the messages of a queue wait after they were stored.
     """
 
     lease_over: Callable[[MessageQueue, int, MiniMQError], None]
+    begins: Callable[[MessageQueue, int], None]
+    lost: Callable[[Sequence[MessageQueue]], None]
     announce: Callable[[QueueEvent, list[MessageQueue]], None]
     offset_reset: Callable[[OffsetReset], None]
     delay_ms: Callable[[MessageQueue], int]
@@ -140,20 +144,6 @@ class Fetcher:
                 self._events.append((QueueEvent.GAINED, queue))
             self._carry_out(reader, reader.tick(time.monotonic()))
 
-    def renew(self, queue: MessageQueue, grant: Grant) -> bool:
-        """Go on reading a queue under a lease that was renewed, where it is read now: nothing is handed out twice.
-
-        Returns:
-            False when that cannot be: it is not read, or `QueueReader.renewed` says so.
-        """
-        with self._changed:
-            reader = self._readers.get(queue)
-            decisions = reader.renewed(grant, time.monotonic()) if reader is not None else None
-            if reader is None or decisions is None:
-                return False
-            self._carry_out(reader, decisions)
-            return True
-
     def stop(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Read queues no more, and forget what was fetched. Returns those that were read, and under which epochs."""
         with self._changed:
@@ -161,33 +151,49 @@ class Fetcher:
             self._changed.notify_all()
             return {reader.queue: reader.lease.epoch for reader in stopped}
 
-    def lose(self, queues: Iterable[MessageQueue]) -> None:
-        """Read queues no more that were taken away; the user is told by the thread that takes messages."""
-        with self._changed:
-            for queue in queues:
-                self._stop(queue, tell=True)
-            self._changed.notify_all()
-
-    def trust(self, broker_name: str, until: float) -> None:
-        """Hand nothing out under the leases of a broker after that time, on the monotonic clock."""
-        with self._changed:
-            self._trusted_until[broker_name] = until
-            self._changed.notify_all()
-
-    def doubt(self, queue: MessageQueue, until: float) -> None:
-        """Hand nothing out of a queue after that time, on the monotonic clock, until it is started or renewed."""
+    def granted(self, queue: MessageQueue, grant: Grant) -> None:
+        """Read a queue of the group, or go on where it is read if its lease was only renewed."""
         with self._changed:
             reader = self._readers.get(queue)
-            if reader is not None:
-                reader.doubt(until)
+            decisions = reader.renewed(grant, time.monotonic()) if reader is not None else None
+            if reader is not None and decisions is not None:
+                self._carry_out(reader, decisions)
+                return
+        self._lose([queue])
+        self._callbacks.begins(queue, grant.offset)
+        self.start(queue, grant)
 
-    def leave(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand nothing more out of these queues; they wait for their owner to commit and stop them."""
+    def revoked(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand nothing more out of queues that others shall have; their owner commits and stops them."""
         with self._changed:
             for queue in queues:
                 reader = self._readers.get(queue)
                 if reader is not None:
                     self._carry_out(reader, reader.leave())
+
+    def lost(self, queues: Sequence[MessageQueue]) -> None:
+        """Read queues no more that were taken away; the user is told by the thread that takes messages."""
+        self._callbacks.lost(queues)
+        self._lose(queues)
+
+    def trusted(self, broker_name: str, until: float) -> None:
+        """Hand nothing out under the leases of a broker after that time, on the monotonic clock."""
+        with self._changed:
+            self._trusted_until[broker_name] = until
+            self._changed.notify_all()
+
+    def doubted(self, queue: MessageQueue, until: float) -> None:
+        """Hand nothing out of a queue after that time, on the monotonic clock, until it is granted again."""
+        with self._changed:
+            reader = self._readers.get(queue)
+            if reader is not None:
+                reader.doubt(until)
+
+    def _lose(self, queues: Iterable[MessageQueue]) -> None:
+        with self._changed:
+            for queue in queues:
+                self._stop(queue, tell=True)
+            self._changed.notify_all()
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -318,13 +324,13 @@ class Fetcher:
         for reset in resets:
             self._callbacks.offset_reset(reset)
 
-    def fail(self, error: MiniMQError) -> None:
+    def failed(self, error: MiniMQError) -> None:
         """Let the next `take` raise an error."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()
 
-    def refuse(self, error: MiniMQError | None) -> None:
+    def refused(self, error: MiniMQError | None) -> None:
         """Let each `take` raise an error from now on, or none any more."""
         with self._changed:
             self._refusal = error

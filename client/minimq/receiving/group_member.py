@@ -19,18 +19,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from minimq.rebalance.strategy import AllocationStrategy
-from minimq.receiving import member_words as words
-from minimq.receiving.assignment import Assignment, GroupView, OwnAssignment, ServerAssignment
-from minimq.receiving.begun_topics import BegunTopics
+from minimq.receiving import session_requests
+from minimq.receiving.assignment import GroupView, SharedTopics, carriers_of, own_share, shared_topics
 from minimq.receiving.broker_sessions import BrokerSessions
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.deleted_topics import DeletedTopics
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.group_errors import DeletedTopics, Refusals
+from minimq.receiving.initial_offsets import InitialOffsets
+from minimq.receiving.member_schedule import RebalanceSchedule
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
-from minimq.receiving.member_words import Membership, member_list_of, owners_of
-from minimq.receiving.queue_owner import QueueOwner
-from minimq.receiving.refusals import Refusals
-from minimq.receiving.rounds import Rounds
-from minimq.receiving.shared_topics import SharedTopics, carriers_of, shared_topics
+from minimq.receiving.session_requests import Membership, member_list_of, owners_of, queue_of
 from minimq.routes.read_places import ReadPlace, ReadPlaces
 from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
@@ -61,7 +59,7 @@ class GroupMember:
         links: BrokerLinks,
         membership: Membership,
         strategy: AllocationStrategy,
-        owner: QueueOwner,
+        fetcher: Fetcher,
         options: ConsumerOptions,
     ) -> None:
         self._routes = routes
@@ -69,13 +67,8 @@ class GroupMember:
         self._links = links
         self._about = membership
         self._strategy = strategy
-        self._owner = owner
+        self._fetcher = fetcher
         self._options = options
-        self._assignment: Assignment = (
-            ServerAssignment(links, options.request_timeout_s)
-            if options.assignment == "server"
-            else OwnAssignment(strategy)
-        )
         self._to_do: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"minimq-member-{membership.group}", daemon=True)
         # All that follows belongs to the thread.
@@ -92,11 +85,11 @@ class GroupMember:
         #: The latest list of members that each broker has told.
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
         self._topics_of_others: frozenset[str] = frozenset()
-        self._begun = BegunTopics()
+        self._initial_offsets = InitialOffsets()
         now = time.monotonic()
-        self._refusals = Refusals(membership.group, owner, options.start_timeout_s, now)
-        self._rounds = Rounds(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
-        self._deleted = DeletedTopics(routes, membership.group, owner.failed)
+        self._refusals = Refusals(membership.group, fetcher.refused, options.start_timeout_s, now)
+        self._rounds = RebalanceSchedule(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
+        self._deleted = DeletedTopics(routes, membership.group, fetcher.failed)
         self._outage = OutageLog(log)
         self._told_changes = 0
         self._tell_holding_at = now
@@ -154,14 +147,14 @@ class GroupMember:
                 task()
                 self._keep_time()
             except UsageError as error:
-                self._owner.failed(error)
+                self._fetcher.failed(error)
             except MiniMQError as error:
                 message = "group: will try again group=%s reason=%s"
                 self._outage.failed(message, self._about.group, error, cause=error)
                 self._rounds.want(time.monotonic() + _RETRY_S)
             except Exception as error:  # the thread serves all queues: it must outlive a fault in one task
                 log.exception("group: failed group=%s", self._about.group)
-                self._owner.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))
+                self._fetcher.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))
 
     def _idle_s(self) -> float:
         """Return how long there is nothing to do unless something comes: others wait for the queues of a round."""
@@ -184,7 +177,7 @@ class GroupMember:
         if self._told_changes != self._state.changes and now >= self._tell_holding_at:
             self._tell_holding(now)
         self._refusals.look(now)
-        self._owner.tick()
+        self._fetcher.tick()
 
     def _want_round(self) -> None:
         self._rounds.want(time.monotonic())
@@ -205,7 +198,7 @@ class GroupMember:
     def _hear(self, name: str, told: broker_pb2.SessionEvent) -> None:
         now = time.monotonic()
         self._do(self._state.heard(name, self._sessions.answered_at(name), now))
-        self._owner.trusted(name, self._state.trusted_until(name))
+        self._fetcher.trusted(name, self._state.trusted_until(name))
         match told.WhichOneof("event"):
             case "members":
                 if self._about.client_id in told.members.client_ids:
@@ -217,7 +210,7 @@ class GroupMember:
             case "granted":
                 granted = told.granted
                 self._refusals.served(name)
-                self._begun.began(granted.topic, self._sessions.answered_at(name))
+                self._initial_offsets.began(granted.topic, self._sessions.answered_at(name))
                 grant = Grant(
                     granted.epoch,
                     granted.offset,
@@ -238,7 +231,7 @@ class GroupMember:
     def _note_begun(self, name: str, members: broker_pb2.GroupMembers) -> None:
         """Take out of a member list in which topics the group has begun: that changes with time."""
         told_at = self._sessions.answered_at(name)  # or later
-        self._begun.told(name, {item.topic: told_at - item.ago_ms / 1000 for item in members.begun})
+        self._initial_offsets.told(name, {item.topic: told_at - item.ago_ms / 1000 for item in members.begun})
         members.ClearField("begun")
 
     def _refused(self, name: str, error: MiniMQError) -> None:
@@ -271,7 +264,7 @@ class GroupMember:
         self._look_at_topics()
         target: list[MessageQueue] = []
         for shared in found:
-            share = self._assignment.share(self._view(shared, queues))
+            share = self._share(self._view(shared, queues))
             if share is None:
                 self._rounds.want(now + _RETRY_S)
                 return
@@ -295,6 +288,20 @@ class GroupMember:
         lists = {name: member_list_of(told) for name, told in self._lists.items()}
         return shared_topics(self._about.client_id, carriers_of(queues, places), lists)
 
+    def _share(self, view: GroupView) -> Sequence[MessageQueue] | None:
+        """Return the queues of this member; None when the deciding broker does not know them yet."""
+        if self._options.assignment == "client":
+            return own_share(self._strategy, view)
+        link = self._links.to(view.decider)
+        found: list[MessageQueue] = []
+        for topic in view.queues:
+            request = broker_pb2.QueryAssignmentRequest(group=view.group, client_id=view.client_id, topic=topic)
+            answer = link.call(link.stub.QueryAssignment, request, self._options.request_timeout_s)
+            if answer.version < view.version:
+                return None
+            found += map(queue_of, answer.queues)
+        return found
+
     def _view(self, shared: SharedTopics, queues: Mapping[str, Sequence[MessageQueue]]) -> GroupView:
         told, place = self._lists[shared.decider], self._place_of(shared.decider)
         return GroupView(
@@ -311,7 +318,7 @@ class GroupMember:
         """Return the topics of which it cannot be said yet whether the group is new in them."""
         if self._about.start.at == broker_pb2.START_AT_EARLIEST:
             return set()  # it makes no difference
-        return self._begun.undecided(
+        return self._initial_offsets.undecided(
             {
                 topic: {item.broker_name for item in items}
                 for topic, items in queues.items()
@@ -340,7 +347,7 @@ class GroupMember:
 
     def _tell_all(self, name: str) -> None:
         """Tell a broker that this member is in the group, and which queues it has or waits for."""
-        for request in words.join(self._about, self._strategy, self._options, self._state.held()):
+        for request in session_requests.join(self._about, self._strategy, self._options, self._state.held()):
             self._sessions.tell(name, request)
         self._do(self._state.connected(name))
 
@@ -348,7 +355,7 @@ class GroupMember:
         """Tell all brokers what is held, since each of them may be the one that decides next."""
         self._told_changes = self._state.changes
         self._tell_holding_at = now + _HOLDING_GAP_S
-        requests = list(words.holding(self._about.group, self._state.held()))
+        requests = list(session_requests.holding(self._about.group, self._state.held()))
         for name in self._sessions.open_names():
             for request in requests:
                 self._sessions.tell(name, request)
@@ -369,23 +376,24 @@ class GroupMember:
             case Begin():
                 for step in steps:
                     if isinstance(step, Begin):
-                        self._owner.granted(step.queue, step.grant)
+                        self._fetcher.granted(step.queue, step.grant)
             case Revoke():
-                self._owner.revoked([step.queue for step in steps])
+                self._fetcher.revoked([step.queue for step in steps])
             case Doubt():
                 log.info("group: in doubt until it is confirmed group=%s queues=%s", self._about.group, len(steps))
                 for step in steps:
                     if isinstance(step, Doubt):
-                        self._owner.doubted(step.queue, step.until)
+                        self._fetcher.doubted(step.queue, step.until)
             case Lose():
                 lost = [step.queue for step in steps]
                 log.warning("group: queues are lost group=%s queues=%s", self._about.group, ", ".join(map(str, lost)))
-                self._owner.lost(lost)
+                self._fetcher.lost(lost)
             case Ask() | GiveBack() | Saved():
                 self._tell_of_queues(steps)
 
     def _tell_of_queues(self, steps: Sequence[Step]) -> None:
-        for name, request in words.of_queues(self._about.group, steps, self._begun, time.monotonic()):
+        now = time.monotonic()
+        for name, request in session_requests.of_queues(self._about.group, steps, self._initial_offsets, now):
             self._sessions.tell(name, request)
 
 

@@ -138,7 +138,7 @@ def described(messages: Sequence[ReceivedMessage]) -> str:
     return f"[{'; '.join(texts)}]{more}"
 
 
-class AskedListener:
+class ListenerAdapter:
     """A listener as the consumer calls it: whatever it does, there is a verdict. Thread-safe if the listener is.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Limits(NamedTuple):
+class InFlightLimits(NamedTuple):
     """How much of one queue may be in hand before no more of it is taken.
 
     Attributes:
@@ -64,7 +64,7 @@ class ProcessQueue:
         """Offsets between the commit position and the end of what was taken."""
         return self._end - self.commit_position
 
-    def is_full(self, limits: Limits) -> bool:
+    def is_full(self, limits: InFlightLimits) -> bool:
         """Tell whether no more may be taken. What is taken while it is not may go beyond the limits, once."""
         return self.messages >= limits.messages or self.size >= limits.size or self.span >= limits.span
 

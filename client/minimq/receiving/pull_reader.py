@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from minimq.filtering.tag_filter import TagExpression
@@ -13,7 +13,6 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer
 from minimq.receiving.consumer_options import ConsumerOptions, check_count, check_offset, check_timeout
 from minimq.receiving.member_state import Grant
-from minimq.receiving.portion import Portion
 from minimq.receiving.received import ReceivedMessage
 from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.start_position import Start, offset_or_start
@@ -25,6 +24,51 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.2
 #: A poll, however short, gives name servers so long to tell where topics are, in seconds.
 _ANSWER_S = 1.0
+
+
+class PollBatch:
+    """Messages of one poll that a loop hands out one by one, or that wait for somebody to take them all.
+
+    A message counts as done when the user asks for the next one: he may have failed with it.
+
+    Args:
+        messages: in the order of the queue.
+
+    Attributes:
+        over: nothing more of it is to be handed out; the rest is read again.
+    """
+
+    __slots__ = ("_done", "_given", "_messages", "over")
+
+    def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.over = False
+        self._messages = messages
+        self._given = 0
+        self._done = 0
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Hand the messages out, until the batch is over."""
+        for index, message in enumerate(self._messages):
+            if self.over:
+                return
+            self._done, self._given = index, index + 1
+            yield message
+        self._done = len(self._messages)
+
+    def take_all(self) -> list[ReceivedMessage]:
+        """Hand all messages out at once: then they count as done together."""
+        self._done = self._given = len(self._messages)
+        return list(self._messages)
+
+    @property
+    def not_given(self) -> Sequence[ReceivedMessage]:
+        """Those that nobody has seen yet."""
+        return self._messages[self._given :]
+
+    @property
+    def not_done(self) -> Sequence[ReceivedMessage]:
+        """Those that must not be committed: the one in hand, and those that nobody has seen yet."""
+        return self._messages[self._done :]
 
 
 class PullReader(Consumer):
@@ -62,7 +106,7 @@ class PullReader(Consumer):
         #: Held while messages are handed out, and while closing: by then it is known what was.
         self._turn = threading.RLock()
         #: What the latest poll brought, if it is taken bit by bit.
-        self._portion: Portion | None = None
+        self._poll_batch: PollBatch | None = None
         self._ticking: threading.Thread | None = None
         #: How long it is still tried to find the topics, since the first poll.
         self._starting: RetrySchedule | None = None
@@ -104,8 +148,8 @@ class PullReader(Consumer):
         if not isinstance(wanted, int):
             wanted = self._starts.at(queue, wanted)
         self._fetcher.seek(queue, wanted)
-        if self._portion is not None and not self._undone():
-            self._portion.over = True  # a loop goes on there, and not with what it has of before
+        if self._poll_batch is not None and not self._undone():
+            self._poll_batch.over = True  # a loop goes on there, and not with what it has of before
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
@@ -134,7 +178,7 @@ class PullReader(Consumer):
         with self._turn:
             return self._poll(timeout, max_messages)
 
-    def ask(self, timeout: float, max_messages: int = 4096, given_up: Callable[[], bool] = lambda: False) -> Portion:
+    def ask(self, timeout: float, max_messages: int = 4096, given_up: Callable[[], bool] = lambda: False) -> PollBatch:
         """Poll for a caller that takes messages bit by bit, or may be gone when they come; see `poll`.
 
         Args:
@@ -144,9 +188,9 @@ class PullReader(Consumer):
         """
         self._check_poll(timeout, max_messages)
         with self._turn:
-            portion = Portion(self._poll(timeout, max_messages, given_up))
-            self._portion = portion
-            return portion
+            batch = PollBatch(self._poll(timeout, max_messages, given_up))
+            self._poll_batch = batch
+            return batch
 
     def wake(self) -> None:
         """Let a poll that waits look whether anybody waits for it."""
@@ -227,8 +271,8 @@ class PullReader(Consumer):
                 return
             self._closed = True
             self._stop.set()
-            if self._portion is not None:
-                self._portion.over = True
+            if self._poll_batch is not None:
+                self._poll_batch.over = True
             try:
                 self._revoke_all()
                 if self._auto_commit:
@@ -255,25 +299,25 @@ class PullReader(Consumer):
 
     def _put_back(self) -> None:
         """Put back what was read but not handed out to a loop that was left, or to a caller that is gone."""
-        if self._portion is not None:
-            self._portion.over = True  # first: what is given from now on comes twice, but nothing gets lost
+        if self._poll_batch is not None:
+            self._poll_batch.over = True  # first: what is given from now on comes twice, but nothing gets lost
             waiting = self._waiting()
-            self._portion = None
+            self._poll_batch = None
             if waiting:
                 self._fetcher.give_back(waiting)
 
     def _waiting(self) -> Sequence[ReceivedMessage]:
         """Return what was read and given to nobody yet."""
-        return self._of_portion(lambda portion: portion.not_given)
+        return self._of_poll_batch(lambda batch: batch.not_given)
 
     def _undone(self) -> dict[MessageQueue, int]:
         """Return from where on a queue must not be committed."""
         return {
-            message.queue: message.queue_offset for message in self._of_portion(lambda portion: portion.not_done)[:1]
+            message.queue: message.queue_offset for message in self._of_poll_batch(lambda batch: batch.not_done)[:1]
         }
 
-    def _of_portion(self, part: Callable[[Portion], Sequence[ReceivedMessage]]) -> Sequence[ReceivedMessage]:
-        messages = part(self._portion) if self._portion is not None else ()
+    def _of_poll_batch(self, part: Callable[[PollBatch], Sequence[ReceivedMessage]]) -> Sequence[ReceivedMessage]:
+        messages = part(self._poll_batch) if self._poll_batch is not None else ()
         return messages if messages and self._fetcher.is_current(messages[0].queue) else ()
 
     # ---- between polls --------------------------------------------------------------------------

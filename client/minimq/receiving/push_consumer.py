@@ -22,16 +22,14 @@ from minimq.receiving.consumer_options import (
     check_count,
     check_timeout,
 )
-from minimq.receiving.group_queues import ListenerQueues
-from minimq.receiving.in_hand import Call, InHand
-from minimq.receiving.listener import AskedListener, Listener, Verdict, described
+from minimq.receiving.in_flight import Delivery, InFlightDeliveries
+from minimq.receiving.listener import Listener, ListenerAdapter, Verdict, described
 from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.process_queue import Limits
+from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import delay_ms, from_copy, passed_on, tried_again
-from minimq.receiving.retry_sender import RetrySender
-from minimq.receiving.returns import Returns
+from minimq.receiving.retry_worker import RetrySender, RetryWorker
 from minimq.transport.dropped import WhenDropped, close_all
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
@@ -114,9 +112,8 @@ class PushConsumer(Consumer):
         #: None: without end.
         self._max_tries = len(RETRY_DELAYS_S) if chosen.max_tries is None and not orderly else chosen.max_tries
         self._retry_topic = retry_topic(group) if chosen.model == "clustering" else None
-        limits = Limits(chosen.max_in_hand_messages, chosen.max_in_hand_bytes, chosen.max_in_hand_span)
-        self._in_hand = InHand(limits, self._fetcher.wake, one_at_a_time=orderly)
-        self._queues = ListenerQueues(self._fetcher, self._in_hand)
+        limits = InFlightLimits(chosen.max_in_hand_messages, chosen.max_in_hand_bytes, chosen.max_in_hand_span)
+        self._in_flight = InFlightDeliveries(limits, self._fetcher.wake, one_at_a_time=orderly)
         self._threads = ListenerThreads(threads, f"minimq-listener-{group}")
         self._sender = RetrySender(
             nameserver,
@@ -126,11 +123,11 @@ class PushConsumer(Consumer):
             max_tries=self._max_tries or 0,
             timeout_s=chosen.request_timeout_s,
         )
-        self._returns = Returns(
-            self._sender.send, self._in_hand.is_current, self._returned, name=f"minimq-returns-{group}"
+        self._retry_worker = RetryWorker(
+            self._sender.send, self._in_flight.is_current, self._returned, name=f"minimq-retry-{group}"
         )
         self._callback_faults = BaseException  # they run on the dispatcher
-        self._listener: AskedListener | None = None
+        self._listener: ListenerAdapter | None = None
         self._stop = threading.Event()
         #: The dispatcher takes no more; what it waits for then has this end, on the monotonic clock.
         self._ending = threading.Event()
@@ -177,11 +174,11 @@ class PushConsumer(Consumer):
         self._process.check()
         if not self._filters or self._listener is not None:
             raise InvalidArgument("subscribe to at least one topic, and start once")
-        asked = AskedListener(listener, self.group, in_order=self._orderly)
+        asked = ListenerAdapter(listener, self.group, in_order=self._orderly)
         self._routes.patiently(self._look_up_topics, self._options.start_timeout_s)
         self._join()
         self._listener = asked
-        self._returns.start()
+        self._retry_worker.start()
         self._dispatcher.start()
 
     def close(self, timeout: float = 30.0) -> None:
@@ -218,7 +215,7 @@ class PushConsumer(Consumer):
         except MiniMQError as error:
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
         if self._listener is not None:
-            self._returns.close(_WAIT_S)
+            self._retry_worker.close(_WAIT_S)
             self._sender.close()
         self._shut_down()
         if self._broken is not None:
@@ -236,13 +233,20 @@ class PushConsumer(Consumer):
             self._filters[self._retry_topic] = MessageFilter()
         super()._join()
 
+    def _begins(self, queue: MessageQueue, offset: int) -> None:
+        self._in_flight.start(queue, offset)
+        self._fetcher.wake()  # the dispatcher has to know of the queue before it gets the first message
+
+    def _lost(self, queues: Sequence[MessageQueue]) -> None:
+        self._in_flight.drop(queues)
+
     def _delay_ms(self, queue: MessageQueue) -> int:
         return delay_ms(self._options.retry_delays_s, queue.queue_id) if queue.topic == self._retry_topic else 0
 
     def _offset_reset(self, reset: OffsetReset) -> None:
         if reset.is_back:
             # Other messages will come under offsets that are in hand.
-            again = self._in_hand.start_over(reset.queue, reset.offset)
+            again = self._in_flight.start_over(reset.queue, reset.offset)
             if again is not None:
                 self._fetcher.seek(reset.queue, again)
         super()._offset_reset(reset)
@@ -253,9 +257,9 @@ class PushConsumer(Consumer):
         try:
             self._dispatch_until_stopped()
             self._ending.set()
-            if not self._in_hand.wait_until_quiet(max(self._ends_at - time.monotonic(), 0.0)):
+            if not self._in_flight.wait_until_quiet(max(self._ends_at - time.monotonic(), 0.0)):
                 log.warning(
-                    "consumer: closes while %s calls of the listener run group=%s", self._in_hand.active, self.group
+                    "consumer: closes while %s calls of the listener run group=%s", self._in_flight.active, self.group
                 )
             self._revoke_all()
         except BaseException as error:
@@ -293,27 +297,27 @@ class PushConsumer(Consumer):
 
     def _take(self, *, draining: bool) -> None:
         """Take messages and give them to the threads; wait for a moment when there is nothing to do."""
-        if self._in_hand.active >= self._most_calls:
+        if self._in_flight.active >= self._most_calls:
             self._fetcher.announce()  # which does not have to wait for a listener
-            self._in_hand.wait(_WAIT_S)
+            self._in_flight.wait(_WAIT_S)
             return
-        blocked = self._in_hand.blocked()
-        wait_s = min(max(self._in_hand.next_due() - time.monotonic(), 0.0), _WAIT_S)
+        blocked = self._in_flight.blocked()
+        wait_s = min(max(self._in_flight.next_due() - time.monotonic(), 0.0), _WAIT_S)
         messages = self._fetcher.take(self._batch_size, wait_s, but=blocked)
         if messages:
-            for call in self._calls(messages):
-                self._submit(call)
+            for delivery in self._deliveries_of(messages):
+                self._submit(delivery)
         elif draining:
-            self._in_hand.wait(_DRAIN_WAIT_S)
+            self._in_flight.wait(_DRAIN_WAIT_S)
 
-    def _calls(self, messages: list[ReceivedMessage]) -> list[Call]:
+    def _deliveries_of(self, messages: list[ReceivedMessage]) -> list[Delivery]:
         queue = messages[0].queue
         try:
             parts = self._parts(messages)
         except Exception:
             self._fetcher.seek(queue, messages[0].queue_offset)  # none was looked at, so none may count as passed over
             raise
-        return self._in_hand.take(messages, parts, lambda offset: self._fetcher.seek(queue, offset))
+        return self._in_flight.take(messages, parts, lambda offset: self._fetcher.seek(queue, offset))
 
     def _parts(self, messages: list[ReceivedMessage]) -> list[list[ReceivedMessage]]:
         """Return the messages that are wanted, those of one call in each part."""
@@ -324,103 +328,103 @@ class PushConsumer(Consumer):
         return [[from_copy(message)] for message in wanted]
 
     def _look_after_calls(self, now: float) -> None:
-        for call in self._in_hand.due(now):
-            self._submit(call)
-        for call in self._in_hand.hanging(now, self._options.consume_timeout_s, give_up=not self._orderly):
+        for delivery in self._in_flight.due(now):
+            self._submit(delivery)
+        for delivery in self._in_flight.hanging(now, self._options.consume_timeout_s, give_up=not self._orderly):
             log.error(
                 "consumer: the listener has not returned for %s s group=%s queue=%s offset=%s messages=%s",
                 self._options.consume_timeout_s,
                 self.group,
-                call.queue,
-                call.messages[0].queue_offset,
-                len(call.messages),
+                delivery.queue,
+                delivery.messages[0].queue_offset,
+                len(delivery.messages),
             )
             if not self._orderly:
-                self._try_again(call, level=None)
+                self._try_again(delivery, level=None)
 
     def _hand_over(self) -> bool:
         """Give back queues whose calls are over. Returns whether others still wait for theirs."""
         leaving = self._fetcher.leaving()
         if not leaving:
             return False
-        offsets = self._in_hand.leave(leaving)
+        offsets = self._in_flight.leave(leaving)
         if offsets:
             self._hand_back(offsets, commit=True)
         return len(offsets) < len(leaving)
 
     def _commit(self) -> None:
-        self._fetcher.commits.record(self._in_hand.offsets(self._fetcher.positions), automatic=True)
+        self._fetcher.commits.record(self._in_flight.offsets(self._fetcher.positions), automatic=True)
 
     # ---- calls ----------------------------------------------------------------------------------
 
-    def _submit(self, call: Call) -> None:
-        self._threads.submit(lambda: self._call(call))
+    def _submit(self, delivery: Delivery) -> None:
+        self._threads.submit(lambda: self._deliver(delivery))
 
-    def _call(self, call: Call) -> None:
-        self._in_hand.begin(call, time.monotonic())
-        if self._is_for_others(call):
-            if self._in_hand.answered(call):
-                self._pass_on(call)
+    def _deliver(self, delivery: Delivery) -> None:
+        self._in_flight.begin(delivery, time.monotonic())
+        if self._is_for_others(delivery):
+            if self._in_flight.answered(delivery):
+                self._pass_on(delivery)
             return
         found = (
-            self._listener.ask(call.queue, call.messages)
+            self._listener.ask(delivery.queue, delivery.messages)
             if self._listener is not None
-            else Verdict(range(len(call.messages)))
+            else Verdict(range(len(delivery.messages)))
         )
-        if self._in_hand.answered(call):
-            self._settle(call, found)
+        if self._in_flight.answered(delivery):
+            self._settle(delivery, found)
 
-    def _is_for_others(self, call: Call) -> bool:
+    def _is_for_others(self, delivery: Delivery) -> bool:
         """Tell whether a message waited for another try of a topic that others of the group know, and this one not."""
-        if call.queue.topic != self._retry_topic or self._member is None:
+        if delivery.queue.topic != self._retry_topic or self._member is None:
             return False
-        return call.messages[0].topic in self._member.topics_of_others
+        return delivery.messages[0].topic in self._member.topics_of_others
 
-    def _pass_on(self, call: Call) -> None:
+    def _pass_on(self, delivery: Delivery) -> None:
         """Have a message wait again until it comes to a member that subscribes to its topic; that is no try."""
-        log.info("consumer: passed on to another member group=%s topic=%s", self.group, call.messages[0].topic)
-        self._in_hand.narrow(call, [passed_on(message) for message in call.messages])
-        self._returns.put(call, _PASS_ON_LEVEL)
+        log.info("consumer: passed on to another member group=%s topic=%s", self.group, delivery.messages[0].topic)
+        self._in_flight.narrow(delivery, [passed_on(message) for message in delivery.messages])
+        self._retry_worker.put(delivery, _PASS_ON_LEVEL)
 
-    def _settle(self, call: Call, found: Verdict) -> None:
+    def _settle(self, delivery: Delivery, found: Verdict) -> None:
         if not found.again:
-            self._finish(call)
+            self._finish(delivery)
             return
-        if len(found.again) < len(call.messages):
-            self._in_hand.narrow(call, [call.messages[index] for index in found.again])
-        self._try_again(call, found.level)
+        if len(found.again) < len(delivery.messages):
+            self._in_flight.narrow(delivery, [delivery.messages[index] for index in found.again])
+        self._try_again(delivery, found.level)
 
-    def _try_again(self, call: Call, level: int | None) -> None:
+    def _try_again(self, delivery: Delivery, level: int | None) -> None:
         """Have messages tried again: from the retry topic, or here when they must not be overtaken."""
-        tries = call.messages[0].reconsume_times
+        tries = delivery.messages[0].reconsume_times
         used_up = self._max_tries is not None and tries >= self._max_tries
         if self._retry_topic is None and used_up:
             log.error(
                 "consumer: passed over after %s tries group=%s queue=%s messages=%s",
                 tries,
                 self.group,
-                call.queue,
-                described(call.messages),
+                delivery.queue,
+                described(delivery.messages),
             )
-            self._finish(call)
+            self._finish(delivery)
         elif self._retry_topic is not None and (used_up or not self._orderly):
-            self._returns.put(call, level)
+            self._retry_worker.put(delivery, level)
         else:
-            self._try_here(call, call.messages)
+            self._try_here(delivery, delivery.messages)
 
-    def _try_here(self, call: Call, messages: Sequence[ReceivedMessage]) -> None:
+    def _try_here(self, delivery: Delivery, messages: Sequence[ReceivedMessage]) -> None:
         wait_s = self._options.suspend_s if self._orderly else self._options.local_retry_s
         again = [tried_again(message) for message in messages]
-        self._in_hand.put_aside(call, again, time.monotonic() + wait_s)
+        self._in_flight.put_aside(delivery, again, time.monotonic() + wait_s)
 
-    def _returned(self, call: Call, left: list[ReceivedMessage]) -> None:
+    def _returned(self, delivery: Delivery, left: list[ReceivedMessage]) -> None:
         """The messages of a call were sent to be tried again, but for those that could not be."""
         if left:
-            self._try_here(call, left)
+            self._try_here(delivery, left)
         else:
-            self._finish(call)
+            self._finish(delivery)
 
-    def _finish(self, call: Call) -> None:
-        following = self._in_hand.finish(call)
+    def _finish(self, delivery: Delivery) -> None:
+        following = self._in_flight.finish(delivery)
         if following is not None:
             self._submit(following)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.receiving.in_hand import InHand
+from minimq.receiving.in_flight import InFlightDeliveries
 from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.process_queue import Limits
+from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
@@ -46,18 +46,18 @@ def messages(first: int, count: int) -> list[ReceivedMessage]:
 
 @pytest.mark.parametrize(("end", "again"), [(12, 10), (8, 8)])
 def test_what_is_in_hand_of_a_queue_that_has_shrunk_is_read_again(end: int, again: int) -> None:
-    in_hand = InHand(Limits(100, 1 << 20, 100), lambda: None, one_at_a_time=False)
-    in_hand.start(QUEUE, 10)
-    in_hand.blocked()
+    in_flight = InFlightDeliveries(InFlightLimits(100, 1 << 20, 100), lambda: None, one_at_a_time=False)
+    in_flight.start(QUEUE, 10)
+    in_flight.blocked()
     taken = messages(10, 5)
-    [call] = in_hand.take(taken, [taken], lambda offset: None)
-    assert in_hand.start_over(QUEUE, end) == again
-    assert not in_hand.is_current(call)
-    in_hand.finish(call)
-    assert in_hand.offsets(dict) == {QUEUE: again}
+    [delivery] = in_flight.take(taken, [taken], lambda offset: None)
+    assert in_flight.start_over(QUEUE, end) == again
+    assert not in_flight.is_current(delivery)
+    in_flight.finish(delivery)
+    assert in_flight.offsets(dict) == {QUEUE: again}
 
 
 def test_a_queue_that_has_left_is_not_begun_again() -> None:
-    in_hand = InHand(Limits(100, 1 << 20, 100), lambda: None, one_at_a_time=False)
-    assert in_hand.start_over(QUEUE, 5) is None
-    assert in_hand.offsets(dict) == {}
+    in_flight = InFlightDeliveries(InFlightLimits(100, 1 << 20, 100), lambda: None, one_at_a_time=False)
+    assert in_flight.start_over(QUEUE, 5) is None
+    assert in_flight.offsets(dict) == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.receiving.process_queue import Limits, ProcessQueue
+from minimq.receiving.process_queue import InFlightLimits, ProcessQueue
 
 
 def test_nothing_in_hand_is_passed_over() -> None:
@@ -51,10 +51,10 @@ def test_what_is_passed_over_is_finished_when_all_before_it_is() -> None:
 def test_each_limit_counts_alone() -> None:
     work = ProcessQueue(100)
     work.begin(100, 110, messages=3, size=50)
-    assert not work.is_full(Limits(4, 51, 11))
-    assert work.is_full(Limits(3, 51, 11))
-    assert work.is_full(Limits(4, 50, 11))
-    assert work.is_full(Limits(4, 51, 10))
+    assert not work.is_full(InFlightLimits(4, 51, 11))
+    assert work.is_full(InFlightLimits(3, 51, 11))
+    assert work.is_full(InFlightLimits(4, 50, 11))
+    assert work.is_full(InFlightLimits(4, 51, 10))
 
 
 class Model:
@@ -80,8 +80,10 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.data(), st.builds(Limits, st.integers(1, 20), st.integers(1, 200), st.integers(1, 30)))
-def test_it_is_the_same_as_a_plain_model(steps: list[tuple[str, int]], data: st.DataObject, limits: Limits) -> None:
+@given(STEPS, st.data(), st.builds(InFlightLimits, st.integers(1, 20), st.integers(1, 200), st.integers(1, 30)))
+def test_it_is_the_same_as_a_plain_model(
+    steps: list[tuple[str, int]], data: st.DataObject, limits: InFlightLimits
+) -> None:
     work, model = ProcessQueue(0), Model()
     for what, number in steps:
         first = data.draw(st.sampled_from([-1, *model.open]))
@@ -103,11 +105,11 @@ def test_it_is_the_same_as_a_plain_model(steps: list[tuple[str, int]], data: st.
             left = sorted(data.draw(st.permutations(sorted(model.open[first])))[:number])
             work.narrow(first, left[0], len(left), 10 * len(left))
             model.open[first] = set(left)
-        in_hand = len(model.offsets)
+        in_flight = len(model.offsets)
         assert work.commit_position == model.commit_position
         assert work.idle == (not model.open)
-        assert (work.messages, work.size) == (in_hand, 10 * in_hand)
+        assert (work.messages, work.size) == (in_flight, 10 * in_flight)
         assert work.span == model.end - model.commit_position
         assert work.is_full(limits) == (
-            in_hand >= limits.messages or 10 * in_hand >= limits.size or work.span >= limits.span
+            in_flight >= limits.messages or 10 * in_flight >= limits.size or work.span >= limits.span
         )

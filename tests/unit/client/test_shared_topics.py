@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.receiving.shared_topics import SharedTopics, shared_topics
+from minimq.receiving.assignment import SharedTopics, shared_topics
 from minimq_common.allocation.members import MemberList
 
 BOTH = {"broker-a", "broker-b"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from minimq.receiving.begun_topics import EVER_MS, PATIENCE_S, BegunTopics
+from minimq.receiving.initial_offsets import EVER_MS, PATIENCE_S, InitialOffsets
 
 CARRIERS = {"t": {"broker-a", "broker-b"}}
 
 
 def test_a_topic_is_undecided_until_all_brokers_that_carry_it_have_told() -> None:
-    begun = BegunTopics()
+    begun = InitialOffsets()
     assert begun.undecided(CARRIERS, 100.0) == {"t"}
     begun.told("broker-a", {})
     assert begun.undecided(CARRIERS, 100.1) == {"t"}
@@ -18,7 +18,7 @@ def test_a_topic_is_undecided_until_all_brokers_that_carry_it_have_told() -> Non
 
 
 def test_one_broker_on_which_the_group_has_begun_is_enough() -> None:
-    begun = BegunTopics()
+    begun = InitialOffsets()
     begun.told("broker-b", {"t": 90.0})
     assert begun.undecided(CARRIERS, 100.0) == set()
     assert begun.ago_ms("t", 100.0) == 10_000
@@ -29,7 +29,7 @@ def test_one_broker_on_which_the_group_has_begun_is_enough() -> None:
 
 
 def test_a_broker_that_is_away_is_waited_for_and_then_nothing_is_passed_over() -> None:
-    begun = BegunTopics()
+    begun = InitialOffsets()
     begun.told("broker-a", {})
     assert begun.undecided(CARRIERS, 100.0) == {"t"}
     assert begun.undecided(CARRIERS, 99.9 + PATIENCE_S) == {"t"}
@@ -40,7 +40,7 @@ def test_a_broker_that_is_away_is_waited_for_and_then_nothing_is_passed_over() -
 
 
 def test_a_broker_that_comes_in_time_decides_with_the_others() -> None:
-    begun = BegunTopics()
+    begun = InitialOffsets()
     begun.told("broker-a", {})
     begun.undecided(CARRIERS, 100.0)
     begun.undecided(CARRIERS, 100.0 + PATIENCE_S)

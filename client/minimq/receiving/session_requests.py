@@ -1,4 +1,4 @@
-"""Words between a member of a consumer group and brokers."""
+"""The requests of a member of a consumer group to brokers, and the lists that brokers send it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
-from minimq.receiving.begun_topics import BegunTopics
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.initial_offsets import InitialOffsets
 from minimq.receiving.member_state import Ask, GiveBack, Saved, Step
 from minimq_common.allocation.members import MemberList
 from minimq_common.model import MessageQueue
@@ -77,9 +77,9 @@ def _more_held(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.
 
 
 def of_queues(
-    group: str, steps: Sequence[Step], begun: BegunTopics, now: float
+    group: str, steps: Sequence[Step], begun: InitialOffsets, now: float
 ) -> Iterator[tuple[str, broker_pb2.SessionRequest]]:
-    """Yield what is said of queues, all steps being of one kind: by broker, with one word for many of its queues."""
+    """Yield what is said of queues, all steps being of one kind: by broker, with one request for many of its queues."""
     by_broker: defaultdict[str, list[broker_pb2.QueueEpoch]] = defaultdict(list)
     for step in steps:
         if isinstance(step, Ask | GiveBack | Saved):
@@ -101,12 +101,17 @@ def of_queues(
 
 
 def _begun_of(
-    items: Iterable[broker_pb2.QueueEpoch], begun: BegunTopics, now: float
+    items: Iterable[broker_pb2.QueueEpoch], begun: InitialOffsets, now: float
 ) -> Iterator[broker_pb2.TopicBegun]:
     for topic in sorted({item.topic for item in items}):
         ago_ms = begun.ago_ms(topic, now)
         if ago_ms is not None:
             yield broker_pb2.TopicBegun(topic=topic, ago_ms=ago_ms)
+
+
+def queue_of(item: broker_pb2.QueueName) -> MessageQueue:
+    """Return the queue that a broker has named."""
+    return MessageQueue(item.topic, item.broker_name, item.queue_id)
 
 
 def _name(item: MessageQueue) -> broker_pb2.QueueName:
@@ -120,8 +125,4 @@ def member_list_of(told: broker_pb2.GroupMembers) -> MemberList:
 
 def owners_of(told: broker_pb2.GroupMembers) -> dict[MessageQueue, str]:
     """Return who had which queue when the list of members began that a broker has told."""
-    return {
-        MessageQueue(item.topic, item.broker_name, item.queue_id): held.client_id
-        for held in told.held
-        for item in held.queues
-    }
+    return {queue_of(item): held.client_id for held in told.held for item in held.queues}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
-from minimq.receiving.in_hand import Call, InHand
+from minimq.receiving.in_flight import Delivery, InFlightDeliveries
 from minimq.receiving.listener import Verdict, mistake_in, verdict
-from minimq.receiving.process_queue import Limits
+from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.received import ReceivedBatch, StoredBatch
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
@@ -30,174 +30,174 @@ class Account:
     def __init__(self, *, one_at_a_time: bool = False) -> None:
         self.told = 0
         self.read_again: list[int] = []
-        self.in_hand = InHand(Limits(10, 1000, 20), self._tell, one_at_a_time=one_at_a_time)
-        self.in_hand.start(QUEUE, 0)
+        self.in_flight = InFlightDeliveries(InFlightLimits(10, 1000, 20), self._tell, one_at_a_time=one_at_a_time)
+        self.in_flight.start(QUEUE, 0)
 
     def _tell(self) -> None:
         self.told += 1
 
-    def take(self, first: int, count: int, wanted: slice = slice(None)) -> list[Call]:
-        self.in_hand.blocked()
+    def take(self, first: int, count: int, wanted: slice = slice(None)) -> list[Delivery]:
+        self.in_flight.blocked()
         return self.take_late(first, count, wanted)
 
-    def take_late(self, first: int, count: int, wanted: slice = slice(None)) -> list[Call]:
+    def take_late(self, first: int, count: int, wanted: slice = slice(None)) -> list[Delivery]:
         """Take without another look at what is blocked."""
         taken = messages(first, count)
         parts = [taken[wanted]] if taken[wanted] else []
-        return self.in_hand.take(taken, parts, self.read_again.append)
+        return self.in_flight.take(taken, parts, self.read_again.append)
 
     def offsets(self, position: int = 0) -> dict[MessageQueue, int]:
-        return self.in_hand.offsets(lambda: {QUEUE: position})
+        return self.in_flight.offsets(lambda: {QUEUE: position})
 
 
 def test_a_queue_is_blocked_while_too_much_of_it_is_in_hand() -> None:
     account = Account()
     first, second = [account.take(number * 5, 5)[0] for number in range(2)]
-    assert account.in_hand.blocked() == {QUEUE}
-    assert account.in_hand.in_hand(QUEUE) == (10, 100)
-    account.in_hand.finish(second)
-    assert (account.in_hand.blocked(), account.told, account.offsets()) == (frozenset(), 1, {QUEUE: 0})
-    account.in_hand.finish(first)
+    assert account.in_flight.blocked() == {QUEUE}
+    assert account.in_flight.of_queue(QUEUE) == (10, 100)
+    account.in_flight.finish(second)
+    assert (account.in_flight.blocked(), account.told, account.offsets()) == (frozenset(), 1, {QUEUE: 0})
+    account.in_flight.finish(first)
     assert account.offsets() == {QUEUE: 10}
 
 
 def test_an_orderly_queue_is_blocked_by_any_call_also_while_it_waits() -> None:
     account = Account(one_at_a_time=True)
-    [call] = account.take(0, 1)
-    assert account.in_hand.blocked() == {QUEUE}
-    account.in_hand.put_aside(call, call.messages, until=5.0)
-    assert account.in_hand.blocked() == {QUEUE}
-    assert (account.in_hand.active, account.in_hand.next_due()) == (0, 5.0)
-    assert account.in_hand.due(4.9) == []
-    [again] = account.in_hand.due(5.0)
-    account.in_hand.finish(again)
-    assert account.in_hand.blocked() == frozenset()
+    [delivery] = account.take(0, 1)
+    assert account.in_flight.blocked() == {QUEUE}
+    account.in_flight.put_aside(delivery, delivery.messages, until=5.0)
+    assert account.in_flight.blocked() == {QUEUE}
+    assert (account.in_flight.active, account.in_flight.next_due()) == (0, 5.0)
+    assert account.in_flight.due(4.9) == []
+    [again] = account.in_flight.due(5.0)
+    account.in_flight.finish(again)
+    assert account.in_flight.blocked() == frozenset()
 
 
 def test_messages_that_nobody_wants_are_finished_at_once() -> None:
     account = Account()
     assert account.take(0, 5, slice(0, 0)) == []
     assert account.offsets() == {QUEUE: 5}
-    [call] = account.take(5, 5, slice(2, 3))
+    [delivery] = account.take(5, 5, slice(2, 3))
     assert account.offsets(position=12) == {QUEUE: 7}
-    account.in_hand.finish(call)
+    account.in_flight.finish(delivery)
     assert account.offsets(position=12) == {QUEUE: 12}
 
 
 def test_what_succeeded_of_a_call_is_committed() -> None:
     account = Account()
-    [call] = account.take(0, 5)
-    account.in_hand.narrow(call, [call.messages[2], call.messages[4]])
-    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 2}, (2, 20))
-    account.in_hand.finish(call)
-    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 5}, (0, 0))
+    [delivery] = account.take(0, 5)
+    account.in_flight.narrow(delivery, [delivery.messages[2], delivery.messages[4]])
+    assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 2}, (2, 20))
+    account.in_flight.finish(delivery)
+    assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 5}, (0, 0))
 
 
 def test_a_queue_leaves_when_no_thread_is_busy_with_it() -> None:
     account = Account()
-    [call] = account.take(0, 5)
-    assert account.in_hand.leave([QUEUE]) == {}
-    account.in_hand.put_aside(call, call.messages, until=5.0)
-    assert account.in_hand.leave([QUEUE]) == {QUEUE: 0}
-    assert account.in_hand.due(6.0) == []
+    [delivery] = account.take(0, 5)
+    assert account.in_flight.leave([QUEUE]) == {}
+    account.in_flight.put_aside(delivery, delivery.messages, until=5.0)
+    assert account.in_flight.leave([QUEUE]) == {QUEUE: 0}
+    assert account.in_flight.due(6.0) == []
 
 
 def test_calls_of_a_queue_that_was_lost_do_not_count_for_it_when_it_comes_back() -> None:
     account = Account()
-    [call] = account.take(0, 5)
-    account.in_hand.drop([QUEUE])
+    [delivery] = account.take(0, 5)
+    account.in_flight.drop([QUEUE])
     assert account.take(5, 5) == []
-    account.in_hand.start(QUEUE, 2)
-    assert not account.in_hand.is_current(call)
-    account.in_hand.finish(call)
-    assert (account.offsets(), account.in_hand.wait_until_quiet(0.0)) == ({QUEUE: 2}, True)
+    account.in_flight.start(QUEUE, 2)
+    assert not account.in_flight.is_current(delivery)
+    account.in_flight.finish(delivery)
+    assert (account.offsets(), account.in_flight.wait_until_quiet(0.0)) == ({QUEUE: 2}, True)
 
 
 def test_messages_of_unknown_origin_are_read_again() -> None:
     """The queue was lost and granted anew between the look and the messages: they may be those of before."""
     account = Account()
-    account.in_hand.blocked()
-    account.in_hand.drop([QUEUE])
-    account.in_hand.start(QUEUE, 2)
+    account.in_flight.blocked()
+    account.in_flight.drop([QUEUE])
+    account.in_flight.start(QUEUE, 2)
     assert account.take_late(5, 5) == []
     assert (account.read_again, account.offsets()) == ([2], {QUEUE: 2})
-    [call] = account.take(2, 5)
-    assert account.in_hand.is_current(call)
+    [delivery] = account.take(2, 5)
+    assert account.in_flight.is_current(delivery)
 
 
 def test_positions_of_a_queue_that_was_granted_anew_meanwhile_do_not_count() -> None:
     account = Account()
 
     def positions() -> dict[MessageQueue, int]:
-        account.in_hand.start(QUEUE, 2)
+        account.in_flight.start(QUEUE, 2)
         return {QUEUE: 9}
 
-    assert account.in_hand.offsets(positions) == {QUEUE: 2}
+    assert account.in_flight.offsets(positions) == {QUEUE: 2}
 
 
 @pytest.mark.parametrize("give_up", [True, False])
 def test_a_call_that_hangs_is_told_once(give_up: bool) -> None:
     account = Account()
-    [call] = account.take(0, 5)
-    assert account.in_hand.hanging(100.0, 5.0, give_up=give_up) == []  # no thread had time for it yet
-    account.in_hand.begin(call, 100.0)
-    assert account.in_hand.hanging(104.9, 5.0, give_up=give_up) == []
-    assert account.in_hand.hanging(105.0, 5.0, give_up=give_up) == [call]
-    assert account.in_hand.hanging(106.0, 5.0, give_up=give_up) == []
-    assert account.in_hand.answered(call) == (not give_up)
+    [delivery] = account.take(0, 5)
+    assert account.in_flight.hanging(100.0, 5.0, give_up=give_up) == []  # no thread had time for it yet
+    account.in_flight.begin(delivery, 100.0)
+    assert account.in_flight.hanging(104.9, 5.0, give_up=give_up) == []
+    assert account.in_flight.hanging(105.0, 5.0, give_up=give_up) == [delivery]
+    assert account.in_flight.hanging(106.0, 5.0, give_up=give_up) == []
+    assert account.in_flight.answered(delivery) == (not give_up)
 
 
 def test_a_call_that_was_given_up_is_another_one_when_it_is_made_again() -> None:
     account = Account()
-    [call] = account.take(0, 1)
-    account.in_hand.begin(call, 0.0)
-    account.in_hand.hanging(9.0, 5.0, give_up=True)
-    account.in_hand.put_aside(call, call.messages, until=10.0)
-    [again] = account.in_hand.due(10.0)
-    account.in_hand.begin(again, 10.0)
-    assert (account.in_hand.answered(call), account.in_hand.answered(again)) == (False, True)
+    [delivery] = account.take(0, 1)
+    account.in_flight.begin(delivery, 0.0)
+    account.in_flight.hanging(9.0, 5.0, give_up=True)
+    account.in_flight.put_aside(delivery, delivery.messages, until=10.0)
+    [again] = account.in_flight.due(10.0)
+    account.in_flight.begin(again, 10.0)
+    assert (account.in_flight.answered(delivery), account.in_flight.answered(again)) == (False, True)
 
 
 def test_what_is_tried_again_comes_one_by_one() -> None:
     account = Account()
-    [call] = account.take(0, 5)
+    [delivery] = account.take(0, 5)
     [after] = account.take(5, 2)
-    account.in_hand.put_aside(call, [call.messages[1], call.messages[3]], until=5.0)
-    first, second = account.in_hand.due(5.0)
-    assert [again.messages for again in (first, second)] == [[call.messages[1]], [call.messages[3]]]
-    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 1}, (4, 40))
-    assert account.in_hand.finish(second) is None
-    assert account.in_hand.finish(first) is None
-    assert (account.offsets(), account.in_hand.in_hand(QUEUE)) == ({QUEUE: 5}, (2, 20))
-    account.in_hand.finish(after)
+    account.in_flight.put_aside(delivery, [delivery.messages[1], delivery.messages[3]], until=5.0)
+    first, second = account.in_flight.due(5.0)
+    assert [again.messages for again in (first, second)] == [[delivery.messages[1]], [delivery.messages[3]]]
+    assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 1}, (4, 40))
+    assert account.in_flight.finish(second) is None
+    assert account.in_flight.finish(first) is None
+    assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 5}, (2, 20))
+    account.in_flight.finish(after)
     assert account.offsets() == {QUEUE: 7}
 
 
 def test_in_order_each_waits_for_the_one_before_it() -> None:
     account = Account(one_at_a_time=True)
-    [call] = account.take(0, 3)
-    account.in_hand.put_aside(call, call.messages, until=5.0)
-    [first] = account.in_hand.due(5.0)
-    second = account.in_hand.finish(first)
+    [delivery] = account.take(0, 3)
+    account.in_flight.put_aside(delivery, delivery.messages, until=5.0)
+    [first] = account.in_flight.due(5.0)
+    second = account.in_flight.finish(first)
     assert second is not None
-    assert (second.messages, account.in_hand.active, account.offsets()) == ([call.messages[1]], 1, {QUEUE: 1})
-    account.in_hand.put_aside(second, second.messages, until=9.0)
-    assert account.in_hand.active == 0
-    [second] = account.in_hand.due(9.0)
-    last = account.in_hand.finish(second)
+    assert (second.messages, account.in_flight.active, account.offsets()) == ([delivery.messages[1]], 1, {QUEUE: 1})
+    account.in_flight.put_aside(second, second.messages, until=9.0)
+    assert account.in_flight.active == 0
+    [second] = account.in_flight.due(9.0)
+    last = account.in_flight.finish(second)
     assert last is not None
-    assert account.in_hand.finish(last) is None
-    assert (account.in_hand.active, account.in_hand.blocked(), account.offsets()) == (0, frozenset(), {QUEUE: 3})
+    assert account.in_flight.finish(last) is None
+    assert (account.in_flight.active, account.in_flight.blocked(), account.offsets()) == (0, frozenset(), {QUEUE: 3})
 
 
 def test_what_waits_for_a_call_of_a_queue_that_was_lost_is_not_made() -> None:
     account = Account(one_at_a_time=True)
-    [call] = account.take(0, 3)
-    account.in_hand.put_aside(call, call.messages, until=5.0)
-    [first] = account.in_hand.due(5.0)
-    account.in_hand.drop([QUEUE])
-    assert account.in_hand.finish(first) is None
-    assert account.in_hand.wait_until_quiet(0.0)
+    [delivery] = account.take(0, 3)
+    account.in_flight.put_aside(delivery, delivery.messages, until=5.0)
+    [first] = account.in_flight.due(5.0)
+    account.in_flight.drop([QUEUE])
+    assert account.in_flight.finish(first) is None
+    assert account.in_flight.wait_until_quiet(0.0)
 
 
 @pytest.mark.parametrize(

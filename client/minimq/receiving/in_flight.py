@@ -1,4 +1,4 @@
-"""What the listener of a push consumer has in hand: calls, from when their messages are taken until they are done."""
+"""The in-flight deliveries of a push consumer: from when their messages are taken until the listener is done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from minimq.receiving.process_queue import Limits, ProcessQueue
+from minimq.receiving.process_queue import InFlightLimits, ProcessQueue
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue
 
@@ -23,7 +23,7 @@ class _QueueWork:
         self.active = 0
 
 
-class Call:
+class Delivery:
     """Messages of one queue and topic that are given to the listener together, again and again if need be.
 
     Attributes:
@@ -41,7 +41,7 @@ class Call:
         self.began_at: float | None = None
         self.given_up = False
         self.hangs = False
-        self.following: Call | None = None
+        self.following: Delivery | None = None
         self._first = first
         self._work = work
 
@@ -59,11 +59,11 @@ class Call:
 class _Waiting(NamedTuple):
     due: float
     number: int
-    call: Call
+    delivery: Delivery
 
 
-class InHand:
-    """Keeps account of calls and of how far queues are. Thread-safe; nothing blocks but `wait`.
+class InFlightDeliveries:
+    """The deliveries in flight, and how far queues are. Thread-safe; nothing blocks but `wait`.
 
     Args:
         limits: of each queue.
@@ -71,7 +71,7 @@ class InHand:
         changed: called when there may be more to take or to hand over; without a lock.
     """
 
-    def __init__(self, limits: Limits, changed: Callable[[], None], *, one_at_a_time: bool) -> None:
+    def __init__(self, limits: InFlightLimits, changed: Callable[[], None], *, one_at_a_time: bool) -> None:
         self._limits = limits
         self._one_at_a_time = one_at_a_time
         self._told = changed
@@ -80,7 +80,7 @@ class InHand:
         self._queues: dict[MessageQueue, _QueueWork] = {}
         #: The queues when `blocked` was asked for last.
         self._seen: dict[MessageQueue, _QueueWork] = {}
-        self._active: dict[Call, None] = {}
+        self._active: dict[Delivery, None] = {}
         self._waiting: list[_Waiting] = []
         self._numbers = itertools.count()
 
@@ -143,8 +143,8 @@ class InHand:
                     work.ranges.pass_over(position)
             return {queue: work.ranges.commit_position for queue, work in self._queues.items()}
 
-    def in_hand(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return how many messages of a queue are in hand, and the bytes of their bodies."""
+    def of_queue(self, queue: MessageQueue) -> tuple[int, int]:
+        """Return how many messages of a queue are in flight, and the bytes of their bodies."""
         with self._changed:
             work = self._queues.get(queue)
             return (work.ranges.messages, work.ranges.size) if work else (0, 0)
@@ -159,7 +159,7 @@ class InHand:
         taken: Sequence[ReceivedMessage],
         parts: Sequence[list[ReceivedMessage]],
         read_again: Callable[[int], None],
-    ) -> list[Call]:
+    ) -> list[Delivery]:
         """Messages were taken from a queue; return the calls to be made.
 
         Args:
@@ -178,26 +178,26 @@ class InHand:
             read_again(work.ranges.commit_position)
             return []
         with self._changed:
-            calls = []
+            deliveries = []
             end = taken[-1].queue_offset + 1
             for part in parts:
                 first = part[0].queue_offset
                 work.ranges.begin(first, part[-1].queue_offset + 1, len(part), _size(part))
-                call = Call(queue, first, part, work)
-                self._activate(call)
-                calls.append(call)
+                delivery = Delivery(queue, first, part, work)
+                self._activate(delivery)
+                deliveries.append(delivery)
             work.ranges.pass_over(end)
-            return calls
+            return deliveries
 
-    def due(self, now: float) -> list[Call]:
+    def due(self, now: float) -> list[Delivery]:
         """Return the calls whose wait is over."""
         with self._changed:
             found = []
             while self._waiting and self._waiting[0].due <= now:
-                call = heapq.heappop(self._waiting).call
-                if self._is_current(call):
-                    self._activate(call)
-                    found.append(call)
+                delivery = heapq.heappop(self._waiting).delivery
+                if self._is_current(delivery):
+                    self._activate(delivery)
+                    found.append(delivery)
             return found
 
     def next_due(self) -> float:
@@ -205,59 +205,61 @@ class InHand:
         with self._changed:
             return self._waiting[0].due if self._waiting else math.inf
 
-    def is_current(self, call: Call) -> bool:
+    def is_current(self, delivery: Delivery) -> bool:
         """Tell whether the queue of a call is still this consumer's, as it was when the call was made."""
         with self._changed:
-            return self._is_current(call)
+            return self._is_current(delivery)
 
-    def finish(self, call: Call) -> Call | None:
+    def finish(self, delivery: Delivery) -> Delivery | None:
         """All messages of a call are finished. Returns the call that has waited for that, which is to be made now."""
         with self._changed:
-            call.work.ranges.finish(call.first)
-            following = call.following if self._is_current(call) else None
+            delivery.work.ranges.finish(delivery.first)
+            following = delivery.following if self._is_current(delivery) else None
             if following is not None:
                 self._activate(following)
-            self._deactivate(call)
+            self._deactivate(delivery)
         self._told()
         return following
 
-    def narrow(self, call: Call, messages: Sequence[ReceivedMessage]) -> None:
+    def narrow(self, delivery: Delivery, messages: Sequence[ReceivedMessage]) -> None:
         """Only these messages of a call are left."""
         with self._changed:
-            call.messages = messages
-            call.work.ranges.narrow(call.first, messages[0].queue_offset, len(messages), _size(messages))
+            delivery.messages = messages
+            delivery.work.ranges.narrow(delivery.first, messages[0].queue_offset, len(messages), _size(messages))
 
-    def put_aside(self, call: Call, messages: Sequence[ReceivedMessage], until: float) -> None:
+    def put_aside(self, delivery: Delivery, messages: Sequence[ReceivedMessage], until: float) -> None:
         """These messages are left of a call. Each gets a call of its own at that time: it must not suffer for others.
 
         Where a queue has one call at a time, each waits for the one before it.
         """
         with self._changed:
-            call.work.ranges.split(call.first, [(message.queue_offset, len(message.body)) for message in messages])
+            delivery.work.ranges.split(
+                delivery.first, [(message.queue_offset, len(message.body)) for message in messages]
+            )
             # Others: a thread that hangs may still have this one.
-            again = [Call(call.queue, message.queue_offset, [message], call.work) for message in messages]
+            again = [Delivery(delivery.queue, message.queue_offset, [message], delivery.work) for message in messages]
             if self._one_at_a_time:
                 for one, following in itertools.pairwise(again):
                     one.following = following
-                again[-1].following = call.following
+                again[-1].following = delivery.following
                 del again[1:]
             for one in again:
                 heapq.heappush(self._waiting, _Waiting(until, next(self._numbers), one))
-            self._deactivate(call)
+            self._deactivate(delivery)
         self._told()
 
-    def begin(self, call: Call, now: float) -> None:
+    def begin(self, delivery: Delivery, now: float) -> None:
         """The listener is given a call."""
         with self._changed:
-            call.began_at = now
+            delivery.began_at = now
 
-    def answered(self, call: Call) -> bool:
+    def answered(self, delivery: Delivery) -> bool:
         """The listener has answered. Returns whether its answer still matters."""
         with self._changed:
-            call.began_at = None
-            return not call.given_up
+            delivery.began_at = None
+            return not delivery.given_up
 
-    def hanging(self, now: float, timeout_s: float, *, give_up: bool) -> list[Call]:
+    def hanging(self, now: float, timeout_s: float, *, give_up: bool) -> list[Delivery]:
         """Return the calls that have lasted too long by now, each once.
 
         Args:
@@ -267,13 +269,13 @@ class InHand:
         """
         with self._changed:
             late = [
-                call
-                for call in self._active
-                if not call.hangs and call.began_at is not None and now >= call.began_at + timeout_s
+                delivery
+                for delivery in self._active
+                if not delivery.hangs and delivery.began_at is not None and now >= delivery.began_at + timeout_s
             ]
-            for call in late:
-                call.hangs = True
-                call.given_up = give_up
+            for delivery in late:
+                delivery.hangs = True
+                delivery.given_up = give_up
             return late
 
     def wait(self, timeout_s: float) -> None:
@@ -291,17 +293,17 @@ class InHand:
         """How many calls a thread has or will have."""
         return len(self._active)
 
-    def _is_current(self, call: Call) -> bool:
-        return self._queues.get(call.queue) is call.work
+    def _is_current(self, delivery: Delivery) -> bool:
+        return self._queues.get(delivery.queue) is delivery.work
 
-    def _activate(self, call: Call) -> None:
-        self._active[call] = None
-        call.work.active += 1
+    def _activate(self, delivery: Delivery) -> None:
+        self._active[delivery] = None
+        delivery.work.active += 1
 
-    def _deactivate(self, call: Call) -> None:
-        if call in self._active:
-            del self._active[call]
-            call.work.active -= 1
+    def _deactivate(self, delivery: Delivery) -> None:
+        if delivery in self._active:
+            del self._active[delivery]
+            delivery.work.active -= 1
             self._changed.notify_all()
 
 

@@ -1,17 +1,25 @@
-"""What brokers refuse to a member of a group: what the log says of it, and what the user has to hear."""
+"""The errors of a group that its user hears: brokers that refuse a member, and topics that were deleted."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 
-from minimq.receiving.queue_owner import QueueOwner
 from minimq.routes.retry_schedule import after_waiting
-from minimq_common.errors import GroupConflict, MiniMQError, SystemBusy
+from minimq.routes.routing import RouteCache
+from minimq_common.errors import GroupConflict, MiniMQError, SystemBusy, TopicNotFound
+from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
+
+#: Name servers hear of a deletion within this time, in seconds; later the answer of a broker counts no more.
+_HEARD_S = 10.0
+#: A topic that is made anew so quickly, in seconds, is gone on with silently.
+_ANEW_S = 0.5
 
 
 class Refusals:
@@ -22,14 +30,16 @@ class Refusals:
 
     Args:
         group: its name.
-        owner: is told the error, and None when there is none any more.
+        tell: gets the error, and None when there is none any more.
         start_timeout_s: seconds for which the start may wait.
         now: the time, on the monotonic clock.
     """
 
-    def __init__(self, group: str, owner: QueueOwner, start_timeout_s: float, now: float) -> None:
+    def __init__(
+        self, group: str, tell: Callable[[MiniMQError | None], None], start_timeout_s: float, now: float
+    ) -> None:
         self._group = group
-        self._owner = owner
+        self._tell = tell
         self._start_timeout_s = start_timeout_s
         self._start_ends_at = now + start_timeout_s
         #: By broker, why it does not have the member in the group.
@@ -68,14 +78,14 @@ class Refusals:
         self._taken_by.discard(name)
 
     def look(self, now: float) -> None:
-        """Tell the owner if what the user has to hear is another thing than before."""
+        """Tell what the user has to hear is another thing than before."""
         error, told = self._to_tell(now), self._told
         if error is told or (error and told and (error.code, error.message) == (told.code, told.message)):
             return
         self._told = error
         if isinstance(error, SystemBusy):
             error = after_waiting(error, self._start_timeout_s)
-        self._owner.refused(error)
+        self._tell(error)
 
     def _to_tell(self, now: float) -> MiniMQError | None:
         for error in self._reasons.values():
@@ -84,3 +94,43 @@ class Refusals:
         if self._was_taken or now < self._start_ends_at:
             return None
         return next((error for error in self._reasons.values() if isinstance(error, SystemBusy)), None)
+
+
+class DeletedTopics:
+    """Finds out which topics were deleted, and tells the user once. Belongs to the thread of the member.
+
+    A broker that does not have a topic any more may be one of several that carried it. The topic was deleted if name
+    servers know no other one, not even one that is away.
+
+    Args:
+        routes: where topics are.
+        group: the group that reads them.
+        tell: gets the error for the user.
+    """
+
+    def __init__(self, routes: RouteCache, group: str, tell: Callable[[MiniMQError], None]) -> None:
+        self._routes = routes
+        self._group = group
+        self._tell = tell
+        #: When a broker said so, by topic.
+        self._suspected_at: dict[str, float] = {}
+        #: Since when name servers say so, by topic; infinite once the user was told.
+        self._deleted_since: dict[str, float] = {}
+
+    def suspect(self, topic: str, now: float) -> None:
+        """Note that a broker does not have a topic any more. The retry topic is the group's own affair."""
+        if not topic.startswith(RETRY_PREFIX):
+            self._suspected_at[topic] = now
+
+    def look(self, now: float) -> None:
+        """Tell of topics that were deleted."""
+        for topic, suspected_at in list(self._suspected_at.items()):
+            if self._routes.is_deleted(topic):
+                if now - self._deleted_since.setdefault(topic, now) >= _ANEW_S:
+                    self._deleted_since[topic] = math.inf
+                    reason = f"topic {topic} was deleted while group {self._group!r} read it"
+                    remedy = f"the group goes on when the topic is made anew: `minimq topic create {topic}`"
+                    self._tell(TopicNotFound(f"{reason}; {remedy}"))
+            elif topic in self._deleted_since or now - suspected_at > _HEARD_S:
+                self._deleted_since.pop(topic, None)
+                del self._suspected_at[topic]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import queue as queues
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from typing import NamedTuple
@@ -12,6 +14,7 @@ from typing import NamedTuple
 from minimq.administration.fan_out import FanOut, raise_failures
 from minimq.administration.masters import Masters
 from minimq.options import nameserver_addresses
+from minimq.receiving.in_flight import Delivery
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import copy_of, level_of, origin_of
 from minimq.routes.nameserver_link import NameServerLinks
@@ -197,6 +200,71 @@ class RetrySender:
             masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
         log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
         self._routes.refresh(topic)
+
+
+class RetryWorker:
+    """A thread that sends messages to the retry topic, so that listeners need not wait for it. Thread-safe.
+
+    Args:
+        send: sends messages and tells which of them are on disk.
+        is_current: whether a call is still to be cared for; another member sends its messages back otherwise.
+        done: called with a call and its messages that could not be sent.
+        name: of the thread.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[Failed]], Sequence[bool]],
+        is_current: Callable[[Delivery], bool],
+        done: Callable[[Delivery, list[ReceivedMessage]], None],
+        name: str,
+    ) -> None:
+        self._send = send
+        self._is_current = is_current
+        self._done = done
+        self._to_do: queues.SimpleQueue[tuple[Delivery, int | None] | None] = queues.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, delivery: Delivery, level: int | None) -> None:
+        """Have the messages of a call sent back, to wait for so long as the level says."""
+        self._to_do.put((delivery, level))
+
+    def close(self, timeout_s: float) -> None:
+        """End when that is done which is under way. Idempotent."""
+        if self._thread.is_alive():
+            self._to_do.put(None)
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (first := self._to_do.get()) is not None:
+            waiting = [first]
+            ended = False
+            while not self._to_do.empty():
+                item = self._to_do.get()
+                if item is None:
+                    ended = True
+                    break
+                waiting.append(item)
+            self._return(waiting)
+            if ended:
+                return
+
+    def _return(self, waiting: Sequence[tuple[Delivery, int | None]]) -> None:
+        wanted = [(delivery, level) for delivery, level in waiting if self._is_current(delivery)]
+        failed = [Failed(message, level) for delivery, level in wanted for message in delivery.messages]
+        try:
+            sent = iter(self._send(failed))
+        except Exception:  # the messages stay in hand, and the thread serves all queues
+            log.exception("consumer: messages could not be sent back")
+            sent = iter([False] * len(failed))
+        current = {delivery for delivery, _ in wanted}
+        for delivery, _ in waiting:
+            left = [message for message in delivery.messages if not next(sent)] if delivery in current else []
+            self._done(delivery, left)
 
 
 def _outcome(item: Future[SendReceipt] | MiniMQError) -> MiniMQError | None:

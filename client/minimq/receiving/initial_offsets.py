@@ -19,7 +19,7 @@ PATIENCE_S = 5.0
 EVER_MS = 1 << 50
 
 
-class BegunTopics:
+class InitialOffsets:
     """Since when a group reads which topic. Times are seconds on any clock that does not go back."""
 
     def __init__(self) -> None:
