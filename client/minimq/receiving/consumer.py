@@ -14,11 +14,12 @@ from minimq.options import nameserver_addresses
 from minimq.rebalance import AllocationStrategy, allocation, name_of
 from minimq.receiving.broadcast_reader import BroadcastReader
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
-from minimq.receiving.fetcher import Fetcher, FetcherCallbacks, QueueEvent
+from minimq.receiving.fetcher import Fetcher, FetcherCallbacks
 from minimq.receiving.group_member import GroupMember
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.offset_stores import OffsetLookup
+from minimq.receiving.queue_decisions import QueueEvent
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.session_requests import Membership
 from minimq.routes.away import describe_away

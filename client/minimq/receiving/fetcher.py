@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from minimq.filtering.message_filter import MessageFilter
 from minimq.receiving.commits import Commits
@@ -22,7 +21,7 @@ from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.pulls import Pulls
-from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver
+from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, QueueEvent
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.routes.read_places import ReadPlaces
@@ -31,13 +30,6 @@ from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
-
-
-class QueueEvent(Enum):
-    """A change of a queue without the user's doing."""
-
-    GAINED = "gained"
-    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)

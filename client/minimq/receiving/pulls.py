@@ -100,7 +100,7 @@ class Pulls:
         if self._closed:
             return
         if pull.slave and self._places.slave(reader.queue, pull.slave) is None:
-            self.carry_out(reader, reader.leave_slave(time.monotonic()))
+            self.carry_out(reader, reader.pull_failed(pull.number, None, time.monotonic()))
             return
         request = pull_request(reader.queue, pull)
         request.tag_hashes.extend(self._tag_hashes.get(reader.queue.topic, ()))

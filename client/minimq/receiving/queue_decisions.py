@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal, NamedTuple
 
 from minimq.receiving.offset_reset import OffsetReset
@@ -127,3 +128,10 @@ class Commit(NamedTuple):
     sought: bool = False
     address: str = ""
     term: int = 0
+
+
+class QueueEvent(Enum):
+    """A change of a queue without the user's doing."""
+
+    GAINED = "gained"
+    LOST = "lost"

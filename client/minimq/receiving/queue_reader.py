@@ -11,16 +11,13 @@ A queue is fetched by one pull after the other. Each has a number; what an earli
     WAITING   the latest pull failed, and the next one begins at `wake_at`
     STOPPED   nothing is fetched any more: another member is to have the queue, or `error` says why
 
-                room again: `take`, `seek`, `tick`
-        IDLE ----------------------------------------> PULLING --+  a frame with room left behind it
-         ^                                              ^  |  |  |  | ends the pull: the next one begins
-         |  the last frame of a pull: enough is here    |  |  |  +--+
-         +----------------------------------------------|--+  |
-                                                        |     |  failed, and may be tried again
-              `wake_at` has come, `seek`, `renewed`     |     v
-        STOPPED -- `seek`, `renewed` --> PULLING        +-- WAITING
-
-        any --- `leave`; a failure that lasts; a damaged batch ---> STOPPED
+    IDLE      --> PULLING   there is room again after `take`; after `seek` and `renewed`
+    PULLING   --> PULLING   the last frame of a pull came, and there is room behind it
+    PULLING   --> IDLE      the last frame of a pull came, and enough is fetched
+    PULLING   --> WAITING   the pull failed, and may go well later
+    WAITING   --> PULLING   `wake_at` has come; after `seek` and `renewed`
+    any       --> STOPPED   `leave`; a failure that lasts; a damaged batch
+    STOPPED   --> PULLING   `seek` after a failure, `renewed`
 
 A reader far behind its master is advised to read a slave. It goes back to the master at the end of what the slave has,
 and when the slave fails.
@@ -73,6 +70,8 @@ class QueueReader:
         lease: the latest one.
         error: why nothing is fetched any more, until a seek or another lease.
         failure: why the latest pull failed that is tried again.
+        is_leaving: another member is to have the queue; nothing is handed out or fetched.
+        in_doubt_from: when another member may have the queue; infinite while the lease is sure.
         slave: broker id of the slave that is read, 0 for none.
         moves: grows when the reader goes on elsewhere than behind what it handed out.
         term_taken: that of the log in which the latest message handed out is; before one was, that in which the reading
@@ -94,6 +93,8 @@ class QueueReader:
         self.lease = lease
         self.error: MiniMQError | None = None
         self.failure: MiniMQError | None = None
+        self.is_leaving = False
+        self.in_doubt_from = math.inf
         self.slave = 0
         self.moves = 0
         self.term_taken = lease.term
@@ -105,10 +106,7 @@ class QueueReader:
         self._term = lease.term
         self._queue_end: int | None = None
         self._is_error_told = True
-        self._is_leaving = False
         self._is_paused = False
-        #: When the lease is in doubt.
-        self._sure_until = math.inf
         # Pulls.
         self._number = 0
         self._is_pulling = False
@@ -136,19 +134,9 @@ class QueueReader:
         return self._ahead.passed_over
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether another member is to have the queue."""
-        return self._is_leaving
-
-    @property
     def at_end(self) -> bool:
         """Whether all was handed out that was stored when the broker was last heard of."""
         return self._queue_end is not None and self.position >= self._queue_end
-
-    @property
-    def in_doubt_from(self) -> float:
-        """When another member may have the queue; infinite while the lease is sure."""
-        return self._sure_until
 
     def is_pulling(self, number: int) -> bool:
         """Tell whether a pull is the one under way; what any other brings is dropped."""
@@ -157,20 +145,18 @@ class QueueReader:
     @property
     def wake_at(self) -> float:
         """When `tick` begins the next pull after a failure; infinite when none is to begin."""
-        waits = self.failure is not None and not (self._is_pulling or self.error or self._is_leaving)
+        waits = self.failure is not None and not (self._is_pulling or self.error or self.is_leaving)
         return self._retry_at if waits else math.inf
 
     def may_hand_out(self, now: float, trusted_until: float = math.inf) -> bool:
         """Tell whether `take` has something, and may hand it out under the lease.
 
-        Args:
-            now: the time.
-            trusted_until: when the leases of the broker are not trusted any more. The member may not have noticed: this
-                process may have slept.
+        After `trusted_until` the leases of the broker are not trusted any more. The member may not have noticed yet:
+        this process may have slept.
         """
-        if self._is_leaving or self._is_paused or self.error or not self._ahead.is_due(now):
+        if self.is_leaving or self._is_paused or self.error or not self._ahead.is_due(now):
             return False
-        return not self.lease.epoch or now < min(trusted_until, self._sure_until)
+        return not self.lease.epoch or now < min(trusted_until, self.in_doubt_from)
 
     def error_to_tell(self) -> MiniMQError | None:
         """Return an error that the user does not know yet; once."""
@@ -181,7 +167,7 @@ class QueueReader:
 
     def tick(self, now: float) -> list[Decision]:
         """Begin the next pull if it is time, and there is room."""
-        if self._is_pulling or self.error or self._is_leaving or now < self._retry_at:
+        if self._is_pulling or self.error or self.is_leaving or now < self._retry_at:
             return []
         max_messages, max_bytes = self._room()
         if max_messages <= 0:
@@ -196,10 +182,8 @@ class QueueReader:
         # was advised its master goes on. A slave knows no lease of its master; that it holds this consumer sees.
         wait_s = 0.0 if self._queue_end is None or self.slave else self._options.wait_s
         epoch = 0 if self.slave else self.lease.epoch
-        pull = Pull(
-            self._number, self._ahead.fetch_offset, max_messages, max_bytes, wait_s, self._term, epoch, self.slave
-        )
-        return [pull]
+        offset = self._ahead.fetch_offset
+        return [Pull(self._number, offset, max_messages, max_bytes, wait_s, self._term, epoch, self.slave)]
 
     def seek(self, offset: int, now: float) -> list[Decision]:
         """Go on at another offset; the next commit may then go back."""
@@ -227,32 +211,27 @@ class QueueReader:
             return None
         cancelled = self.cancel()
         self.lease = lease
-        self._is_leaving = False
+        self.is_leaving = False
         self._is_to_check = is_other
         self.slave = 0
         self.error = self._committed = None
         self._retry_at = 0.0
-        self._sure_until = math.inf
+        self.in_doubt_from = math.inf
         return [*cancelled, *self.tick(now)]
 
     def doubt(self, until: float) -> None:
         """Hand nothing out after that time, until the lease is renewed: others may have the queue then."""
-        self._sure_until = min(self._sure_until, until)
+        self.in_doubt_from = min(self.in_doubt_from, until)
 
     def leave(self) -> list[Decision]:
         """Hand out and fetch nothing more; another member is to have the queue."""
-        self._is_leaving = True
+        self.is_leaving = True
         return self.cancel()
 
     def cancel(self) -> list[Decision]:
         """End the pull that is under way, if any; what it still brings is dropped."""
         was_pulling, self._is_pulling = self._is_pulling, False
         return [Cancel(self._number)] if was_pulling else []
-
-    def leave_slave(self, now: float) -> list[Decision]:
-        """Read where the queue is read usually: the slave cannot be read just now."""
-        self.slave = 0
-        return [*self.cancel(), *self.tick(now)]
 
     # ---- what brokers say -----------------------------------------------------------------------
 
@@ -389,14 +368,7 @@ class QueueReader:
     # ---- commits --------------------------------------------------------------------------------
 
     def commit_due(self, offset: int, term: int, now: float, *, automatic: bool) -> Commit | None:
-        """Return what is to be recorded for an offset; None when an automatic commit has recorded it lately.
-
-        Args:
-            offset: the next one that the group will read.
-            term: that of the log in which the offset is.
-            now: the time.
-            automatic: nobody has asked for it.
-        """
+        """Return the commit of an offset in the log of a term; None when an automatic one has recorded it lately."""
         if automatic and self._committed == offset and now - self._committed_at < self._options.recommit_s:
             return None
         lease = self.lease
@@ -415,7 +387,7 @@ class QueueReader:
 
     def may_be_recorded(self, epoch: int) -> bool:
         """Tell whether what was refused under a lease may be taken yet: the lease was renewed, or waits for that."""
-        return self.lease.epoch != epoch or not math.isinf(self._sure_until)
+        return self.lease.epoch != epoch or not math.isinf(self.in_doubt_from)
 
     @property
     def is_uncommitted(self) -> bool:

@@ -253,13 +253,6 @@ def test_after_a_slave_has_failed_no_advice_is_taken_for_a_while() -> None:
     assert pull_of(reader.frame_arrived(4, advice, 10.0)).slave == 3
 
 
-def test_a_slave_that_cannot_be_read_now_is_left() -> None:
-    reader = advised()
-    assert reader.leave_slave(0.0)[0] == Cancel(2)
-    assert reader.is_pulling(3)
-    assert reader.slave == 0
-
-
 def test_what_a_slave_does_not_have_is_waited_for() -> None:
     reader = reader_from()
     assert reader.frame_arrived(1, refused(OffsetOutOfRange("not here"), from_slave=True, max_offset=2), 0.0) == []
