@@ -289,7 +289,7 @@ def killed(failed):
     print("half", flush=True)
     time.sleep(60)
 if moment == "between":
-    consumer._returns._send = killed
+    consumer._retry_worker._send = killed
 consumer.subscribe(topic)
 consumer.start(listen)
 time.sleep(60)

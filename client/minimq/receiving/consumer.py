@@ -1,4 +1,4 @@
-"""What both consumers are made of: subscriptions, the group member and the fetcher."""
+"""The base of both consumers: subscriptions, the group member and the fetcher."""
 
 from __future__ import annotations
 

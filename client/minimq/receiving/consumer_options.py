@@ -73,7 +73,7 @@ class ConsumerChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer reads.
+    """Options of reading, for consumers.
 
     Attributes:
         prefetch_messages: messages of one queue that may be fetched ahead.

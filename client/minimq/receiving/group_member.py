@@ -104,7 +104,7 @@ class GroupMember:
 
     @property
     def rounds(self) -> int:
-        """How often this member has looked at the allocation."""
+        """Number of times that this member has looked at the allocation."""
         return self._rounds.count
 
     def start(self) -> None:

@@ -290,7 +290,7 @@ class InFlightDeliveries:
 
     @property
     def active(self) -> int:
-        """How many calls a thread has or will have."""
+        """Number of deliveries that a thread has or will have."""
         return len(self._active)
 
     def _is_current(self, delivery: Delivery) -> bool:

@@ -1,4 +1,4 @@
-"""What a listener is, and what it may answer."""
+"""Listeners and their answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _short.maxlist, _short.maxstring = _NAMED, 80
 
 
 class ConsumeResult(Enum):
-    """What a listener says of the messages it was given: all of them succeeded, or all shall be tried again."""
+    """The answer of a listener: all messages that it was given succeeded, or all shall be tried again."""
 
     SUCCESS = "success"
     RETRY_LATER = "retry-later"

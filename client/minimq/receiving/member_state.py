@@ -1,4 +1,4 @@
-"""What one member of a group knows and does about queues, without any doing: pure.
+"""The queues of one member of a group, from its first question for one until it gives it back: pure.
 
 The single owner of that state. Whoever drives it tells it what happened and carries out the steps that it returns, in
 their order: some are words to brokers, the others are for the reader of the queues. Time is an argument, in seconds on
@@ -113,7 +113,7 @@ Step = Ask | GiveBack | Saved | Begin | Revoke | Doubt | Lose
 
 
 class Phase(Enum):
-    """How far a claim is."""
+    """The phase of a claim."""
 
     ASKED = "asked"
     HELD = "held"

@@ -28,17 +28,17 @@ class OffsetReset:
 
     @property
     def deleted(self) -> int:
-        """How many messages were deleted before this consumer could read them."""
+        """Number of messages that were deleted before this consumer could read them."""
         return max(self.min_offset - self.wanted, 0)
 
     @property
     def missed(self) -> int:
-        """How many messages this consumer passes over: those that were deleted, and with "latest" all others."""
+        """Number of messages that this consumer passes over: those that were deleted, and with "latest" all others."""
         return max(self.offset - self.wanted, 0)
 
     @property
     def is_back(self) -> bool:
-        """Whether the queue ended before what was to be read: its log was cut, and goes on with other messages."""
+        """True if the queue ended before what was to be read: its log was cut, and goes on with other messages."""
         return self.offset < self.wanted
 
     def __str__(self) -> str:

@@ -107,7 +107,7 @@ class BrokerOffsets:
 
 
 class QueueBounds(NamedTuple):
-    """What is stored in a queue.
+    """The offsets that are stored in a queue.
 
     Attributes:
         first: first offset.

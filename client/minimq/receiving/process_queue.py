@@ -1,4 +1,4 @@
-"""Which messages of one queue are in hand, and from where its group would have to start again."""
+"""The messages of one queue in flight, and the offset from which its group would have to start again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class InFlightLimits(NamedTuple):
-    """How much of one queue may be in hand before no more of it is taken.
+    """The limits of one queue: at any of them no more of it is taken.
 
     Attributes:
         messages: how many messages.
@@ -50,7 +50,7 @@ class ProcessQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in hand."""
+        """True if nothing is in flight."""
         return not self._in_hand
 
     @property

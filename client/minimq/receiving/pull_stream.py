@@ -35,7 +35,7 @@ class PullStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the stream is over, so that a new one is needed."""
+        """True if the stream is over, so that a new one is needed."""
         return self._end is not None
 
     def pull(self, request: broker_pb2.PullRequest, receiver: FrameReceiver) -> int:

@@ -16,7 +16,7 @@ from minimq_common.model import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """How a queue is fetched.
+    """Options of fetching a queue.
 
     Attributes:
         max_messages: messages that may be fetched ahead.
@@ -40,7 +40,7 @@ class FetchOptions:
 
 
 class Frame(NamedTuple):
-    """What a broker sends of a pull.
+    """One answer of a broker to a pull.
 
     Attributes:
         batches: in the order of the queue.

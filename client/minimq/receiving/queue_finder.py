@@ -1,4 +1,4 @@
-"""Which queues topics have and what is stored in them: for jobs that plan what they read."""
+"""The queues of topics and the offsets stored in them: for jobs that plan what they read."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FoundQueue:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found.
+    """The answer to a search for queues.
 
     Attributes:
         queues: all that brokers have told of.

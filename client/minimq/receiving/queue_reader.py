@@ -135,7 +135,7 @@ class QueueReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether all was handed out that was stored when the broker was last heard of."""
+        """True if all was handed out that was stored when the broker was last heard of."""
         return self._queue_end is not None and self.position >= self._queue_end
 
     def is_pulling(self, number: int) -> bool:
@@ -391,7 +391,7 @@ class QueueReader:
 
     @property
     def is_uncommitted(self) -> bool:
-        """Whether it has read under a lease what was not recorded."""
+        """True if it has read under a lease what was not recorded."""
         return bool(self.lease.epoch) and (self._is_unsaved or self._sought)
 
     # ---- inside ---------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ _MOST_MESSAGES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions:
-    """How ranges are read.
+    """Options of reading ranges.
 
     Attributes:
         buffer_bytes: bytes of one range that may be fetched ahead; the last batch may overshoot them.

@@ -151,7 +151,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was given to a listener before without success."""
+        """Number of times that the message was given to a listener before without success."""
         return 0
 
     def __repr__(self) -> str:

@@ -41,7 +41,7 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was given to a listener before without success."""
+        """Number of times that the message was given to a listener before without success."""
         return self.times
 
     @property

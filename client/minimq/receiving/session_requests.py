@@ -21,7 +21,7 @@ AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a member tells its group.
+    """The words of a member to its group.
 
     Attributes:
         group: name of the group.
@@ -37,7 +37,7 @@ class Membership:
 
     @property
     def topics(self) -> list[str]:
-        """What it subscribes to, sorted."""
+        """The topics that it subscribes to, sorted."""
         return sorted(self.filters)
 
 

@@ -25,7 +25,7 @@ def messages(first: int, count: int) -> list[ReceivedMessage]:
 
 
 class Account:
-    """An `InHand` that reads one queue, and what it asked for."""
+    """An `InFlightDeliveries` that reads one queue, and what it asked for."""
 
     def __init__(self, *, one_at_a_time: bool = False) -> None:
         self.told = 0
