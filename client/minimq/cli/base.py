@@ -72,9 +72,7 @@ def offset_or_start_of(context: click.Context, parameter: click.Parameter, text:
 def output_option(command: F) -> F:
     """Add `--output` to a command that prints a table."""
     choice = click.Choice(("table", "json"))
-    return option("--output", type=choice, default="table", show_default=True, help="How the result is printed.")(
-        command
-    )
+    return option("--output", type=choice, default="table", show_default=True, help="Format of the result.")(command)
 
 
 def confirm(question: Callable[[], str], *, yes: bool) -> None:

@@ -56,7 +56,7 @@ _write_topic_option = option(
     shell_complete=complete_topics,
     help="An existing topic to send to, which needs --force; unless given, a new one that is deleted.",
 )
-_force_option = option("--force", is_flag=True, help="Send into --topic, whoever reads it.")
+_force_option = option("--force", is_flag=True, help="Send to --topic even if others read it.")
 _queues_option = option(
     "--queues", type=int, default=4, show_default=True, help="Queues on each broker of a new topic."
 )
@@ -69,7 +69,7 @@ _batch_option = option(
     default=4096,
     show_default=True,
     metavar="N",
-    help="Most messages in a batch.",
+    help="Maximum number of messages in a batch.",
 )
 
 
@@ -80,7 +80,7 @@ def _count_option(default: int) -> Callable[[F], F]:
         default=default,
         show_default=True,
         metavar="N",
-        help="How many messages.",
+        help="Number of messages.",
     )
 
 
@@ -121,7 +121,7 @@ def bench_produce(  # noqa: PLR0913 - by name
 def bench_consume(
     nameserver: str, count: int, size: int, batch: int, queues: int, topic: str | None, output: str
 ) -> None:
-    """Read messages: those of --topic, or as many as are sent to a new topic first, which is not measured.
+    """Read messages of --topic, or of a new topic that is filled first; the filling is not measured.
 
     Example: minimq bench consume --count 1000000 --batch 4096
     """
@@ -161,7 +161,7 @@ def bench_consume(
 def bench_latency(
     nameserver: str, *, count: int, size: int, queues: int, topic: str | None, force: bool, output: str
 ) -> None:
-    """Send one message after the other: time until it is acknowledged, and until a waiting consumer has it as well.
+    """Send one message after the other, and measure the time until its receipt and until a waiting consumer has it.
 
     Example: minimq bench latency --count 2000
     """

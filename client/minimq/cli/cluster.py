@@ -53,20 +53,19 @@ _CONFLICTS = Table(
 
 @click.group()
 def cluster() -> None:
-    """Look at the brokers, and say what may be done with each."""
+    """Show the brokers, and set what clients may do with each."""
 
 
 @cluster.command()
 @output_option
 @click.pass_obj
 def status(nameserver: str, output: str) -> None:
-    """Show every broker that is registered, and what it says of itself, and brokers that are away.
+    """Show the report of every registered broker, and the brokers that are away.
 
-    "Replica" is the number that a broker with replicas was started with (--id), which `minimq cluster promote --to`
-    takes; "Route id" is its id in routes, where the master has 0. The table leaves out columns that say nothing: about
-    replicas where there are none, about permissions where all is allowed. A broker that has gone is remembered by name
-    servers for a while, but not over their own restart; `minimq cluster forget` ends it. The exit status is 0 also when
-    a broker does not answer or is away.
+    "Replica" is the number with which a replica was started (--id), and which `minimq cluster promote --to` takes;
+    "Route id" is its id in routes, where the master has 0. The table leaves out columns without information, such as
+    those about replicas if there are none. Name servers remember a departed broker for a while, until they restart;
+    `minimq cluster forget` ends that. The exit status is 0 even if a broker is away or does not answer.
 
     Example: minimq cluster status --output json
     """
@@ -91,10 +90,10 @@ def status(nameserver: str, output: str) -> None:
 @output_option
 @click.pass_obj
 def conflicts(nameserver: str, output: str) -> None:
-    """Show brokers that want a place which another one has: the same name and id, or the same address.
+    """Show brokers that claim the place of another: the same name and id, or the same address.
 
-    A name server lists one until it registers, or some minutes after it was seen last. With etcd as the controller,
-    only the log of the second of two replicas with one number tells of them.
+    A name server lists such a broker until it registers, or until some minutes after its last attempt. With etcd as the
+    controller, only the log of the second of two replicas with one number reports them.
 
     Example: minimq cluster conflicts
     """
@@ -124,11 +123,11 @@ def conflicts(nameserver: str, output: str) -> None:
 @click.argument("allowed", metavar=f"[{'|'.join(PERMISSIONS)}]", type=click.Choice(list(PERMISSIONS)))
 @click.pass_obj
 def permission(nameserver: str, broker: str, allowed: str) -> None:
-    """Say what may be done with all topics of a BROKER; it is kept over restarts of the broker.
+    """Set what clients may do with all topics of a BROKER. The setting outlives restarts of the broker.
 
-    With `read`, producers go to the other brokers while consumers read what is here: so a broker is emptied before it
-    is taken away. RocketMQ calls this wipeWritePerm, and `read-write` after it addWritePerm. The permission of a topic
-    holds besides: see `minimq topic update`. It returns when the name servers show it.
+    With `read`, producers go to the other brokers while consumers read the rest: use it to empty a broker before you
+    take it away. RocketMQ calls this wipeWritePerm, and a later `read-write` addWritePerm. The permission of each topic
+    applies as well: see `minimq topic update`. The command returns when the name servers show the change.
 
     Example: minimq cluster permission broker-a read
     """
@@ -143,11 +142,11 @@ def permission(nameserver: str, broker: str, allowed: str) -> None:
 @click.argument("broker")
 @click.pass_obj
 def forget(nameserver: str, broker: str) -> None:
-    """Have the name servers forget a BROKER that is away, because it will not come back.
+    """Make the name servers forget a BROKER that is away and will not come back.
 
-    Until then tools and Spark say that its queues are missing. A broker that is registered has to be stopped first.
-    Nothing is deleted: should it be started after all, it is there as before. Of a broker that has come back without
-    some of its topics, such as with another disk, those are forgotten.
+    Until then, tools and Spark report its queues as missing. Stop a registered broker first. Nothing is deleted: if you
+    start the broker again, it is there as before. If a broker has come back without some of its topics, for example
+    with a new disk, the name servers forget these topics.
 
     Example: minimq cluster forget broker-b
     """
@@ -167,15 +166,15 @@ def forget(nameserver: str, broker: str) -> None:
 @cluster.command()
 @click.argument("broker")
 @option("--to", type=int, required=True, metavar="ID", help="Number of the replica, its --id.")
-@option("--unclean", is_flag=True, help="Also when it is not in sync: messages that it does not have are LOST.")
-@option("--yes", is_flag=True, help="Do not ask whether messages may be lost.")
+@option("--unclean", is_flag=True, help="Accept a replica that is not in sync: messages that it lacks are LOST.")
+@option("--yes", is_flag=True, help="Do not ask for confirmation that messages may be lost.")
 @click.pass_obj
 def promote(nameserver: str, broker: str, to: int, unclean: bool, yes: bool) -> None:
     """Make another replica of a BROKER its master.
 
-    Only one that is in sync has all that was acknowledged, and takes over without loss; `minimq cluster status` shows
-    which are. It returns when the replica leads, after about the time of a lease. On a terminal --unclean asks first,
-    unless --yes is given.
+    Only a replica in sync has every acknowledged message and takes over without loss; `minimq cluster status` shows
+    which ones are. The command returns when the replica leads, after about the time of a lease. On a terminal,
+    --unclean asks for confirmation unless --yes is given.
 
     Example: minimq cluster promote broker-a --to 1
     """

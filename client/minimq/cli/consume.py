@@ -105,7 +105,7 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
     default=_WAIT_FOR_BROKERS_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long --exit-at-end waits for a broker that goes away while it reads.",
+    help="Time that --exit-at-end waits for a broker that goes away meanwhile.",
 )
 @option(
     "--tags",
@@ -137,13 +137,13 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
     default=ConsumerOptions().start_timeout_s,
     show_default=True,
     metavar="SECONDS",
-    help="How long it waits at its start for a name server and the brokers of the topic.",
+    help="Time to wait at the start for a name server and the brokers of the topic.",
 )
 @option(
     "--read-from-slaves/--no-read-from-slaves",
     default=True,
     show_default=True,
-    help="Go on at a slave while a broker has no master that answers; the same for all members of the group.",
+    help="Read from a slave while a broker has no master that answers; the same for all members of the group.",
 )
 @click.option("--output", hidden=True, is_eager=True, expose_value=False, callback=_no_output, help="Other commands'.")
 @click.pass_obj
@@ -163,15 +163,14 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
-    What has been written is committed, at the latest when the command ends, also on Ctrl-C, which is its normal end
-    with exit status 0: the next run goes on after it. When a broker is not reached then, it ends with status 1, and
-    what was written since the last commit comes again.
+    It commits the messages that it has written, at the latest when it ends, also on Ctrl-C, its normal end with exit
+    status 0: the next run continues after them. If it cannot reach a broker then, it ends with status 1, and the
+    messages since the last commit come again.
 
-    What the reader of a pipe has not taken when it ends is not committed. A reader such as head takes more than it
-    shows, but for the first 20 lines, which are written one by one: --max N is exact.
+    Messages that the reader of a pipe has not taken are not committed. A reader such as head takes more than it shows,
+    except for the first 20 lines, which are written one by one; --max N is exact.
 
-    Several runs in one group share the queues among them. How many messages were filtered out is told in the end, on
-    stderr.
+    Several runs in one group share the queues. At the end, it prints the number of filtered messages on stderr.
 
     \b
     Examples:

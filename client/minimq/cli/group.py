@@ -78,7 +78,7 @@ def _admin(nameserver: str) -> Admin:
     return Admin(nameserver)
 
 
-@click.group(short_help="Look at consumer groups, let them go on elsewhere, delete them.")
+@click.group(short_help="Show consumer groups, move them to other offsets, delete them.")
 def group() -> None:
     """See who reads what in consumer groups and how far they are, let them go on elsewhere, and delete them."""
 
@@ -95,10 +95,10 @@ group.add_command(delete)
 def list_groups(nameserver: str, output: str) -> None:
     """List all consumer groups and how far they are behind.
 
-    "Lag" counts the messages that are not committed, "Behind" is how long ago the oldest of them was stored. "Dead
-    letters" counts the stored messages whose tries are used up; `minimq group describe` says how to look at them. A
-    group that nobody uses is deleted when its time is over: "Expires in" shows the last two days of it. The exit status
-    is 0 also when a broker does not answer; what it knows is missing then.
+    "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. "Dead letters" counts
+    the messages that failed too often; `minimq group describe` shows how to look at them. A group that nobody uses
+    expires: "Expires in" shows the last two days. The exit status is 0 even if a broker does not answer; its part is
+    missing then.
 
     Example: minimq group list
     """
@@ -136,7 +136,7 @@ def list_groups(nameserver: str, output: str) -> None:
 # ---- Describe -----------------------------------------------------------------------------------
 
 
-@group.command(short_help="Show who is in a group, who reads which queue, and the lag.")
+@group.command(short_help="Show the members of a group, the queues of each, and the lag.")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @option(
     "--queues",
@@ -148,13 +148,13 @@ def list_groups(nameserver: str, output: str) -> None:
 @output_option
 @click.pass_obj
 def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
-    """Show the members of a consumer group, which queues each reads, and how far they are behind.
+    """Show the members of a consumer group, the queues of each, and the lag.
 
-    "Lag" counts the messages that are not committed, "Behind" is how long ago the oldest of them was stored. Of the
-    queues, the table has those that nobody reads and those that are furthest behind. --queues shows all of them; JSON
-    has all in any case, and more about each: the epoch of its lease, its first offset and its end. A queue that is
-    "held" waits for its former owner to save its state, at most for the time shown. Messages that wait for another try
-    are counted apart. The exit status is 0 also when a broker does not answer; its queues are missing then.
+    "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. The table shows the
+    queues that nobody reads and those that are furthest behind; --queues shows all. JSON has all queues in any case,
+    with the epoch of the lease, the first offset and the end of each. A "held" queue waits for its former owner to save
+    its state, at most for the time shown. Messages that wait for a retry are counted apart. The exit status is 0 even
+    if a broker does not answer; its queues are missing then.
 
     \b
     Examples:
@@ -281,7 +281,7 @@ def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
 # ---- Reset --------------------------------------------------------------------------------------
 
 
-@group.command("reset-offset", short_help="Let a group go on elsewhere in a topic.")
+@group.command("reset-offset", short_help="Move a group to other offsets in a topic.")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.argument("topic", shell_complete=complete_topics)
 @option(
@@ -302,10 +302,10 @@ def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
 @option(
     "--force",
     is_flag=True,
-    help="Also while members are connected, queues are held for some, or a broker with the topic is away.",
+    help="Reset even while members are connected, queues are held, or a broker of the topic is away.",
 )
-@option("--new", is_flag=True, help="Also for a group that does not exist yet, or has not read the topic so far.")
-@option("--dry-run", is_flag=True, help="Only show where it would go on, and change nothing.")
+@option("--new", is_flag=True, help="Accept a group that does not exist yet, or has not read the topic so far.")
+@option("--dry-run", is_flag=True, help="Show where the group would continue, and change nothing.")
 @output_option
 @click.pass_obj
 def reset_offset(  # noqa: PLR0913 - by name
@@ -321,12 +321,12 @@ def reset_offset(  # noqa: PLR0913 - by name
     dry_run: bool,
     output: str,
 ) -> None:
-    """Let a consumer GROUP go on elsewhere in a TOPIC: at the beginning, the end, a time or an offset.
+    """Move a consumer GROUP in a TOPIC to the beginning, the end, a time or an offset.
 
-    It is refused while members of the group are connected, unless --force is given: they go on at the new place then,
-    and may see again what they had in hand. So it is while a broker that carries the topic is away: with --force, or
-    --queue, the queues of the others are reset. A group that does not exist yet, or has not read the topic so far,
-    begins there when it comes, but that has to be wanted: --new.
+    The command is refused while members of the group are connected, unless --force is given: they continue at the new
+    place then, and may get messages in flight again. It is also refused while a broker of the topic is away; --force,
+    or --queue, resets the queues of the others. For a group that does not exist yet, or has not read the topic so far,
+    give --new: it will begin there.
 
     \b
     Examples:

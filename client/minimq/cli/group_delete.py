@@ -16,24 +16,25 @@ if TYPE_CHECKING:
     from minimq.administration.admin import Admin
 
 
-@click.command(short_help="Delete a group: its offsets, and what waits for another try.")
+@click.command(short_help="Delete a group: its offsets, and messages that wait for a retry.")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @option("--dead-letters", is_flag=True, help="Delete its dead letters as well.")
 @option(
     "--force",
     is_flag=True,
-    help="Also while members are connected, which begin anew then, or brokers are away, which bring the group back.",
+    help="Delete even while members are connected, which will begin anew, or brokers are away, which will bring "
+    "the group back.",
 )
-@option("--yes", is_flag=True, help="Do not ask.")
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def delete(nameserver: str, name: str, dead_letters: bool, force: bool, yes: bool) -> None:
-    """Delete a consumer GROUP: how far it is in each topic, and the messages that wait for another try.
+    """Delete a consumer GROUP: its offsets, and the messages that wait for a retry.
 
-    A group that comes again under this name is a new one. Deletion is refused while members are connected, or a broker
-    is away, which would bring the group back when it starts, unless --force is given. Dead letters are kept unless
-    --dead-letters is given. On a terminal it asks first, unless --yes is given.
+    A group that comes again under this name is new. Deletion is refused, unless --force is given, while members are
+    connected or a broker is away, which would bring the group back when it starts. Dead letters are kept unless
+    --dead-letters is given. On a terminal, the command asks for confirmation unless --yes is given.
 
-    A group that nobody uses is deleted by itself after a week; brokers have the option --group-expiry for it.
+    Brokers delete a group that nobody uses by themselves, after a week (--group-expiry).
 
     Example: minimq group delete billing --yes
     """

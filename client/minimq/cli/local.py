@@ -33,37 +33,37 @@ class _Folder(click.Path):
 
 
 @click.command()
-@option("--brokers", type=int, default=2, show_default=True, metavar="N", help="How many brokers.")
-@option("--slaves", type=int, default=0, show_default=True, metavar="N", help="How many slaves each of them has.")
-@option("--sync", is_flag=True, help="A message counts as stored once the slaves in sync have it, too (sync-master).")
+@option("--brokers", type=int, default=2, show_default=True, metavar="N", help="Number of brokers.")
+@option("--slaves", type=int, default=0, show_default=True, metavar="N", help="Number of slaves of each broker.")
+@option("--sync", is_flag=True, help="Acknowledge a message once the slaves in sync have it, too (sync-master).")
 @option(
     "--port",
     type=int,
     default=_DEFAULT_PORT,
     show_default=True,
     metavar="PORT",
-    help="Port of the name server; with 0 a free one is taken.",
+    help="Port of the name server; 0 takes a free port.",
 )
 @option(
     "--data-dir",
     type=_Folder(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where data and logs are kept; without it they are removed at the end.",
+    help="Folder for data and logs; by default they are removed at the end.",
 )
 @option(
     "--restart/--no-restart",
     default=True,
     show_default=True,
-    help="Restart a server that has died: after a second, and later each time that it dies soon.",
+    help="Restart a server that has died, after a second, and after a longer pause each time that it dies again soon.",
 )
 def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | None, restart: bool) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
 
-    A server that ends by itself is told of, with its exit status and the end of its log, and started again with its
+    If a server ends by itself, the command prints its exit status and the end of its log, and starts it again with its
     data, unless --no-restart is given.
 
-    With slaves, the name server is the controller that makes a slave the master when that one fails. What a receipt is
-    worth then is up to --sync; see docs/replication.md.
+    With slaves, the name server is the controller that makes a slave the master when that one fails. --sync determines
+    what a receipt promises then; see docs/replication.md.
 
     Example: minimq local --brokers 3 --slaves 1 --data-dir ./minimq-data
     """

@@ -91,7 +91,7 @@ def _accept_nameserver(command: click.Command) -> None:
             click.Option(
                 ["-n", "--nameserver"],
                 metavar="HOST:PORT[,HOST:PORT]",
-                help="Name servers of the cluster; may also stand before the command.",
+                help="Name servers of the cluster; also accepted before the command.",
                 allow_from_autoenv=False,
                 is_eager=True,
                 expose_value=False,
@@ -150,8 +150,8 @@ def main(context: click.Context, nameserver: str) -> None:
     echo hello | minimq produce orders
     minimq consume orders --group audit --exit-at-end
 
-    Each option may be given as a variable as well, which the --help of its command names: --queues of `topic create` is
-    MINIMQ_TOPIC_CREATE_QUEUES. The exit status is 0 when it is done, 1 when it failed, 2 when it was called wrongly,
-    and 130 when Ctrl-C ended it before it was done; `local` and `consume` are done then.
+    Each option has a variable as well, which the --help of its command names: --queues of `topic create` is
+    MINIMQ_TOPIC_CREATE_QUEUES. The exit status is 0 for success, 1 for a failure, 2 for wrong usage, and 130 if Ctrl-C
+    ended the command early; it is the normal end of `local` and `consume`.
     """  # noqa: D301 - click's mark for lines that stay as they are
     context.obj = nameserver

@@ -34,10 +34,10 @@ _PATIENCE_S = 10.0
 _DEFAULT_LAST = 10
 
 
-@click.command(short_help="Look at the messages of a topic, without a group.")
+@click.command(short_help="Show the messages of a topic, without a group.")
 @click.argument("topic", shell_complete=complete_topics)
 @option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue; may be given several times.")
-@option("--offset", type=click.IntRange(min=0), metavar="N", help="From this offset on, which each queue must have.")
+@option("--offset", type=click.IntRange(min=0), metavar="N", help="Begin at this offset, which each queue must have.")
 @option(
     "--from",
     "start",
@@ -52,8 +52,10 @@ _DEFAULT_LAST = 10
     metavar="N",
     help=f"The last N messages of all these queues, in the order of storing; {_DEFAULT_LAST} unless a start is given.",
 )
-@option("--max", "limit", envvar="MINIMQ_PEEK_MAX", type=click.IntRange(min=1), metavar="N", help="End after so many.")
-@option("-f", "--follow", is_flag=True, help="Then wait for new messages, until Ctrl-C.")
+@option(
+    "--max", "limit", envvar="MINIMQ_PEEK_MAX", type=click.IntRange(min=1), metavar="N", help="End after N messages."
+)
+@option("-f", "--follow", is_flag=True, help="Wait for new messages after that, until Ctrl-C.")
 @option(
     "--format",
     "shape",
@@ -78,8 +80,8 @@ def peek(  # noqa: PLR0913 - the flags of the command
 ) -> None:
     """Write messages of a topic to stdout, one on a line, and leave no trace.
 
-    It needs no group and commits nothing, so that nobody misses what was looked at. Unless --follow is given, it ends
-    where the queues ended when it began. The exit status is 1 when a broker was away whose queues are missing.
+    It needs no group and commits nothing, so no consumer misses a message. Unless --follow is given, it ends where the
+    queues ended at its start. The exit status is 1 if queues are missing because their broker is away.
 
     \b
     Examples:

@@ -68,7 +68,7 @@ Advance = Callable[[int], None]
     default=_DEFAULTS.max_body_bytes,
     show_default=True,
     metavar="BYTES",
-    help="Longest body; brokers have the same option, which must let it through as well.",
+    help="Largest body; brokers have the same option and must allow it as well.",
 )
 @option("--by-key", is_flag=True, help="Send all lines of one key to one queue, in their order; needs --key-field.")
 @option(
@@ -76,7 +76,7 @@ Advance = Callable[[int], None]
     type=click.Choice(get_args(CompressionName)),
     default=_DEFAULTS.compression,
     show_default=True,
-    help="How batches are compressed.",
+    help="Compression of batches.",
 )
 @option(
     "--send-timeout",
@@ -90,7 +90,7 @@ Advance = Callable[[int], None]
 @option(
     "--statistics",
     type=click.Choice(("table", "json")),
-    help="In the end, also when it fails, print counters, latencies and the brokers that are left out then.",
+    help="Print counters, latencies and left-out brokers at the end, even after a failure.",
 )
 @click.pass_obj
 def produce(  # noqa: PLR0913 - the flags of the command
@@ -109,13 +109,13 @@ def produce(  # noqa: PLR0913 - the flags of the command
     send_timeout: float,
     statistics: str | None,
 ) -> None:
-    """Send each line of FILE, or of stdin, as a message; empty lines are left out.
+    """Send each line of FILE, or of stdin, as a message; skip empty lines.
 
-    The end of a line, LF or CRLF, is not sent. Where lines are JSON, blank ones are left out, and so is a byte order
-    mark at the beginning.
+    The end of a line, LF or CRLF, is not sent. With JSON lines, blank lines and a byte order mark at the beginning are
+    skipped.
 
-    What has arrived is sent at once, so that a slow pipe is no slower than it has to be. When it fails, it says which
-    lines are stored and with which one to go on. So does Ctrl-C, with exit status 130.
+    Lines are sent as soon as they arrive, so that a slow pipe gets no slower. On a failure, the command prints which
+    lines are stored and the line to continue with. So it does on Ctrl-C, with exit status 130.
 
     \b
     Examples:

@@ -29,7 +29,7 @@ _ROUTE = Table(
 @output_option
 @click.pass_obj
 def route(nameserver: str, topic: str, output: str) -> None:
-    """Show which brokers carry a topic, as clients are told; those that are away are named on stderr.
+    """Show the brokers of a topic, as clients see them; brokers that are away are named on stderr.
 
     Example: minimq route orders
     """

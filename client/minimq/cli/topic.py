@@ -54,7 +54,9 @@ _QUEUES = Table(
     },
 )
 
-_cluster_option = option("--cluster", metavar="NAME", help="Which cluster, when the name server knows several.")
+_cluster_option = option(
+    "--cluster", metavar="NAME", help="Name of the cluster; needed if the name server knows several."
+)
 _broker_option = option(
     "--broker", "brokers", multiple=True, metavar="NAME", help="Only on this broker; may be given several times."
 )
@@ -87,21 +89,21 @@ def topic() -> None:
     type=click.Choice(list(PERMISSIONS)[:-1]),
     default="read-write",
     show_default=True,
-    help="What may be done with it.",
+    help="Permission of clients.",
 )
 @_cluster_option
 @_broker_option
-@option("--if-not-exists", is_flag=True, help="Succeed when it is there already with the same settings.")
+@option("--if-not-exists", is_flag=True, help="Succeed if the topic exists with the same settings.")
 @click.pass_obj
 def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> None:  # noqa: ANN401 - the options
     """Create a topic on every master of the cluster, or on those named by --broker.
 
-    It returns when the name servers show the topic, so that producers find it at once. Repeating a creation that
-    failed on some of the brokers completes it. With --broker, brokers can have different numbers of queues: create the
-    topic on each of them with its own.
+    The command returns when the name servers show the topic, so that producers find it at once. If a creation failed on
+    some of the brokers, repeat it to complete it. To give brokers different numbers of queues, create the topic on each
+    of them with --broker.
 
-    A broker of the cluster that is away does not get the topic. It is named on stderr then, and the exit status is 1:
-    repeat the command when the broker is back.
+    A broker of the cluster that is away does not get the topic. The command names it on stderr and ends with status 1:
+    repeat it when the broker is back.
 
     Example: minimq topic create orders --queues 16
     """
@@ -123,7 +125,7 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
 @option("--queues", type=int, metavar="N", help="Queues on each broker, for consumers and producers.")
 @_read_option
 @_write_option
-@option("--permission", type=click.Choice(list(PERMISSIONS)), help="What may be done with it.")
+@option("--permission", type=click.Choice(list(PERMISSIONS)), help="Permission of clients.")
 @_cluster_option
 @_broker_option
 @option(
@@ -132,9 +134,9 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
     multiple=True,
     metavar="GROUP",
     shell_complete=complete_groups,
-    help="Take queues away though this group has not read them; may be given several times.",
+    help="Remove queues even if this group has not read them; may be given several times.",
 )
-@option("--force", is_flag=True, help="Take queues away whatever is unread in them.")
+@option("--force", is_flag=True, help="Remove queues even if they have unread messages.")
 @option(
     "--timeout",
     "timeout_s",
@@ -142,7 +144,7 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long --queues waits for groups to read what is taken away.",
+    help="Time that --queues waits for groups to read the removed queues.",
 )
 @click.pass_obj
 def update(
@@ -156,17 +158,17 @@ def update(
     timeout_s: float,
     **which: Any,  # noqa: ANN401 - the options that say where and how
 ) -> None:
-    """Change a topic on every master that carries it; what is not given stays as it is.
+    """Change a topic on every master that carries it. Settings that you do not give stay as they are.
 
-    --queues changes the number of queues without a message being lost or unread, while producers and consumers run:
-    added queues are shown to consumers before producers, and of queues that are taken away consumers read the rest
-    first. When a group does not read them in time, the command fails and can be repeated. What is hidden by
-    --ignore-group or --force is still stored, and more queues bring it back to sight.
+    --queues changes the number of queues while producers and consumers run, and loses no message. Consumers see added
+    queues before producers do, and finish reading queues before these are removed. If a group does not read them in
+    time, the command fails, and you can repeat it. Messages hidden by --ignore-group or --force are still stored: more
+    queues show them again.
 
-    --read-queues and --write-queues are the single steps of this.
+    --read-queues and --write-queues are single steps of this.
 
-    A broker that carries the topic and is away is not changed. It is named on stderr then, and the exit status is 1:
-    repeat the command when the broker is back.
+    A broker of the topic that is away is not changed. The command names it on stderr and ends with status 1: repeat it
+    when the broker is back.
 
     Example: minimq topic update orders --queues 32
     """
@@ -193,15 +195,17 @@ def update(
 @click.argument("name", shell_complete=complete_topics)
 @_cluster_option
 @_broker_option
-@option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
-@option("--force", is_flag=True, help="Also while a broker that carries the topic is away, which brings it back.")
-@option("--yes", is_flag=True, help="Do not ask.")
+@option("--if-exists", is_flag=True, help="Succeed if there is no such topic.")
+@option(
+    "--force", is_flag=True, help="Delete even while a broker of the topic is away, which will bring the topic back."
+)
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def delete(nameserver: str, /, name: str, yes: bool, force: bool, **which: Any) -> None:  # noqa: ANN401 - the options
     """Delete a topic with all its messages, from all brokers or from those named by --broker.
 
-    On a terminal it asks first, unless --yes is given. While a broker that carries the topic is away, it is refused:
-    that broker would bring the topic back. With --force, or --broker, it is deleted on the others.
+    On a terminal, the command asks for confirmation unless --yes is given. It is refused while a broker of the topic is
+    away, since that broker would bring the topic back. With --force, or --broker, the topic is deleted on the others.
 
     Example: minimq topic delete orders
     """
@@ -233,15 +237,15 @@ def _deletion_question(admin: Admin, name: str, cluster: str | None, brokers: Se
     "with_own",
     envvar="MINIMQ_TOPIC_LIST_ALL",
     is_flag=True,
-    help="Also the topics that minimq makes itself, whose names begin with %.",
+    help="Include the topics that minimq creates itself, whose names begin with %.",
 )
 @output_option
 @click.pass_obj
 def list_topics(nameserver: str, with_own: bool, output: str) -> None:
     """List the topics.
 
-    Those in which a group keeps messages for another try (%RETRY%group), and its dead letters (%DLQ%group), are only
-    counted unless --all asks for them. Brokers that are away are named on stderr; their queues are not counted.
+    Topics for retries (%RETRY%group) and dead letters (%DLQ%group) are only counted unless --all is given. Brokers that
+    are away are named on stderr; their queues are not counted.
 
     Example: minimq topic list --output json
     """
@@ -275,9 +279,9 @@ def list_topics(nameserver: str, with_own: bool, output: str) -> None:
 @output_option
 @click.pass_obj
 def describe(nameserver: str, name: str, output: str) -> None:
-    """Show the settings of a topic, and where its queues begin and end.
+    """Show the settings of a topic, and the first offset and the end of each queue.
 
-    Brokers that carry the topic and are away are named on stderr; what they store is not counted.
+    Brokers of the topic that are away are named on stderr; their messages are not counted.
 
     Example: minimq topic describe orders
     """
