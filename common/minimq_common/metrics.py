@@ -88,7 +88,7 @@ class MetricsServer:
 
     def _loop_lag(self) -> Iterator[Metric]:
         name = f"{self._prefix}_event_loop_lag_seconds"
-        yield histogram(name, "How late the event loop is, looked at twice a second.", self._lag)
+        yield histogram(name, "Delay of the event loop, measured twice a second.", self._lag)
 
 
 class _OneAtATime(Collector):

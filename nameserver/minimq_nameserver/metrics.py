@@ -27,21 +27,21 @@ class NameServerMetrics:
         """Yield the metrics."""
         service = self._service
         counters, clusters = service.counters, Counter(broker.cluster for broker in service.registered())
-        yield info(PREFIX, "Which release this is.", {"version": daemon.version()})
+        yield info(PREFIX, "Release of this server.", {"version": daemon.version()})
         yield gauge(
             f"{PREFIX}_settled",
-            "1 once running brokers have had the time to register after the start of this server.",
+            "1 once running brokers have had time to register after the start of this server.",
             service.settled,
         )
         yield gauges(
             f"{PREFIX}_brokers",
-            "Brokers that are registered.",
+            "Registered brokers.",
             ("cluster",),
             (((cluster,), number) for cluster, number in sorted(clusters.items())),
         )
         yield gauges(
             f"{PREFIX}_brokers_away",
-            "Brokers that have gone, or came back without some of their topics, and are remembered.",
+            "Remembered brokers that have left, or came back without some of their topics.",
             ("cluster",),
             (
                 ((cluster,), number)
@@ -49,41 +49,41 @@ class NameServerMetrics:
             ),
         )
         yield gauge(f"{PREFIX}_topics", "Topics that have a route.", service.topics)
-        yield gauge(f"{PREFIX}_conflicts", "Brokers whose place another one has.", service.conflicts)
+        yield gauge(
+            f"{PREFIX}_conflicts", "Brokers that were refused because another one has their place.", service.conflicts
+        )
         yield gauge(f"{PREFIX}_watchers", "Clients that watch routes.", service.watchers)
         yield gauge(
             f"{PREFIX}_watched_topics",
-            "Topics that clients watch; one that ten of them watch counts ten times.",
+            "Topics that clients watch, counted once for each client.",
             service.watched_topics,
         )
         yield gauge(
             f"{PREFIX}_unsent_bytes",
-            "Bytes of large routes and lists that clients have not taken yet.",
+            "Bytes of large routes and lists that clients have not read yet.",
             service.unsent.bytes,
         )
         yield gauge(
             f"{PREFIX}_incoming_bytes",
-            "Bytes of requests that have come and are not taken in.",
+            "Bytes of requests that have arrived and are not processed.",
             self._intake.bytes,
         )
         yield metric_counters(
             f"{PREFIX}_connections_ended_total",
-            "Connections of clients that did not read, or did not send their requests to the end.",
+            "Closed connections of clients that did not read, or did not complete their requests.",
             ("reason",),
             ((("unread",), service.unsent.ended), (("incoming",), self._intake.ended)),
         )
-        yield counter(
-            f"{PREFIX}_registrations_total", "Tables of topics that brokers registered.", counters.registrations
-        )
+        yield counter(f"{PREFIX}_registrations_total", "Topic tables that brokers registered.", counters.registrations)
         yield counter(f"{PREFIX}_registrations_refused_total", "Registrations that were refused.", counters.refusals)
         yield counter(
             f"{PREFIX}_brokers_removed_total",
-            "Brokers that lost their place by silence or to another one.",
+            "Brokers removed because of silence, or replaced by another one.",
             counters.removals,
         )
-        yield counter(f"{PREFIX}_lookups_total", "Questions for the route of a topic.", counters.look_ups)
+        yield counter(f"{PREFIX}_lookups_total", "Lookups of the route of a topic.", counters.look_ups)
         yield counter(
             f"{PREFIX}_lookups_unknown_total",
-            "Questions for the route of a topic that has none.",
+            "Lookups of the route of a topic that has none.",
             counters.unknown_look_ups,
         )

@@ -58,10 +58,10 @@ class BrokerMetrics:
             "cluster": identity.cluster,
             "version": identity.version,
         }
-        yield info(PREFIX, "Which broker this is.", values)
+        yield info(PREFIX, "Name, id and release of this broker.", values)
         yield gauge(
             f"{PREFIX}_clock_ahead_seconds",
-            "By how much the clock is ahead without being believed; nothing is deleted by it. 0 when all is well.",
+            "Distance by which an untrusted clock has jumped ahead; nothing is deleted meanwhile. 0 when all is well.",
             self._clock.ahead_s,
         )
         yield from self._traffic()
@@ -80,21 +80,21 @@ class BrokerMetrics:
 
     def _traffic(self) -> Iterator[Metric]:
         done = self._engine.counters
-        yield counter(f"{PREFIX}_messages_in_total", "Messages that were stored.", done.messages_in)
-        yield counter(f"{PREFIX}_messages_out_total", "Messages that were handed out.", done.messages_out)
-        yield counter(f"{PREFIX}_bytes_in_total", "Bytes of batches that were stored.", done.bytes_in)
-        yield counter(f"{PREFIX}_bytes_out_total", "Bytes of batches that were handed out.", done.bytes_out)
+        yield counter(f"{PREFIX}_messages_in_total", "Stored messages.", done.messages_in)
+        yield counter(f"{PREFIX}_messages_out_total", "Messages sent to readers.", done.messages_out)
+        yield counter(f"{PREFIX}_bytes_in_total", "Bytes of stored batches.", done.bytes_in)
+        yield counter(f"{PREFIX}_bytes_out_total", "Bytes of batches sent to readers.", done.bytes_out)
         yield histogram(f"{PREFIX}_append_seconds", "Time from the arrival of a batch to its answer.", done.append_s)
         yield counters(
             f"{PREFIX}_appends_refused_total",
-            "Batches that were refused, by the code of the error.",
+            "Refused batches, by the code of the error.",
             ("reason",),
             (((reason,), number) for reason, number in sorted(done.refused.copy().items())),
         )
 
     def _commits(self, store: MessageStore) -> Iterator[Metric]:
-        yield gauge(f"{PREFIX}_term", "Number of the latest run, or leadership, in the log.", store.state.term)
-        yield counter(f"{PREFIX}_commits_total", "Commits that were written and synced.", store.commits)
+        yield gauge(f"{PREFIX}_term", "Latest term in the log.", store.state.term)
+        yield counter(f"{PREFIX}_commits_total", "Commits written and synced.", store.commits)
         yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a commit.", store.figures.seconds)
         yield histogram(f"{PREFIX}_commit_messages", "Messages in one commit.", store.figures.messages)
         yield histogram(f"{PREFIX}_commit_bytes", "Bytes in one commit.", store.figures.sizes)
@@ -104,45 +104,45 @@ class BrokerMetrics:
         yield gauge(f"{PREFIX}_staged_bytes", "Bytes of these in the CommitLog.", staged.size)
         yield gauge(
             f"{PREFIX}_staging_used_ratio",
-            "Used part of the room for staged batches whose transactions are not decided, from 0 to 1.",
+            "Used share of the room for staged batches of undecided transactions, from 0 to 1.",
             staged.open.all.fullness(store.staging),
         )
         done = self._engine.counters
         yield counters(
             f"{PREFIX}_transactions_expired_total",
-            "Transactions that were let go of, or a part of them: too old, or idle while others needed the room.",
+            "Transactions dropped in whole or in part: too old, or idle while others needed the room.",
             ("reason",),
             ((("age",), done.expired_by_age), (("room",), done.expired_for_room)),
         )
         yield counter(
             f"{PREFIX}_staged_batches_lost_total",
-            "Batches of transactions that could not be read when they were to be published.",
+            "Batches of transactions that could not be read for publication.",
             store.figures.lost,
         )
         yield gauge(
-            f"{PREFIX}_store_failed", "1 when nothing is stored until the broker is restarted.", store.has_failed
+            f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.has_failed
         )
 
     def _disk(self, store: MessageStore) -> Iterator[Metric]:
         done = self._engine.counters
-        yield gauge(f"{PREFIX}_segments", "Files that the CommitLog consists of.", len(store.log.segments))
-        yield gauge(f"{PREFIX}_log_bytes", "Disk that the CommitLog uses.", store.log.disk_bytes)
+        yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
+        yield gauge(f"{PREFIX}_log_bytes", "Disk space that the CommitLog uses.", store.log.disk_bytes)
         yield counter(f"{PREFIX}_segments_deleted_total", "Files that retention deleted.", done.segments_deleted)
         yield counter(f"{PREFIX}_segments_verified_total", "Files that were verified.", done.segments_verified)
         yield counter(
             f"{PREFIX}_segments_repaired_total",
-            "Damaged files that were made anew of the master's.",
+            "Damaged files that were replaced by copies from the master.",
             done.segments_repaired,
         )
         damaged = {*self._engine.slot.damage.known, *store.log.damage.reasons, *([-1] if store.log.missing else [])}
         yield gauge(
             f"{PREFIX}_damaged_segments",
-            "Files of the CommitLog that are known to be damaged.",
+            "Files of the CommitLog with known damage.",
             len(damaged),
         )
         yield counter(
             f"{PREFIX}_dead_letters_deleted_total",
-            "Dead letters that were deleted: they were too many or too old, damaged, or the disk was full.",
+            "Dead letters that were deleted: too many, too old, damaged, or the disk was full.",
             store.dead_letters.deleted,
         )
         yield gauge(
@@ -152,39 +152,41 @@ class BrokerMetrics:
         )
         yield gauge(
             f"{PREFIX}_checkpoint_age_seconds",
-            "Time since the state was saved; a start after a crash re-reads what came later.",
+            "Time since the last checkpoint; a start after a crash reads the log again from there.",
             time.monotonic() - store.figures.saved_at,
         )
         try:
             use, _ = store.disk.look()
         except OSError:  # what is not known is not shown
             return
-        yield gauge(f"{PREFIX}_disk_free_bytes", "Disk that is free for more.", use.free_bytes)
-        yield gauge(f"{PREFIX}_disk_used_ratio", "Used part of the disk, by everybody, from 0 to 1.", use.ratio)
+        yield gauge(f"{PREFIX}_disk_free_bytes", "Free disk space.", use.free_bytes)
+        yield gauge(f"{PREFIX}_disk_used_ratio", "Used share of the disk, by all programs, from 0 to 1.", use.ratio)
 
     def _clients(self) -> Iterator[Metric]:
         engine = self._engine
         streams = engine.streams
         yield gauges(
             f"{PREFIX}_streams",
-            "Open streams of clients: producers append, consumers pull, members of groups have a session.",
+            "Open streams of clients: append of producers, pull of consumers, session of group members.",
             ("call",),
             (((call,), streams[call]) for call in ("append", "pull", "session")),
         )
         refused = engine.counters.streams_refused
         yield counters(
             f"{PREFIX}_streams_refused_total",
-            "Streams that were one too many.",
+            "Streams refused because too many were open.",
             ("call",),
             (((call,), refused[call]) for call in ("append", "pull", "replicate", "session")),
         )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
         yield gauge(
-            f"{PREFIX}_incoming_bytes", "Bytes of requests that have come and are not taken in.", engine.intake.bytes
+            f"{PREFIX}_incoming_bytes",
+            "Bytes of requests that have arrived and are not processed.",
+            engine.intake.bytes,
         )
         yield counters(
             f"{PREFIX}_connections_ended_total",
-            "Connections of clients that did not read, or did not send their requests to the end.",
+            "Closed connections of clients that did not read, or did not complete their requests.",
             ("reason",),
             ((("unread",), engine.unsent.ended), (("incoming",), engine.intake.ended)),
         )
@@ -202,13 +204,13 @@ class BrokerMetrics:
         depths = self._backlog.topics()
         yield gauges(
             f"{PREFIX}_topic_messages",
-            "Messages of a topic that are stored.",
+            "Stored messages of a topic.",
             ("topic",),
             (((topic,), depth.stored) for topic, depth in depths.items()),
         )
         yield counters(
             f"{PREFIX}_topic_messages_in_total",
-            "Messages of a topic that were ever stored.",
+            "Messages ever stored in a topic.",
             ("topic",),
             (((topic,), depth.appended) for topic, depth in depths.items()),
         )
@@ -220,7 +222,7 @@ class BrokerMetrics:
         )
         yield gauges(
             f"{PREFIX}_group_lag_messages",
-            "Messages of a topic that a group has still to read.",
+            "Messages of a topic that a group has not committed.",
             ("group", "topic"),
             (((group, topic), lag) for (group, topic), lag in self._backlog.lags().items()),
         )

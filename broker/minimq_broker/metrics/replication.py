@@ -22,7 +22,7 @@ def replication_metrics(prefix: str, status: broker_pb2.ReplicationStatus, log_e
     """
     yield gauges(
         f"{prefix}_role",
-        "1 for what the broker is, 0 for what it is not.",
+        "1 for the role of the broker, 0 for the other roles.",
         ("role",),
         (((name,), value == status.role) for value, name in _ROLES.items()),
     )
@@ -30,7 +30,7 @@ def replication_metrics(prefix: str, status: broker_pb2.ReplicationStatus, log_e
         return
     yield gauge(
         f"{prefix}_unconfirmed_bytes",
-        "Bytes at the end of the log that not all replicas in sync are known to have.",
+        "Bytes at the end of the log that are not confirmed by all replicas in sync.",
         max(0, log_end - status.confirmed),
     )
     if status.role == broker_pb2.BROKER_ROLE_MASTER:
@@ -40,21 +40,19 @@ def replication_metrics(prefix: str, status: broker_pb2.ReplicationStatus, log_e
         if status.HasField("behind_bytes"):
             yield gauge(
                 f"{prefix}_master_lag_bytes",
-                "Of a slave: bytes of its master's log that it has not.",
+                "Of a slave: bytes of its master's log that it lacks.",
                 status.behind_bytes,
             )
 
 
 def _of_master(prefix: str, status: broker_pb2.ReplicationStatus) -> Iterator[Metric]:
-    yield gauge(f"{prefix}_in_sync_replicas", "Of a master: replicas in sync, itself among them.", len(status.in_sync))
+    yield gauge(f"{prefix}_in_sync_replicas", "Of a master: replicas in sync, including itself.", len(status.in_sync))
     yield gauge(
         f"{prefix}_min_in_sync_replicas",
-        "Of a master: replicas that have to be in sync for it to accept a message.",
+        "Of a master: replicas that must be in sync before it accepts a message.",
         status.min_in_sync if status.sync else 1,
     )
-    yield gauge(
-        f"{prefix}_lease_seconds", "Of a master: time for which its controller lets it lead.", status.lease_ms / 1000
-    )
+    yield gauge(f"{prefix}_lease_seconds", "Of a master: remaining time of its lease.", status.lease_ms / 1000)
     replicas = [(str(replica.replica_id), replica) for replica in status.replicas]
     yield gauges(
         f"{prefix}_replica_connected",
@@ -64,13 +62,13 @@ def _of_master(prefix: str, status: broker_pb2.ReplicationStatus) -> Iterator[Me
     )
     yield gauges(
         f"{prefix}_replica_lag_bytes",
-        "Of a master: bytes of its log that a slave has not.",
+        "Of a master: bytes of its log that a slave lacks.",
         ("replica",),
         (((name,), replica.behind_bytes) for name, replica in replicas),
     )
     yield gauges(
         f"{prefix}_replica_lag_seconds",
-        "Of a master: time since a slave had all that there was.",
+        "Of a master: time since a slave had the whole log.",
         ("replica",),
         (((name,), replica.behind_ms / 1000) for name, replica in replicas if replica.HasField("behind_ms")),
     )

@@ -26,31 +26,31 @@ class ControllerMetrics:
         statuses = on_loop(self._loop, self._service.statuses)
         yield gauges(
             f"{PREFIX}_term",
-            "Number of the latest leadership of a broker with replicas.",
+            "Latest term of a broker with replicas.",
             _LABELS,
             ((each.record.key, each.record.term) for each in statuses),
         )
         yield gauges(
             f"{PREFIX}_master",
-            "The --id of the replica that is the master.",
+            "The --id of the master.",
             _LABELS,
             ((each.record.key, each.record.master_id) for each in statuses),
         )
         yield gauges(
             f"{PREFIX}_in_sync_replicas",
-            "Replicas in sync, the master among them.",
+            "Replicas in sync, including the master.",
             _LABELS,
             ((each.record.key, len(each.record.in_sync)) for each in statuses),
         )
         yield gauges(
             f"{PREFIX}_lease_age_seconds",
-            "Time since the master renewed its lease; above that of a lease there is no master.",
+            "Time since the master renewed its lease; above the length of a lease there is no master.",
             _LABELS,
             ((each.record.key, each.lease_age_s) for each in statuses),
         )
         yield counters(
             f"{PREFIX}_elections_total",
-            "Masters that were named since the start of this server.",
+            "Masters elected since the start of this server.",
             _LABELS,
             ((each.record.key, each.elections) for each in statuses),
         )
