@@ -42,7 +42,7 @@ REPLACED = {
     **{"Departure": "ReadyBatch", "Placement": "QueueSelector", "Wish": "ReadLimits", "StoreSlot": "StoreHandle"},
     **{"Extent": "LogStatus", "Standing": "ReplicaSetStatus", "RollCall": "ReplicaLiveness", "Founding": "Bootstrap"},
     **{"KeptOffsets": "StandbyOffsets", "mended": "repaired", "Whom": "MasterRef"},
-    **{"what_was_mended": "what_was_repaired", "patiently": "with_retries", "Introduced": "FollowerHello"},
+    **{"what_was_mended": "what_was_repaired", "Introduced": "FollowerHello"},
     **{"OwnReplica": "ReplicaIdentity", "Complaint": "LogOnce", "member_words": "session requests"},
     **{"BegunTopics": "initial offsets", "GroupStarts": "initial offsets", "StartOffsets": "initial offsets"},
     **{"InHand": "in-flight deliveries", "AskedListener": "ListenerAdapter", "Returns": "retry worker"},
