@@ -65,7 +65,7 @@ def check_answer(answer: Answer, peer: str) -> Answer:
     try:
         check_bounds(answer)
     except InvalidArgument as error:
-        raise InternalError(f"{peer} sent what cannot be: {error.message}") from None
+        raise InternalError(f"{peer} sent an invalid message: {error.message}") from None
     return answer
 
 

@@ -116,4 +116,4 @@ def _check_range(what: str, name: str, value: int, least: int, most: int) -> Non
 
 def _check_log_id(what: str, log_id: str) -> None:
     if not _LOG_ID.match(log_id):
-        raise InvalidArgument(f"{what} has a log id that is none: {log_id[:40]!r}")
+        raise InvalidArgument(f"{what} has an invalid log id: {log_id[:40]!r}")

@@ -180,5 +180,5 @@ def check_same(known: ReplicaReport, report: ReplicaReport) -> None:
     if known.run != report.run and known.address != report.address and not known.resigns:
         raise BrokerConflict(
             f"replica {report.replica_id} of {report.broker_name} (cluster {report.cluster}) is at {known.address}, "
-            f"but {report.address} says that it is that one, too: give one of them another --id, or end it"
+            f"but {report.address} says that it is the same replica: give one of them another --id, or stop it"
         )

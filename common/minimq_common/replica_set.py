@@ -385,7 +385,7 @@ def check_promoted(replica_set: ReplicaSet, replica_id: int) -> None:
     """
     if replica_set.master_id != replica_id:
         raise ReplicaSetChanged(
-            f"replica {replica_id} of {replica_set} was not elected: it fell silent, and replica "
+            f"replica {replica_id} of {replica_set} was not elected: it stopped reporting, and replica "
             f"{replica_set.master_id} is the master; look at its log, and try again"
         )
 

@@ -40,7 +40,7 @@ def pattern(option: str, text: str) -> str:
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
-        raise MinimqSparkError(f"{option} is {_shown(text)}, which is no regular expression: {error}") from None
+        raise MinimqSparkError(f"{option} is {_shown(text)}, which is not a regular expression: {error}") from None
     return text
 
 

@@ -133,7 +133,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     if limits.max_offsets is not None and (limits.min_offsets or 0) > limits.max_offsets:
         raise MinimqSparkError(
             f"minOffsetsPerTrigger is {limits.min_offsets}, more than maxOffsetsPerTrigger, which is "
-            f"{limits.max_offsets}: no micro-batch could be both"
+            f"{limits.max_offsets}: no micro-batch can satisfy both"
         )
     return StreamOptions(_common(values), limits, values.get("consumerGroup", lambda _, text: text))
 
@@ -168,7 +168,7 @@ def _subscription(values: Values) -> Subscription:
             "subscribePattern and assign"
         )
     if len(given) > 1:
-        raise MinimqSparkError(f"{' and '.join(given)} are given, of which one would do: leave out the others")
+        raise MinimqSparkError(f"{' and '.join(given)} are given: choose one of them")
     return Subscription(topic or subscribe or (), pattern, queues or frozenset())
 
 

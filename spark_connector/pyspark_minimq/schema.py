@@ -52,7 +52,7 @@ def checked_projection(schema: StructType) -> StructType:
         if name not in _TYPES:
             raise MinimqSparkError(f"there is no column {field.name!r}: choose some of {', '.join(_TYPES)}")
         if name in seen:
-            raise MinimqSparkError(f"column {field.name!r} stands twice in the schema")
+            raise MinimqSparkError(f"column {field.name!r} appears twice in the schema")
         seen.add(name)
         wanted, actual = field.dataType.simpleString(), _TYPES[name].simpleString()
         if wanted != actual:

@@ -103,7 +103,7 @@ class MinimqDataSource(DataSource):
 
         if overwrite:
             raise MinimqSparkError(
-                "messages are added to a topic and never replace others: write with mode 'append', a stream with "
+                "messages are appended to a topic and never replace others: write with mode 'append', a stream with "
                 "outputMode 'append', or in foreachBatch"
             )
         options = parse_write_options(self.options, mode)

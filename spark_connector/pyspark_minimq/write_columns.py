@@ -44,7 +44,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     names = [field.name.lower() for field in schema.fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise MinimqSparkError(f"column {_listed(twice)} stands twice in the data frame: drop one of them")
+        raise MinimqSparkError(f"column {_listed(twice)} appears twice in the data frame: drop one of them")
     _refuse_strangers([field.name for field in schema.fields])
     for field in schema.fields:
         name, actual = field.name.lower(), field.dataType.simpleString()
@@ -69,7 +69,7 @@ def _refuse_strangers(names: Iterable[str]) -> None:
     if read_only:
         dropped = ", ".join(f'"{name}"' for name in read_only)
         raise MinimqSparkError(
-            f"column {_listed(read_only)} is given by brokers and cannot be written: leave it out with .drop({dropped})"
+            f"column {_listed(read_only)} is set by brokers and cannot be written: leave it out with .drop({dropped})"
         )
     if strange:
         known = ", ".join(WRITE_COLUMNS)

@@ -124,7 +124,7 @@ def test_a_topic_from_its_creation_to_its_end(minimq: Minimq, new_name: Callable
     }
     minimq("topic", "update", name, "--write-queues", "1", "--permission", "read")
     assert [(row["write_queues"], row["permission"]) for row in minimq.json("route", name)] == [(1, "read")] * 2
-    assert minimq("topic", "update", name, status=2).startswith("error: nothing is to be changed: give --queues, ")
+    assert minimq("topic", "update", name, status=2).startswith("error: nothing to change: give --queues, ")
     assert "give at least as many read queues" in minimq(
         "topic", "update", name, "--read-queues", "1", "--write-queues", "2", status=2
     )
@@ -286,7 +286,7 @@ def test_a_full_disk_is_an_error_in_one_line_and_loses_nothing(minimq: Minimq, t
             timeout=60,
             check=False,
         )
-    assert (ended.returncode, ended.stderr) == (1, b"error: stdout takes no more: No space left on device\n")
+    assert (ended.returncode, ended.stderr) == (1, b"error: cannot write to stdout: No space left on device\n")
     assert sorted(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == ["one", "two"]
 
 

@@ -235,8 +235,8 @@ def test_what_consume_writes_produce_reads(
     ("line", "text"),
     [
         (b"x", "line 3 is not JSON"),
-        (b"[]", "line 3 is no message as consume --format json writes it"),
-        (b'{"body": 5}', "line 3 is no message as consume --format json writes it"),
+        (b"[]", "line 3 is not a message as consume --format json writes it"),
+        (b'{"body": 5}', "line 3 is not a message as consume --format json writes it"),
         (b"{}", "line 3 needs one of body and body_base64"),
         (b'{"body": "a", "body_base64": "YQ=="}', "line 3 needs one of body and body_base64"),
         (b'{"body_base64": "!"}', "line 3 has a body that cannot be decoded"),

@@ -214,9 +214,9 @@ def test_without_a_transaction_rows_are_there_when_the_write_fails(
 
 def test_before_anything_is_sent(spark: SparkSession, save: Save) -> None:
     frame = spark.range(1).selectExpr("string(id) AS body", "id AS offset")
-    assert "'offset' is given by brokers" in refusal(lambda: save(frame))
+    assert "'offset' is set by brokers" in refusal(lambda: save(frame))
     good = frame.drop("offset")
-    assert "messages are added to a topic and never replace others" in refusal(lambda: save(good, mode="overwrite"))
+    assert "messages are appended to a topic and never replace others" in refusal(lambda: save(good, mode="overwrite"))
     assert "unknown option 'topics'" in refusal(lambda: save(good, topics="t"))
     assert "no topic is given" in refusal(lambda: good.write.format("minimq").mode("append").save())
 

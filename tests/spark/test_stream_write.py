@@ -210,5 +210,5 @@ def test_an_older_copy_of_the_checkpoint_is_refused(copying: Copying) -> None:
 def test_results_that_change_are_refused(copying: Copying, spark: SparkSession) -> None:
     counts = spark.readStream.format("rate").load().groupBy().count().selectExpr("string(count) AS body")
     writer = counts.writeStream.format("minimq").option("topic", "t").outputMode("complete")
-    with pytest.raises(PySparkException, match="messages are added to a topic and never replace others"):
+    with pytest.raises(PySparkException, match="messages are appended to a topic and never replace others"):
         writer.option("checkpointLocation", str(copying.checkpoint)).start().awaitTermination(100)

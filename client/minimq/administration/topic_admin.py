@@ -164,7 +164,7 @@ class TopicAdmin:
             ignored_groups=[check_group(group) for group in ignore_groups],
         )
         if not any(request.HasField(field) for field in ("read_queues", "write_queues", "permission")):
-            raise InvalidArgument("nothing is to be changed: give read_queues, write_queues or permission")
+            raise InvalidArgument("nothing to change: give read_queues, write_queues or permission")
 
         def update() -> dict[str, int]:
             carriers = self._carriers(name, cluster, brokers)

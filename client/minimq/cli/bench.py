@@ -271,5 +271,5 @@ def _patient(heard_at: float, progress: str, *, news: bool) -> float:
     if news:
         return now
     if now - heard_at > _PATIENCE_S:
-        raise DeadlineExceeded(f"no message came for {_PATIENCE_S} s, after {progress}")
+        raise DeadlineExceeded(f"no message arrived for {_PATIENCE_S} s, after {progress}")
     return heard_at

@@ -46,7 +46,7 @@ def _group(context: click.Context, _option: click.Parameter, group: str | None) 
     """Return the group. Raises `click.UsageError` when there is none."""
     if not group and not context.resilient_parsing:
         raise click.UsageError(
-            "Missing option '--group': what is read is committed for a group. `minimq peek` shows messages without one."
+            "Missing option '--group': messages are committed for a group. `minimq peek` shows messages without one."
         )
     return group
 
@@ -62,7 +62,7 @@ def _tag_expression(_context: click.Context, _option: click.Parameter, given: tu
 
 def _no_output(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
     if value is not None:
-        raise click.UsageError("there is no --output: --format json writes one JSON object for each message")
+        raise click.UsageError("there is no --output: use --format json, which writes one JSON object for each message")
 
 
 @click.command(short_help="Write the messages of a topic to stdout.")

@@ -93,7 +93,7 @@ class LineFormat:
     def _of_fields(self, line: bytes, number: int) -> Message:
         fields = _decoded(line, number, Any)
         if not isinstance(fields, dict):
-            raise InvalidArgument(f"line {number} is no JSON object, so it has no fields")
+            raise InvalidArgument(f"line {number} is not a JSON object, so it has no fields")
         key = _text(fields, self._key_field, number)
         tag = _text(fields, self._tag_field, number) or self._tag
         return Message(self._topic, line, tag, () if key is None else (key,), self._properties)
@@ -119,7 +119,7 @@ def properties_of(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not (name and sign):
-            raise InvalidArgument(f"--property {text!r} is no property: write NAME=VALUE, for example region=eu")
+            raise InvalidArgument(f"--property {text!r} is not a property: write NAME=VALUE, for example region=eu")
         if name in properties:
             raise InvalidArgument(f"--property {name} is given twice: a message has each property once")
         properties[name] = value
@@ -130,7 +130,7 @@ def _decoded(line: bytes, number: int, kind: Any) -> Any:  # noqa: ANN401 - what
     try:
         return msgspec.json.decode(line, type=kind)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"line {number} is no message as consume --format json writes it: {error}") from None
+        raise InvalidArgument(f"line {number} is not a message as consume --format json writes it: {error}") from None
     except RecursionError:
         raise InvalidArgument(f"line {number} is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -171,7 +171,7 @@ class MessageOutput:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise OutputFailed(f"stdout takes no more: {error.strerror}") from None
+            raise OutputFailed(f"cannot write to stdout: {error.strerror}") from None
 
     def take_back(self, *, reader_left: bool) -> list[ReceivedMessage]:
         """Return the first message of each queue that has not gone out as a whole; from there on none is counted.

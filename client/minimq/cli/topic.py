@@ -173,7 +173,7 @@ def update(
     Example: minimq topic update orders --queues 32
     """
     if (queues, read_queues, write_queues, permission) == (None, None, None, None):
-        raise InvalidArgument("nothing is to be changed: give --queues, --read-queues, --write-queues or --permission")
+        raise InvalidArgument("nothing to change: give --queues, --read-queues, --write-queues or --permission")
     if queues is not None and (read_queues, write_queues) != (None, None):
         raise InvalidArgument("--queues sets both counts: give it alone, or --read-queues and --write-queues")
     left_out: Sequence[AwayBroker] = ()

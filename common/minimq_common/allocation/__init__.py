@@ -18,7 +18,7 @@ def known_to_brokers(name: str) -> AllocationStrategy:
     strategy = BY_NAME.get(name)
     if strategy is None:
         raise InvalidArgument(
-            f"the server cannot assign queues by {name!r}: it knows {', '.join(BY_NAME)}; by any other strategy "
+            f"the server cannot assign queues with {name!r}: it knows {', '.join(BY_NAME)}; by any other strategy "
             "members divide the queues themselves, with assignment 'client'"
         )
     return strategy

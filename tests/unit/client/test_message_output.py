@@ -103,7 +103,7 @@ def test_a_reader_that_takes_nothing_is_waited_for_only_once(pipe: tuple[int, in
 def test_a_disk_that_is_full_is_named_and_nothing_counts_as_written() -> None:
     with Path("/dev/full").open("wb") as full:
         output = MessageOutput(full.fileno(), as_body, threading.Event())
-        with pytest.raises(OutputFailed, match="stdout takes no more: No space left"):
+        with pytest.raises(OutputFailed, match="cannot write to stdout: No space left"):
             output.write(messages(QUEUES[0], 0, 3))
         assert taken_back(output, reader_left=False) == {QUEUES[0]: 0}
     assert output.count == 0

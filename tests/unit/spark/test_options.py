@@ -179,7 +179,7 @@ def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None
         ({"minPartitions": "0"}, "minPartitions is '0': write a whole number above 0"),
         ({"maxRecordsPerPartition": "1e6"}, "maxRecordsPerPartition is '1e6'"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no': write true or false"),
-        ({"topic": "", "subscribePattern": "a("}, "subscribePattern is 'a(', which is no regular expression"),
+        ({"topic": "", "subscribePattern": "a("}, "subscribePattern is 'a(', which is not a regular expression"),
         ({"topic": "", "assign": "[0]"}, 'must look like {"topic": {"broker": [queue, queue]}}: [0] holds [0], not an'),
         ({"topic": "", "assign": '{"t": {"a": 0}}'}, "t/a holds 0, not a list"),
         ({"topic": "", "assign": '{"t": {"a": ["0"]}}'}, 'queue "0" of t/a is not a number'),
@@ -256,7 +256,7 @@ def test_any_columns_in_any_order_can_be_chosen() -> None:
         (columns(StructField("offset", IntegerType())), "column 'offset' is of type bigint, not int"),
         (columns(StructField("born_timestamp", TimestampNTZType())), "is of type timestamp, not timestamp_ntz"),
         (columns(StructField("tag", StringType(), nullable=False)), "column 'tag' may be null"),
-        (columns(StructField("tag", StringType()), StructField("TAG", StringType())), "stands twice"),
+        (columns(StructField("tag", StringType()), StructField("TAG", StringType())), "appears twice"),
     ],
 )
 def test_columns_that_are_not_there_are_refused(schema: StructType, reason: str) -> None:
@@ -295,5 +295,5 @@ def test_the_documentation_has_every_column_with_its_type() -> None:
 
 
 def test_a_pattern_that_is_nested_too_deeply_is_none() -> None:
-    with pytest.raises(MinimqSparkError, match="which is no regular expression"):
+    with pytest.raises(MinimqSparkError, match="which is not a regular expression"):
         parse_read_options({"subscribePattern": "(" * 5000})

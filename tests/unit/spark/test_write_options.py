@@ -195,7 +195,7 @@ def test_columns_that_can_be_written(ddl: str) -> None:
         ("body string, keys array<int>", "column 'keys' is of type array<int>: cast it to array<string> or string"),
         ("body string, queue_id double", "column 'queue_id' is of type double: cast it to int or bigint"),
         ("body string, sharding_key double", "column 'sharding_key' is of type double: cast it to string, binary or"),
-        ("body string, Body string", "column 'body' stands twice in the data frame"),
+        ("body string, Body string", "column 'body' appears twice in the data frame"),
         ("body string, broker_name string", "there is a column 'broker_name' without 'queue_id'"),
         ("body string, customer string", "column 'customer' cannot be written: a message has topic, body, "),
         ("body string, tags string", "column 'tags' cannot be written: did you mean 'tag'? "),
@@ -209,7 +209,7 @@ def test_columns_that_are_refused(ddl: str, text: str) -> None:
 
 def test_columns_that_brokers_give_are_refused_with_a_hint() -> None:
     text = column_refusal("body string, offset bigint, store_timestamp timestamp")
-    assert text.startswith("column 'offset', 'store_timestamp' is given by brokers and cannot be written")
+    assert text.startswith("column 'offset', 'store_timestamp' is set by brokers and cannot be written")
     assert text.endswith('.drop("offset", "store_timestamp")')
 
 
