@@ -1,4 +1,4 @@
-"""The last step of making a batch, for whoever has its columns: see `batch.py` for the format."""
+"""The last step of making a batch, from its columns: see `batch.py` for the format."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class _OutOfBounds(Exception):
         return self
 
 
-#: The check of each type of message that was seen; None for one in which nothing is to be looked at.
+#: The check of each type of message that was seen; None for one without anything to check.
 _checks: dict[str, _Check | None] = {}
 
 

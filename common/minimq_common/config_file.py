@@ -107,7 +107,7 @@ def example_config(command: str, options: Mapping[str, tuple[str, object]]) -> I
         command: whose options they are.
         options: for each key the sentence that describes it, and its default.
     """
-    yield f"# Configuration of {command}: remove the # before what is to be set. Flags and variables win over it."
+    yield f"# Configuration of {command}: remove the # before an option to set it. Flags and variables win over it."
     for key, (sentence, default) in options.items():
         yield ""
         yield from textwrap.wrap(sentence, 118, initial_indent="# ", subsequent_indent="# ")

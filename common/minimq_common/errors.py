@@ -280,7 +280,7 @@ class TransactionEnded(ServerError):
 
 
 class TransactionExpired(ServerError):
-    """A broker has let go of batches that were staged, so that their transaction cannot be committed any more."""
+    """A broker has dropped staged batches, so that their transaction cannot be committed any more."""
 
     code = "TRANSACTION_EXPIRED"
 

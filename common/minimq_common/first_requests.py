@@ -14,7 +14,7 @@ from typing import Any
 
 from minimq_common.errors import InvalidArgument, SystemBusy
 
-#: Seconds after which a call that gave way is to be made again.
+#: Seconds after which to repeat a call that gave way.
 _RETRY_S = 0.1
 
 

@@ -69,7 +69,7 @@ def option(
     """Declare a field of an options class.
 
     Args:
-        default: the value when nothing is said.
+        default: the value of an option that is not given.
         sentence: says what the option does, for the help.
         metavar: what stands for the value in the help; by default it follows from the type, or from the unit.
         flag: the flag where the name of the field does not serve, such as "--id" for `broker_id`.

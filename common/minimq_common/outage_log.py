@@ -11,7 +11,7 @@ from minimq_common.errors import MiniMQError
 
 #: Seconds between two lines about an outage that lasts.
 _REPEAT_S = 60.0
-#: Kinds of failures of one outage that are told apart; all further ones count as known.
+#: Kinds of failures that one outage distinguishes; all further ones count as known.
 _MOST_KINDS = 8
 
 

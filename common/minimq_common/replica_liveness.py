@@ -41,7 +41,7 @@ class _Heard:
 class ReplicaLiveness:
     """The latest reports of the replicas of one set; they are forgotten with the authority's process.
 
-    It begins as if the master had just renewed its lease: whoever has just started does not know what was granted.
+    It begins as if the master had just renewed its lease: an authority that has just started does not know its grants.
 
     The master says with each report up to where every member has the log. A member whose log ends before that is an old
     copy of what the member was, and is not elected. Each report is measured when it comes, by what the master had said
@@ -131,7 +131,7 @@ class ReplicaLiveness:
         return min((at for at in (self._lease_over_at, *waited) if at > now), default=math.inf)
 
     def elect(self, replica_set: ReplicaSet, now: float, lease_s: float | None = None) -> ReplicaSet | None:
-        """Return the record with a new master, or None while it is not time, or while none is to be had.
+        """Return the record with a new master, or None while it is too early or there is no candidate.
 
         Not before the lease of the present master is over. After that at once if every member of the in-sync set is
         there, or has said that it stops, or if a candidate has been there for the time of a lease: when all of them

@@ -251,7 +251,7 @@ def check_not_ending(replica_set: ReplicaSet, report: ReplicaReport) -> None:
 
 
 def is_news(replica_set: ReplicaSet | None, report: ReplicaReport) -> bool:
-    """Say whether a report is to be answered at once, and not held back until there is another record.
+    """Return true if a report gets its answer at once, and is not held back until there is another record.
 
     A replica that resigns is about to leave. A master whose term ends hears nothing before its successor is there.
     """
@@ -409,7 +409,7 @@ def may_lead(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
 def elect(
     replica_set: ReplicaSet, alive: Iterable[ReplicaReport], *, lease_s: float | None = None
 ) -> ReplicaSet | None:
-    """Return the record with a new master, or None when there is none to be had.
+    """Return the record with a new master, or None if there is no candidate.
 
     The promoted replica if it is alive and, unless it was promoted unclean, may lead. Else, of those that may lead, the
     one with the latest term, then the longest log, then the smallest id. To be called only when the lease of the

@@ -1,4 +1,4 @@
-"""A small HTTP server for scrapes, whose threads and connections are bounded whoever connects."""
+"""A small HTTP server for scrapes, with a bounded number of threads and connections."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ SLICE = 250
 
 
 async def slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
-    """Yield items in parts; whoever else waits for the event loop comes in between."""
+    """Yield items in parts, and let other tasks of the event loop run in between."""
     for start in range(0, len(items), size):
         if start:
             await asyncio.sleep(0)

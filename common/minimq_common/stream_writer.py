@@ -45,7 +45,7 @@ class StreamWriter(Generic[Message]):
         Args:
             make: called when it is this message's turn, so that it takes no memory before; None writes nothing. One
                 that goes to many streams may be encoded already.
-            expected: returns how large it will be, about, in bytes; it is small if nothing is said.
+            expected: returns how large it will be, about, in bytes; small by default.
 
         Returns:
             Whether there was a message.

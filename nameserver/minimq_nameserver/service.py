@@ -129,7 +129,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._carry_out(self._table.expire(self._clock()))
 
     def end_streams(self) -> None:
-        """Tell every stream that this name server stops; nobody is told of the brokers that leave by it."""
+        """Tell every stream that this name server stops; watchers get no news of brokers that leave because of it."""
         self._stopping = True
         for session, task in self._streams.items():
             self._reasons[session] = _STOPPING

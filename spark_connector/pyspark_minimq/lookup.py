@@ -23,7 +23,7 @@ class Lookup:
 
     Args:
         finder: asks the brokers.
-        subscription: what is to be read.
+        subscription: the topics or queues to read.
         timeout_s: seconds to wait for servers that are away.
     """
 
@@ -33,7 +33,7 @@ class Lookup:
         self._timeout_s = timeout_s
 
     def names(self) -> list[str]:
-        """Return the topics that are to be read. Raises `Unavailable` when there is a pattern and nobody answers."""
+        """Return the topics to read. Raises `Unavailable` when there is a pattern and nobody answers."""
         return self._subscription.names(self._finder.topics() if self._subscription.pattern is not None else ())
 
     def look(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> LookupResult:
@@ -41,7 +41,7 @@ class Lookup:
 
         Args:
             topics: their names.
-            known: carriers that are told of in any case.
+            known: carriers to report in any case.
 
         Raises:
             MinimqSparkError: a topic may not be read.
@@ -76,7 +76,7 @@ class Lookup:
         return with_retries(lambda _: attempt(), self._timeout_s, option="readTimeout")
 
     def whole(self, *, partial: bool) -> dict[QueueName, StoredOffsets]:
-        """Return the bounds of all queues that are to be read.
+        """Return the bounds of all queues to read.
 
         Args:
             partial: whether those of brokers that are away may be missing, with a warning.

@@ -1,4 +1,4 @@
-"""Follows the queues of a stream: asks brokers how far they are, and says how far the next micro-batch goes."""
+"""Planning of micro-batches: asks brokers for the ends of queues, and decides the end of the next micro-batch."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class MicroBatchPlanner:
             limits: how much the next one may hold.
 
         Raises:
-            MinimqSparkError: messages were deleted unread, and that is to be an error.
+            MinimqSparkError: messages were deleted unread, and `failOnDataLoss` is set.
             MiniMQError: no server has answered for a while.
         """
         self._commit(done.end)

@@ -1,4 +1,4 @@
-"""Options as Spark hands them on: which there are, their defaults, and what is said of one that there is not."""
+"""Options as Spark hands them on: their names and defaults, and errors about unknown ones."""
 
 from __future__ import annotations
 

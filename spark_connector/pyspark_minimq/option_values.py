@@ -1,4 +1,4 @@
-"""From the text of an option to its value. What is wrong is said in one line that names the option."""
+"""Parsing of the texts of options. An error is one line that names the option."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class ReadOptions:
         tags: only messages with one of these; all when None.
         starting: the first message to read.
         ending: the first message not to read.
-        min_partitions: how many partitions there are to be at least.
+        min_partitions: the least number of partitions.
         max_records_per_partition: most messages in one partition.
         fail_on_data_loss: fail when messages of the range are not stored, or their broker is away when the query is
             planned, instead of reading the others.

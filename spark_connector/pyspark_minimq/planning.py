@@ -132,13 +132,13 @@ class Subscription:
         return queue in self.queues or queue.topic in self.topics
 
     def chosen(self, bounds: Mapping[QueueName, StoredOffsets]) -> dict[QueueName, StoredOffsets]:
-        """Return the queues that are to be read out of those of its topics."""
+        """Return the queues to read among those of its topics."""
         if self.queues:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}
 
     def out_of_sight(self, sight: LookupResult) -> dict[Carrier, str]:
-        """Return which brokers have gone that carry queues which are to be read, sorted."""
+        """Return the absent brokers that carry queues to read, sorted."""
         chosen = {queue.carrier for queue in self.queues}
         return {carrier: text for carrier, text in sorted(sight.away.items()) if not chosen or carrier in chosen}
 
@@ -177,7 +177,7 @@ def plan_ranges(
     *,
     fail_on_data_loss: bool,
 ) -> list[OffsetRange]:
-    """Return what is to be read of each queue, sorted; queues of which nothing is are left out.
+    """Return the range to read of each queue, sorted, without queues that have nothing to read.
 
     Args:
         bounds: of every queue of the topics.
@@ -208,7 +208,7 @@ def resolve(
     Args:
         option: where the offsets are from.
         offsets: as they were wished for.
-        bounds: of every queue that is to be read.
+        bounds: of every queue to read.
         fail_on_data_loss: refuse offsets that are not stored, instead of taking the next one that is.
 
     Raises:
@@ -254,7 +254,7 @@ def split_ranges(
 
     Args:
         ranges: not empty, each of another queue.
-        min_partitions: how many there are to be at least, as far as there are that many offsets.
+        min_partitions: the least number of partitions, as far as there are that many offsets.
         max_records: most offsets in one partition.
     """
     ordered = sorted(ranges, key=lambda part: (part.queue.topic, part.queue.queue_id, part.queue.broker_name))

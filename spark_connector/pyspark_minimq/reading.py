@@ -69,7 +69,7 @@ def _stored_batches(
     """Yield the batches of a range that may hold what is wanted.
 
     Raises:
-        OffsetOutOfRange: messages are no longer stored, and that is to be an error; otherwise the others are read.
+        OffsetOutOfRange: messages are no longer stored, and `failOnDataLoss` is set; otherwise the others are read.
         MiniMQError: a batch is damaged, or its broker is gone.
     """
     queue = MessageQueue(*part.queue)

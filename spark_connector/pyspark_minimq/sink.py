@@ -28,7 +28,7 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
-#: Seconds for which a write that has failed waits for brokers, to let go of what is staged or to tell how it ended.
+#: Seconds for which a failed write waits for brokers, to drop staged batches or to learn the outcome.
 _ABORT_S: Final = 5.0
 
 
@@ -221,4 +221,4 @@ class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
 
     @without_traceback
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave what is staged: it is let go of when the micro-batch, written anew, is committed, or expires."""
+        """Leave the staged batches: they go when the micro-batch is written anew and committed, or when they expire."""

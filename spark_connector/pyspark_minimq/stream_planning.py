@@ -146,16 +146,16 @@ def first_offset(
 
 
 def look_ahead(done: StreamOffset, sight: LookupResult, subscription: Subscription) -> AvailableOffsets:
-    """Return what there is to be read after what has been read.
+    """Return the messages that are there after those that the stream has read.
 
     A queue whose broker does not answer stays where it is, and so does one of which a slave has less than was read.
     A new queue begins with its first message. One that is hidden by now is read to its end. One that the subscription
-    does not include any more is let go of, which is a loss.
+    does not include any more is dropped, which is a loss.
 
     Args:
         done: how far the stream is.
         sight: of the topics that are wanted and of those that have been read.
-        subscription: what is to be read.
+        subscription: the topics or queues to read.
     """
     starts: dict[QueueName, int] = {}
     ends: dict[QueueName, int] = {}

@@ -1,4 +1,4 @@
-"""Columns of text that are written, and what is said of a column that cannot be."""
+"""Columns of text to write, and errors about columns that cannot be written."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Masters:
         return {name: masters[name] for name in names} if names else masters
 
     def find_all(self, cluster: str | None = None, names: Sequence[str] = ()) -> dict[str, str]:
-        """Return the addresses of all masters on which something is to be changed; raises as `find` does.
+        """Return the addresses of all masters on which to change something; raises as `find` does.
 
         Raises:
             Unavailable: a broker has no master now, only slaves; the text names it.
@@ -138,7 +138,7 @@ class Masters:
         topic: str | None = None,
         names: Collection[str] = (),
     ) -> None:
-        """Raise `Unavailable` when a broker has gone on which something is to be changed.
+        """Raise `Unavailable` if a broker is away on which to change something.
 
         Args:
             what: the task that is refused: "topic orders was not deleted".

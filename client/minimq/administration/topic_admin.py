@@ -150,7 +150,7 @@ class TopicAdmin:
             TopicNotFound: no master carries it, or not all of `brokers` do.
             TopicUnavailable: all brokers that carry it are away.
             NotDrained: a group has not read what would be hidden; the text names groups and queues.
-            InvalidArgument: nothing is to be changed, a number breaks a rule, or there is no such cluster or broker.
+            InvalidArgument: there is nothing to change, a number breaks a rule, or there is no such cluster or broker.
             MiniMQError: as for `create_topic`.
         """
         check_topic(name)

@@ -76,7 +76,7 @@ def output_option(command: F) -> F:
 
 
 def confirm(question: Callable[[], str], *, yes: bool) -> None:
-    """Ask on a terminal whether something that loses data is to be done; a script, whose stdin is none, is not asked.
+    """Ask on a terminal before something that loses data; do not ask a script, whose stdin is not a terminal.
 
     Args:
         question: makes the text, when it is needed; nothing is asked when it is empty.
@@ -139,7 +139,7 @@ def check_allowed(
     Args:
         nameserver: where the name servers are.
         topic: its name.
-        wanted: what is to be done with it.
+        wanted: the permission that the command needs.
         patience_s: seconds for which servers that are not there are waited for.
         option_name: the option that sets this time, for the error.
         wait: waits that many seconds instead of `time.sleep`; what it raises ends the waiting.

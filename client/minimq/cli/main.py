@@ -38,7 +38,7 @@ class _Main(click.Group):
     """Loads commands when they are needed, and turns errors of minimq and Ctrl-C into an exit status."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as click has it
-        """Run as the process: nothing is said about a Ctrl-C that comes while the interpreter ends."""
+        """Run as the process, and print nothing about a Ctrl-C that comes while the interpreter ends."""
         try:
             return super().__call__(*args, **kwargs)
         except KeyboardInterrupt:

@@ -11,7 +11,7 @@ import click
 
 @contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """Within the block, show each sentence that is told: in place of the one before on a terminal, else as a line."""
+    """Show each sentence within the block: in place of the one before on a terminal, else as a line."""
     if not sys.stderr.isatty():
         yield lambda sentence: click.echo(sentence, err=True)
         return

@@ -1,6 +1,6 @@
 """Where-expressions as trees.
 
-What is said with NOT has no form of its own: `a <> 1` is `Not(Comparison("a", EQUAL, 1))`, and so on.
+NOT has no form of its own: `a <> 1` is `Not(Comparison("a", EQUAL, 1))`, and so on.
 """
 
 from __future__ import annotations

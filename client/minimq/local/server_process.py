@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _READY_S = 30.0
 _STOP_S = 15.0
-#: Time between two looks whether a start is to be given up.
+#: Time between two checks of a start that may have failed.
 _LOOK_S = 0.2
 _TAIL_LINES = 20
 _TAIL_BYTES = 64 << 10
@@ -76,7 +76,7 @@ class ServerProcess:
         self._may_move = port == 0
         self._flags = flags
         self._settled = settled
-        # Protects everything below. Taken by whoever starts or ends the process, for as long as that takes.
+        # Protects everything below. Held while the process starts or ends.
         self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0

@@ -11,7 +11,7 @@ from minimq_common.model import MessageQueue
 
 
 class ByConfig(Division):
-    """Each member has the queues that somebody wrote down for it, whoever else is there.
+    """A fixed list of queues for each member, whatever other members there are.
 
     Nobody steps in for a member that is gone: its queues wait. A queue that is written down for nobody is read by
     nobody, one that is not (yet) in the topic is left out until it is.

@@ -1,4 +1,4 @@
-"""The one way in for whoever divides a whole group: all topics, by a strategy of either shape."""
+"""The allocation of a whole group: all topics, by a strategy of either shape."""
 
 from __future__ import annotations
 

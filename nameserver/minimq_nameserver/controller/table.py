@@ -16,7 +16,7 @@ from minimq_nameserver.controller.pace import Pace
 
 #: Sets that are founded in a row, and in a second after that; of one set, replicas that come or move.
 _SETS_PACE, _REPLICAS_PACE = (50, 5.0), (50, 5.0)
-#: Seconds after which whoever was refused is to report again.
+#: Seconds after which a refused replica reports again.
 _RETRY_S = 0.5
 
 #: Cluster and broker name.
