@@ -84,8 +84,8 @@ Advance = Callable[[int], None]
     default=_DEFAULTS.send_timeout_s,
     show_default=True,
     metavar="SECONDS",
-    help="Time for all tries of a batch, and for which it waits for servers at its start; the default outlasts a "
-    "failover; give more to outlast a restart.",
+    help="Time for all tries of a batch, and for waiting at the start for servers. The default outlasts a "
+    "fail-over; give more to outlast a restart.",
 )
 @option(
     "--statistics",

@@ -44,7 +44,7 @@ class ProducerOptions:
 
     Attributes:
         send_timeout_s: seconds for all tries of a message together, from the first try on; each goes to another broker
-            where there is one. By default twice as long as a master is waited for, so that a send outlives a failover.
+            where there is one. By default twice as long as a master is waited for, so that a send outlives a fail-over.
             The first send to a topic waits as long before that, if need be, for a name server and for a broker.
         max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.
