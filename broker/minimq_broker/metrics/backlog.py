@@ -1,4 +1,4 @@
-"""What topics hold, and what groups have still to read, in a bounded number of series."""
+"""The messages of topics and the lag of groups, in a bounded number of series."""
 
 from __future__ import annotations
 

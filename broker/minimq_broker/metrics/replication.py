@@ -1,4 +1,4 @@
-"""What a broker is among its replicas, and how far these are."""
+"""Metrics of a broker about its replicas."""
 
 from __future__ import annotations
 

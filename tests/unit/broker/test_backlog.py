@@ -1,4 +1,4 @@
-"""What topics hold and groups have still to read, over real stores."""
+"""The messages that topics hold and groups have still to read, over real stores."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def test_what_was_about_to_be_saved_is_forgotten_with_the_entries_that_are_cut_o
 def test_however_much_a_start_finds_nothing_is_seen_too_early(
     stores: Stores, master: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is confirmed together then may be more than one batch, never less than one."""
+    """More than one batch may be confirmed together then, never less than one."""
     ends = []
     for number in range(20):
         master.submit("t", 0, body(number))

@@ -211,7 +211,7 @@ class Photographer:
 
 
 def test_a_crash_at_any_stage(stores: Stores, master: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found is the former log, or a mark that says that a copy was interrupted, or the whole copy."""
+    """The directory has the former log, or a mark that a copy was interrupted, or the whole copy."""
     former = stores.open("slave", segment_bytes=SEGMENT_BYTES)
     former.create_topic("other")
     for _ in range(2):

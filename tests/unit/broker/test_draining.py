@@ -1,4 +1,4 @@
-"""Who has not read queues that are about to go out of sight."""
+"""The groups that have not read queues which are about to be hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one process sees of etcd when etcd goes back behind what it had shown."""
+"""The view of one process when etcd goes back to an older state."""
 
 from __future__ import annotations
 

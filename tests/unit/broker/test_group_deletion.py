@@ -26,7 +26,7 @@ AGREEMENT = Agreement((("t", ""),), "averagely")
 
 
 class Groups:
-    """What deletes the groups of a master, at a time that is set by hand."""
+    """The deletion of the groups of a master, at a time that is set by hand."""
 
     def __init__(self, engine: Engine, away_s: float = 0.0) -> None:
         self.engine = engine

@@ -1,4 +1,4 @@
-"""What is found of groups by the index is what looking at all rows would find."""
+"""The index of groups finds the same as a search of all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far groups are, as a replica tells and keeps it in each of its roles."""
+"""The offsets of groups, as a replica tells and keeps them in each of its roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much members of groups may have to say."""
+"""Bounds on the requests of members of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a master keeps for its slaves."""
+"""The entries that a master keeps for its slaves."""
 
 from __future__ import annotations
 

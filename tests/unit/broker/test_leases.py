@@ -1,4 +1,4 @@
-"""Who owns a queue: tables of steps, and members that ask, give back, save and die in any order and at any time."""
+"""The owner of a queue: tables of steps, and members that ask, give back, save and die in any order, at any time."""
 
 from __future__ import annotations
 

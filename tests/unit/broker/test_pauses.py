@@ -1,4 +1,4 @@
-"""When a slave tries its master again."""
+"""The pauses of a slave between tries of its master."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Remembered:
-    """What a broker is bound to know of producers, in the plainest way."""
+    """The batches of producers that a broker must remember, in the plainest way."""
 
     def __init__(self) -> None:
         #: All that was stored in topics that are there, of producers that are not forgotten.

@@ -23,7 +23,7 @@ GROUPS = ("g", "h")
 
 @dataclass
 class Model:
-    """What a store must hold: bodies and committed offsets, in plain lists and dicts."""
+    """The content that a store must have: bodies and committed offsets, in plain lists and dicts."""
 
     bodies: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     write_queues: dict[str, int] = field(default_factory=dict)

@@ -28,7 +28,7 @@ STORED = SendStatus.ALREADY_STORED
 
 
 class Disk:
-    """What happens to the writes of segments: they wait while it is held, then fail if there is an error."""
+    """A disk for the writes of segments: they wait while it is held, then fail if there is an error."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

@@ -1,4 +1,4 @@
-"""Which segments go, and what the fullness of the disk calls for."""
+"""The choice of segments to delete, and the measures against a full disk."""
 
 from __future__ import annotations
 

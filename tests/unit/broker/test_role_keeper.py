@@ -1,4 +1,4 @@
-"""What a broker makes of the answers of its controller, and when."""
+"""The effects of the controller's answers on the role of a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two logs stop being the same: by their terms alone, against the logs themselves."""
+"""The position up to which two logs are the same: by their terms alone, against the logs themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker does for transactions by itself, with a real engine and store."""
+"""The work of a broker for transactions by itself, with a real engine and store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker does again and again, and fails in a way that nobody expects, is one traceback and not one a try."""
+"""Repeated work of a broker that fails unexpectedly logs one traceback, and not one for each try."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from support.waiting import wait_until
 
 
 class Disk:
-    """What happens to the writes of segments: an error, while there is one."""
+    """A disk for the writes of segments, which fail while there is an error."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

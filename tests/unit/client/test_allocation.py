@@ -1,4 +1,4 @@
-"""Which member reads which queue: what holds for every strategy, and the two that deal queues out by place."""
+"""The queues of each member: the promises of every strategy, and the two that deal queues out by place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batches a producer may still send again."""
+"""The batches that a producer may still send again."""
 
 from __future__ import annotations
 

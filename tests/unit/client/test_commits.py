@@ -1,4 +1,4 @@
-"""Which offsets a consumer records: those that were asked for always, and by itself those that have changed."""
+"""The offsets that a consumer records: always those of `commit`, and by itself those that have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How transactions end, whatever gets lost between whoever ends them and the brokers."""
+"""The ends of transactions, whatever gets lost between writers and brokers."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_what_is_decided_stands_though_a_part_of_a_later_attempt_has_expired() -
 
 @dataclass
 class Broker:
-    """What a broker promises of transactions of one name."""
+    """The promises of a broker about the transactions of one name."""
 
     up: bool = True
     latest: Decision | None = None
@@ -478,7 +478,7 @@ def test_one_attempt_is_published_as_a_whole_whatever_gets_lost(rounds: list[lis
 
 
 def test_so_it_is_in_thousands_of_histories() -> None:
-    """What it takes to decide twice is rare: brokers appear between the question and the decision of an attempt."""
+    """Two decisions need a rare event: brokers that appear between the question and the decision of an attempt."""
     for seed in range(SEED, SEED + 2_500):
         chance = random.Random(seed)
         rounds = [random_steps(chance) for _ in range(chance.randint(1, 2))]

@@ -1,4 +1,4 @@
-"""Which brokers are left out for a while, and which of the others a batch may go to."""
+"""The brokers that are left out for a while, and the choice among the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answers of several brokers add up to: members, lag in messages and in time."""
+"""The sum of the answers of several brokers: members, lag in messages and in time."""
 
 from __future__ import annotations
 

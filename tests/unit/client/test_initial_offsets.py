@@ -1,4 +1,4 @@
-"""What a member knows of where its group has begun."""
+"""The initial offsets of a group, as a member knows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How single messages gather to batches."""
+"""Batches that are made of single messages."""
 
 from __future__ import annotations
 

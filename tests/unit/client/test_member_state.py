@@ -1,4 +1,4 @@
-"""What a member of a group decides about queues: tables of what happens, and what must hold whatever happens."""
+"""The decisions of a group's member about queues: tables of events, and promises that hold whatever happens."""
 
 from __future__ import annotations
 

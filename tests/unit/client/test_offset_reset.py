@@ -1,4 +1,4 @@
-"""What is said of an offset reset, and what becomes then of messages that listeners have in hand."""
+"""Reports of an offset reset, and its effect on in-flight deliveries."""
 
 from __future__ import annotations
 

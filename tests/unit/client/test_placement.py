@@ -1,4 +1,4 @@
-"""Where batches go: queues in turn, windows, brokers that are left out, and queues chosen by the caller."""
+"""The targets of batches: queues in turn, windows, brokers that are left out, and queues chosen by the caller."""
 
 from __future__ import annotations
 

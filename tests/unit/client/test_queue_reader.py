@@ -1,4 +1,4 @@
-"""What a queue reader decides, played in virtual time."""
+"""The decisions of a queue reader, played in virtual time."""
 
 from __future__ import annotations
 

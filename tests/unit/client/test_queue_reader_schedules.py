@@ -103,7 +103,7 @@ class World:
         self.do(self.reader.frame_arrived(pull.number, frame, self.now))
 
     def send_old(self) -> None:
-        """What pulls that are over still bring is dropped."""
+        """Send a frame of a pull that is over, which is dropped."""
         number = self.pull.number if self.pull is not None else self.reader._number + 1
         frame = Frame([StoredBatch(self.expected + 1000, 0, 0, 1, data_of(1))], is_last=True, max_offset=1)
         assert self.reader.frame_arrived(self.rng.randrange(number), frame, self.now) == []

@@ -1,4 +1,4 @@
-"""Which queue a message goes to."""
+"""The choice of the queue of a message."""
 
 from __future__ import annotations
 

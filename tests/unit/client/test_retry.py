@@ -1,4 +1,4 @@
-"""What becomes of a batch after a try that failed."""
+"""The decision about a batch after a failed try."""
 
 from __future__ import annotations
 

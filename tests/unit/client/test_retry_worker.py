@@ -1,4 +1,4 @@
-"""What is sent back of calls without success: that of queues which are still this consumer's."""
+"""The retry worker sends back failed messages of queues that this consumer still has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member has to say of many queues comes in several requests."""
+"""Statements of a member about many queues are split into several requests."""
 
 from __future__ import annotations
 

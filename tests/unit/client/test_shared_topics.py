@@ -1,4 +1,4 @@
-"""Which topics are divided among whom while members of a group subscribe to different ones."""
+"""The division of topics among the members of a group that subscribe to different ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long `minimq consume --exit-at-end` waits for brokers."""
+"""The time for which `minimq consume --exit-at-end` waits for brokers."""
 
 from __future__ import annotations
 
