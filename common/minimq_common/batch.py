@@ -21,11 +21,11 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, pairwise
 
 import google_crc32c
+import msgspec
 
 from minimq_common.compression import MAX_CONTENT_BYTES, content_size, decompress
 from minimq_common.errors import CorruptBatch, InvalidArgument
@@ -103,8 +103,7 @@ _TWO_OFFSETS = struct.Struct("<2i")
 _MAX_TAG_COLUMN = 2 * MAX_CONTENT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True, gc=False):
     """The fields of a batch that are readable without opening it."""
 
     version: int

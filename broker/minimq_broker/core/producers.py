@@ -62,6 +62,11 @@ class Producer(msgspec.Struct, array_like=True):
 
     def add(self, sequence: int, place: Place) -> None:
         """Remember a batch, unless it is settled or remembered already."""
+        if not self.sequences or sequence > self.sequences[-1]:
+            if sequence >= self.settled:
+                self.sequences.append(sequence)
+                self.places.append(place)
+            return
         index = bisect_left(self.sequences, sequence)
         if sequence >= self.settled and self.sequences[index : index + 1] != [sequence]:
             self.sequences.insert(index, sequence)

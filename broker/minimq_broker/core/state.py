@@ -167,7 +167,8 @@ class State:
 
     def check_allowed(self, topic: Topic, wanted: Permission) -> None:
         """Raise `NoPermission` when a topic cannot be written, or read, on this broker now."""
-        if self.allowed(topic) & wanted:
+        # As in `allowed`, and for each batch: plain numbers cost a tenth of flags.
+        if int(topic.permission) & int(self.permission) & int(wanted):
             return
         what = "writable" if wanted == Permission.WRITE else "readable"
         cause = "" if topic.permission & wanted else ": its own permission does not allow it"
@@ -214,11 +215,16 @@ class State:
             position: where the next entry begins.
             at_ms: when the entry was written, in ms since 1970.
         """
+        if isinstance(entry, BatchApplied):  # as nearly all are
+            self._lengthen(entry, position)
+        else:
+            self._change(entry, at_ms)
+        self.position = position
+
+    def _change(self, entry: Fact | BatchStaged, at_ms: int) -> None:
         is_told = isinstance(entry, Told)
         self.begun += is_told
         match entry:
-            case BatchApplied():
-                self._lengthen(entry, position)
             case (
                 BatchStaged()
                 | TransactionDecided()
@@ -252,7 +258,6 @@ class State:
             case _:
                 assert_never(entry)  # what is ignored here would be lost at every replica alike
         self.made += is_told
-        self.position = position
 
     def _change_group(self, entry: OffsetsCommitted | GroupStarted | GroupAgreed) -> None:
         match entry:

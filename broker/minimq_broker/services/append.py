@@ -120,7 +120,8 @@ class _Answers:
         self._results: list[broker_pb2.AppendResult] = []
         self._expected = 0
         self._ended = False
-        self._changed = asyncio.Event()
+        #: Of the writer of the stream while it waits; a future costs less than an event.
+        self._waiter: asyncio.Future[None] | None = None
         self._taken = asyncio.Event()
 
     @property
@@ -140,20 +141,24 @@ class _Answers:
 
     def add(self, result: broker_pb2.AppendResult) -> None:
         self._results.append(result)
-        self._changed.set()
+        self._wake()
 
     def end(self) -> None:
         """No further request will come."""
         self._ended = True
-        self._changed.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def some(self) -> bool:
         """Wait until there are some; False once all is answered and no request will come."""
         while not self._results:
             if self._ended and not self._expected:
                 return False
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return True
 
     def take(self) -> broker_pb2.AppendResponse:

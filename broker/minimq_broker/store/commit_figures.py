@@ -27,6 +27,6 @@ class CommitFigures:
     def committed(self, group: Group, seconds: float) -> None:
         """Count a commit."""
         self.seconds.add(seconds)
-        self.messages.add(sum(row.count for _, row in group.rows))
-        self.sizes.add(sum(len(entry) for _, entry in group.entries))
+        self.messages.add(group.messages)
+        self.sizes.add(group.size)
         self.lost += len(group.lost)

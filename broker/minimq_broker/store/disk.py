@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: When a sender that was refused may come back, in seconds.
 _COME_BACK_S = 1.0
+#: Time after which a disk that is far from full is looked at again before a batch is written, in seconds.
+_LOOK_AGAIN_S = 0.01
 #: With less than this free a write of a group may find only room for a part of it.
 _SCARCE_BYTES = 32 << 20
 
@@ -50,6 +54,7 @@ class Disk:
         #: Protects what follows.
         self._lock = threading.Lock()
         self._latest = DiskUse(0, 0), DiskLevel.NORMAL
+        self._looked_at = -math.inf
 
     @property
     def latest(self) -> tuple[DiskUse, DiskLevel]:
@@ -64,6 +69,7 @@ class Disk:
             before = self._latest[1]
             level = self._marks.level(use, before)
             self._latest = use, level
+            self._looked_at = time.monotonic()
         if level != before:
             say = log.warning if level > before else log.info
             say("store: disk used=%.1f%% free=%d level=%s", 100 * use.ratio, use.free_bytes, level.name.lower())
@@ -77,6 +83,8 @@ class Disk:
 
     def refusal(self) -> StoreFull | None:
         """Return why no batch may be written now, None when it may."""
+        if self._latest[1] == DiskLevel.NORMAL and time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
+            return None  # a look costs as much as half of a small commit
         try:
             use, level = self.look()
         except OSError:  # the write will tell what is wrong

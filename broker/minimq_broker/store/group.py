@@ -64,13 +64,20 @@ class Group:
         self._now_ms = now_ms
         self._ahead = ahead
         self._refusal = refusal
-        self.end = end
+        self._start = self.end = end
+        #: Messages of the batches that get a row.
+        self.messages = 0
         self.entries: list[tuple[int, bytes]] = []
         self.rows: list[tuple[QueueKey, Row]] = []
         #: What each entry does, where the next one begins, and when it was written.
         self.effects: list[tuple[Effect, int, int]] = []
         self.early: list[AppendJob] = []
         self.lost: list[LostBatch] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entries."""
+        return self.end - self._start
 
     @property
     def grown(self) -> Set[QueueKey]:
@@ -97,10 +104,11 @@ class Group:
             return
         queue = self._queue_of(job, topic)
         place = self._put(queue, job.data, header)
-        number = header.producer_id, header.sequence, header.settled_before
-        self._do(BatchApplied(queue, self._ends[queue], place, *number), place.stored_ms)
-        if header.producer_id:
-            self._pending.add(*number, place)
+        producer_id, sequence, settled_before = header.producer_id, header.sequence, header.settled_before
+        effect = BatchApplied(queue, self._ends[queue], place, producer_id, sequence, settled_before)
+        self._do(effect, place.stored_ms)
+        if producer_id:
+            self._pending.add(producer_id, sequence, settled_before, place)
         _answer(job, place, SendStatus.NOT_SYNCED if self._ahead else SendStatus.OK)
         if self._ahead:
             self.early.append(job)
@@ -135,6 +143,7 @@ class Group:
         )
         self._append(entry)
         self.rows.append((queue, row))
+        self.messages += header.count
         self._ends[queue] = after
         return Place(*queue, end.offset, stored_ms)
 
@@ -255,6 +264,7 @@ class Group:
         for data in job.entries:
             self._append(data)
         self.rows += rows
+        self.messages += sum(row.count for _, row in rows)
         self.effects += effects
         self._ends = ends
 

@@ -139,7 +139,8 @@ def keeps_log(jobs: list[AnyJob]) -> bool:
 
     A fact that does is alone; what a master sends may have such a fact in it.
     """
-    return any(isinstance(job, ReplicaJob) or (isinstance(job, FactJob) and job.keeps_log) for job in jobs[:1])
+    first = jobs[0]
+    return isinstance(first, ReplicaJob) or (isinstance(first, FactJob) and first.keeps_log)
 
 
 def groups_of(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import google_crc32c
+import msgspec
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.entry import EntryHeader
@@ -27,8 +28,7 @@ _SEAL = struct.Struct("<IB")
 _SEALED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, gc=False):
     """The entry of one batch in the ConsumeQueue; the same in every replica."""
 
     last_offset: int

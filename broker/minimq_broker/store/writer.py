@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 _MAX_GROUP_BYTES = 32 << 20
 #: When the writer looks again whether the state that is to be saved is confirmed, in seconds.
 _SAVE_AGAIN_S = 0.25
+#: In place of `CommitLog.kept` for a group that does not need it.
+_NOTHING_KEPT = nullcontext()
 #: How long it waits for that at the end, in seconds.
 _LAST_PATIENCE_S = 0.05
 #: How often one who waits for a call looks whether the writer is still there, in seconds.
@@ -166,20 +168,18 @@ class Writer:
     def _take(self, wait_s: float) -> list[AnyJob | Call]:
         """Return all that waits, up to the size of a group; wait for the first."""
         jobs: list[AnyJob | Call] = []
-        size = 0
         try:
             job = self._jobs.get(timeout=wait_s)
-            while True:
-                if job is None:
-                    self._stopping = True
-                    break
-                jobs.append(job)
-                size += job.size
-                if size >= _MAX_GROUP_BYTES:
-                    break
-                job = self._jobs.get_nowait()
         except queue.Empty:
-            pass
+            return jobs
+        size = 0
+        while job is not None:
+            jobs.append(job)
+            size += job.size
+            if size >= _MAX_GROUP_BYTES or self._jobs.empty():  # nobody else takes jobs
+                return jobs
+            job = self._jobs.get_nowait()
+        self._stopping = True
         return jobs
 
     def _do(self, call: Call) -> None:
@@ -261,7 +261,7 @@ class Writer:
         ahead = not self._sync and self._succeeded and not holds
         refusal = self.refusal()
         group = Group(self.state, start, self._clock_ms(), ahead=ahead, refusal=refusal, staging=self.staging)
-        with self._log.kept() if keeps_log(jobs) else nullcontext():
+        with self._log.kept() if keeps_log(jobs) else _NOTHING_KEPT:
             for job in jobs:
                 self._take_in_or_refuse(group, job)
             if group.entries:  # one without may be answered also when there is no space for a segment
@@ -325,7 +325,8 @@ class Writer:
             self._confirmation.cover({queue: self.state.end(queue) for queue in group.grown})
         for effect, position, at_ms in group.effects:
             self.state.apply(effect, position, at_ms)
-        tell_lost(group.lost)
+        if group.lost:
+            tell_lost(group.lost)
         self.grown()
 
     def _refuse(self, jobs: list[AnyJob], reason: MiniMQError) -> None:
