@@ -23,7 +23,7 @@ from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
 from minimq_broker.services.deletion_clock import FILE_NAME, DeletionClock, boot_id
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.engine import Engine, EngineObserver, now_ms
 from minimq_broker.services.group_deletion import IdleGroups
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.retention import Retention
@@ -35,11 +35,11 @@ from minimq_broker.services.status import Identity
 from minimq_broker.services.transactions import TransactionService
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
-from minimq_broker.store.message_store import StoreOptions
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import FIRST_REQUEST_S, CallLimits
-from minimq_common.errors import CorruptEntry
+from minimq_common.errors import CorruptEntry, MiniMQError
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
 from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2, replication_pb2_grpc
@@ -146,7 +146,7 @@ class Broker:
         replication_pb2_grpc.add_ReplicationServicer_to_server(replication, self._server)
         self._standard = StandardServices(self._server, _SERVICES, with_reflection=options.reflection)
         await self._server.start()
-        self._registration = Registration(options.nameservers, self._describe, lambda: engine.data_version)
+        self._registration = Registration(options.nameservers, self._describe, lambda: engine.tables.data_version)
         if self._roles is not None:
             self._roles.start()  # it registers once it knows as what
         else:
@@ -212,7 +212,7 @@ class Broker:
                 options.data_dir,
                 store,
                 limits,
-                self._topics_changed,
+                EngineObserver(self._refusal, self._topics_changed, self._log_grew, self._disk_filled),
                 recovery_s=options.session_grace_s,
                 alone=not options.controller,
                 deletion_ms=clock.now_ms,
@@ -263,7 +263,7 @@ class Broker:
         server, self._server = self._server, None
         if server is not None:
             if self._engine is not None:
-                self._engine.end_streams()
+                self._engine.streams.end()
                 await self._end_roles(self._engine)
             await server.stop(min(_DRAIN_S, max(until - asyncio.get_running_loop().time(), 0.0)))
 
@@ -286,7 +286,7 @@ class Broker:
 
     async def _end_roles(self, engine: Engine) -> None:
         if self._roles is not None:
-            await engine.settle(_DRAIN_S)  # what was taken is acknowledged while this broker still leads
+            await engine.writes.settle(_DRAIN_S)  # what was taken is acknowledged while this broker still leads
             await self._roles.stop()
 
     def _role_changed(self) -> None:
@@ -299,13 +299,26 @@ class Broker:
             self._registration.start()
             self._registration.changed()
 
+    def _refusal(self, *, to_sender: bool) -> MiniMQError | None:
+        return None if self._roles is None else self._roles.refusal(to_sender=to_sender)
+
+    def _log_grew(self) -> None:
+        if self._roles is not None:
+            self._roles.log_grew()
+
+    def _disk_filled(self) -> None:
+        if self._retention is not None:
+            self._retention.look_now()
+
     def _topics_changed(self) -> None:
+        if self._service is not None:
+            self._service.topics_changed()
         if self._registration is not None:
             self._registration.changed()
 
     def _describe(self) -> nameserver_pb2.RegisterRequest:
         assert self._engine is not None  # it is closed after the registration has ended
-        data_version, state = self._engine.data_version, self._engine.state
+        data_version, state = self._engine.tables.data_version, self._engine.state
         return nameserver_pb2.RegisterRequest(
             cluster=self._options.cluster,
             broker_name=self._options.name,

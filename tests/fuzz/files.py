@@ -29,7 +29,8 @@ import lmdb
 from fuzz.specimens import DEAD, OWNER, Truth, key_of, make, records
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
-from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
+from minimq_broker.store.message_store import MessageStore, StoredBatch
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import MiniMQError
 from minimq_nameserver.controller.decisions import DecisionFile

@@ -10,7 +10,7 @@ from minimq import LocalCluster
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.services.engine import now_ms
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.message_store import StoreOptions
+from minimq_broker.store.store_options import StoreOptions
 from support.scraping import Scrape, metrics_address
 from support.stores import Clock, OpenStore
 from support.waiting import wait_until

@@ -17,7 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq.transport.broker_link import BrokerLink
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.message_store import MessageStore, StoreOptions
+from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common import rpc
 from minimq_common.batch import RecordBatch
 from minimq_common.model import Permission

@@ -14,7 +14,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.message_store import StoreOptions
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common import batch
 from support.stores import PATIENCE_S, make_batch
 
@@ -24,7 +24,7 @@ LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
 @asynccontextmanager
 async def replica_engine(path: Path, **options: Any) -> AsyncIterator[Engine]:  # noqa: ANN401 - the fields of StoreOptions
     """An engine that follows; at the end its directory is checked."""
-    engine = Engine(path, StoreOptions(**options), LIMITS, lambda: None, alone=False)
+    engine = Engine(path, StoreOptions(**options), LIMITS, alone=False)
     try:
         async with asyncio.timeout(PATIENCE_S):
             yield engine
@@ -45,10 +45,10 @@ def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]], **options
 
 async def make_topic(engine: Engine, messages: int = 0, name: str = "t") -> QueueKey:
     """Make a topic at an engine that leads, and return its queue, which has so many messages."""
-    await engine.record(lambda state: TopicSet(Topic(name, state.position, 1, 1)))
+    await engine.writes.record(lambda state: TopicSet(Topic(name, state.position, 1, 1)))
     if messages:
         data = make_batch([b"x"] * messages)
         answer: asyncio.Queue[AppendJob] = asyncio.Queue()
-        await engine.append(AppendJob(name, 0, data, batch.read_header(data), answer.put_nowait))
+        await engine.writes.append(AppendJob(name, 0, data, batch.read_header(data), answer.put_nowait))
         assert (await answer.get()).error is None
     return engine.state.queue(name, 0)

@@ -13,7 +13,8 @@ from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, PublishJob, ReplicaJob
-from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
+from minimq_broker.store.message_store import MessageStore, StoredBatch
+from minimq_broker.store.store_options import NO_OBSERVER, StoreObserver, StoreOptions
 from minimq_common import batch
 from minimq_common.batch import RecordBatch
 from minimq_common.batch_builder import BatchBuilder
@@ -53,12 +54,20 @@ def _build(bodies: Sequence[bytes], tag: str | None, producer_id: int, sequence:
 class OpenStore:
     """A message store, open. Every call waits for the disk unless it says otherwise."""
 
-    def __init__(self, path: Path, options: StoreOptions, clock: Clock, *, alone: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: StoreOptions,
+        clock: Clock,
+        *,
+        alone: bool = True,
+        observer: StoreObserver = NO_OBSERVER,
+    ) -> None:
         self.path = path
         self.options = options
         self.clock = clock
         self.grown: list[QueueKey] = []
-        self.store = MessageStore(path, self._notify, options, clock, alone=alone)
+        self.store = MessageStore(path, self._notify, options, clock, alone=alone, observer=observer)
 
     def _notify(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
         self.grown += grown
@@ -204,8 +213,16 @@ class Stores:
         self.damaged: set[Path] = set()
         self._opened: list[OpenStore] = []
 
-    def open(self, name: str = "data", *, alone: bool = True, **options: Any) -> OpenStore:  # noqa: ANN401 - the fields of StoreOptions
-        opened = OpenStore(self.folder / name, dataclasses.replace(QUIET, **options), self.clock, alone=alone)
+    def open(
+        self,
+        name: str = "data",
+        *,
+        alone: bool = True,
+        observer: StoreObserver = NO_OBSERVER,
+        **options: Any,  # noqa: ANN401 - the fields of StoreOptions
+    ) -> OpenStore:
+        options_now = dataclasses.replace(QUIET, **options)
+        opened = OpenStore(self.folder / name, options_now, self.clock, alone=alone, observer=observer)
         self._opened.append(opened)
         return opened
 

@@ -98,7 +98,9 @@ class BrokerMetrics:
         yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a commit.", store.figures.seconds)
         yield histogram(f"{PREFIX}_commit_messages", "Messages in one commit.", store.figures.messages)
         yield histogram(f"{PREFIX}_commit_bytes", "Bytes in one commit.", store.figures.sizes)
-        yield gauge(f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.pending_bytes)
+        yield gauge(
+            f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.writes.pending_bytes
+        )
         staged = store.state.transactions
         yield gauge(f"{PREFIX}_staged_batches", "Batches of transactions that readers do not see yet.", staged.count)
         yield gauge(f"{PREFIX}_staged_bytes", "Bytes of these in the CommitLog.", staged.size)
@@ -164,7 +166,7 @@ class BrokerMetrics:
 
     def _clients(self) -> Iterator[Metric]:
         engine = self._engine
-        streams = engine.streams
+        streams = engine.streams.open
         yield gauges(
             f"{PREFIX}_streams",
             "Open streams of clients: append of producers, pull of consumers, session of group members.",
@@ -190,7 +192,7 @@ class BrokerMetrics:
             ("reason",),
             ((("unread",), engine.unsent.ended), (("incoming",), engine.intake.ended)),
         )
-        yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", engine.long_polls)
+        yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", len(engine.arrivals))
         groups = islice(engine.groups.names(), self._most_series)
         yield gauges(
             f"{PREFIX}_group_members",

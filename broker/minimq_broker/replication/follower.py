@@ -308,7 +308,7 @@ class _Intake:
             job = ReplicaJob(frame.position, frame.entries, self._written)
             self._pending_bytes += job.size
             self._position += job.size
-            self._engine.take(job)
+            self._engine.writes.take(job)
         self._follower.master_end = frame.end
         if frame.offsets_number > self._recorded:
             await self._engine.offsets.handed_over(frame.offsets_number)

@@ -98,7 +98,6 @@ class RoleKeeper:
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
         self._damage = OwnDamage(engine, lambda: self.follower)
-        engine.refusal = self.refusal
 
     # ---- what others look at --------------------------------------------------------------------
 
@@ -131,6 +130,11 @@ class RoleKeeper:
             return self.leadership.refusal(to_sender=to_sender)
         master = f"the master is at {self.follower.whom.address}" if self.follower else "its master is not known yet"
         return NotMaster(f"this broker is not the master of {self.own.broker_name}: {master}")
+
+    def log_grew(self) -> None:
+        """Let slaves, if this broker leads, have what is new in its log."""
+        if self.leadership is not None:
+            self.leadership.grown()
 
     # ---- coming and going -----------------------------------------------------------------------
 
@@ -328,7 +332,6 @@ class RoleKeeper:
         self.leadership = Leadership(
             self._engine, record, self.own.replica_id, self.controller, self._patience, self._lease_until
         )
-        self._engine.grown = self.leadership.grown
         self.leadership.grown()
         self._master_outage.forget()
         log.info("roles: leading term=%d sync=%s", record.term, record.sync)
@@ -357,7 +360,6 @@ class RoleKeeper:
             await asyncio.gather(handing_over, return_exceptions=True)
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
-            self._engine.grown = _nothing
             await leadership.stop()
             await self._engine.follow()
         follower, self.follower = self.follower, None
@@ -375,7 +377,3 @@ def _what_is_stale(record: ReplicaSet, known: ReplicaSet) -> str:
         f"it answers with an old record of {record}, term {record.term}, version {record.version}, though it had told "
         f"term {known.term}, version {known.version}: if that set is no more, start this broker anew"
     )
-
-
-def _nothing() -> None:
-    """There is nobody to tell."""

@@ -36,11 +36,11 @@ class Agreements:
         ):  # which serves groups without a master, and records nothing
             return
         fact = self._on_its_way[group] = GroupAgreed(group, agreement)
-        self._engine.receive(self._record(fact), "agreement")
+        self._engine.streams.receive(self._record(fact), "agreement")
 
     async def _record(self, fact: GroupAgreed) -> None:
         try:
-            await self._engine.record(lambda _: fact, alone=False)
+            await self._engine.writes.record(lambda _: fact, alone=False)
         except MiniMQError as error:
             log.warning("group: what it agrees on is not kept group=%s reason=%s", fact.group, error)
         finally:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
-from minimq_broker.services.engine import Engine, raise_failure
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.streams import raise_failure
 from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, SendStatus
 from minimq_common import batch, rpc
@@ -42,7 +43,7 @@ class AppendService:
         """Take requests and send answers until the client closes its side and all is answered."""
         answers = _Answers()
         writer: StreamWriter[broker_pb2.AppendResponse] = StreamWriter(context, self._engine.unsent)
-        receiver = self._engine.receive(self._receive(requests, answers), "append-receiver")
+        receiver = self._engine.streams.receive(self._receive(requests, answers), "append-receiver")
         try:
             while await answers.some():
                 await writer.write_alone(answers.take)
@@ -55,7 +56,7 @@ class AppendService:
             async for request in requests:
                 try:
                     check_bounds(request)
-                    await self._engine.append(self._job(request, answers))
+                    await self._engine.writes.append(self._job(request, answers))
                 except MiniMQError as error:
                     self._engine.counters.refused[error.code] += 1
                     result = broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error))

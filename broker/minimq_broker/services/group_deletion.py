@@ -78,10 +78,12 @@ class GroupDeletion:
             return GroupDeleted(group, topics) if topics or state.has_group(group) else None
 
         fact = await self._delete(group, decide)
-        return broker_pb2.DeleteGroupResponse(deleted=fact is not None, data_version=self._engine.answered_version)
+        return broker_pb2.DeleteGroupResponse(
+            deleted=fact is not None, data_version=self._engine.tables.answered_version
+        )
 
     async def _delete(self, group: str, decide: Callable[[State], Fact | None]) -> Fact | None:
-        fact = await self._engine.record(decide)
+        fact = await self._engine.writes.record(decide)
         if fact is not None:
             await self._sessions.begin_anew(group)  # a member may have come at this moment
         return fact
@@ -100,7 +102,7 @@ class GroupDeletion:
             NotMaster: only a master does so.
             NotEnoughReplicas, StoreError: it cannot be recorded.
         """
-        self._engine.check()
+        self._engine.writes.check()
         state, now = self._engine.state, self._clock_ms()
         deleted = 0
         async for part in slices(sorted(state.known_groups())):
@@ -117,7 +119,7 @@ class GroupDeletion:
         if group in state.agreements:
             self._give_up_members(group)
         elif group not in state.used:  # an older release wrote the log: its time begins now
-            await self._engine.record(lambda state: _first_use(group, state))
+            await self._engine.writes.record(lambda state: _first_use(group, state))
         else:
             return await self._look_at(group, now)
         return False

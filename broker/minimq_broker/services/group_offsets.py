@@ -6,16 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommitted
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.store_slot import to_the_end
+from minimq_broker.services.writes import Writes
 from minimq_broker.store.kept_offsets import Kept, KeptOffsets
+from minimq_broker.store.message_store import MessageStore
 from minimq_common.names import is_group
-
-if TYPE_CHECKING:
-    from minimq_broker.services.engine import Engine
 
 log = logging.getLogger(__name__)
 
@@ -24,37 +22,39 @@ class GroupOffsets:
     """The committed offsets of all groups. Belongs to the loop of the engine.
 
     Args:
-        engine: records them.
+        writes: records them.
+        store: returns what they are recorded in; raises while nobody may look.
         file: for those that are kept; None when there is no other replica.
 
     Attributes:
         keeps: whether this slave serves groups, because there is no master, and keeps what they commit.
     """
 
-    def __init__(self, engine: Engine, file: KeptOffsets | None) -> None:
+    def __init__(self, writes: Writes, store: Callable[[], MessageStore], file: KeptOffsets | None) -> None:
         self.keeps = False
-        self._engine = engine
+        self._writes = writes
+        self._store = store
         self._file = file
         self._keeping = asyncio.Lock()  # they are kept in the order in which they are committed
 
     def check(self) -> None:
         """Raise `NotMaster` when this broker does not serve groups now."""
         if not self.keeps:
-            self._engine.check()
+            self._writes.check()
 
     # ---- looking up -----------------------------------------------------------------------------
 
     def committed(self, group: str, queue: QueueKey) -> int | None:
         """Return the committed offset of a group, None when there is none."""
-        recorded = self._engine.state.offset(group, queue)
+        recorded = self._store().state.offset(group, queue)
         kept = self._file.get(group, queue) if self._file is not None and self.keeps else None
-        if kept is None or self._engine.state.topic_name(queue.topic_id) is None:
+        if kept is None or self._store().state.topic_name(queue.topic_id) is None:
             return recorded
         return kept.offset if kept.forced or recorded is None else max(kept.offset, recorded)
 
     def of_group(self, group: str) -> dict[QueueKey, int]:
         """Return all that a group has committed."""
-        queues = {QueueKey(*queue) for queue in self._engine.state.index.queues(group)}
+        queues = {QueueKey(*queue) for queue in self._store().state.index.queues(group)}
         if self._file is not None and self.keeps:
             queues.update(kept.queue for kept in self._file.rows() if kept.group == group)
         offsets = {queue: self.committed(group, queue) for queue in queues}
@@ -66,7 +66,7 @@ class GroupOffsets:
         """Return once offsets of a group are on disk. Raises `NotMaster` when they are not kept here."""
         # The writer takes jobs in order, so a later grant of a queue finds this commit applied.
         if not await self._keep(fact.group, lambda _: fact.offsets, forced=fact.forced):
-            await self._engine.record(lambda _: fact, alone=False)
+            await self._writes.record(lambda _: fact, alone=False)
 
     async def start(self, group: str, decide: Callable[[State], GroupStarted | None]) -> None:
         """Record where a group begins in a topic, as `decide` says. Raises as `commit` does."""
@@ -76,12 +76,12 @@ class GroupOffsets:
             return fact.offsets if fact is not None else ()
 
         if not await self._keep(group, offsets):
-            await self._engine.record(decide)
+            await self._writes.record(decide)
 
     async def settle(self) -> None:
         """Return when all offsets that were committed before are on disk."""
         if not await self._keep("", lambda _: ()):
-            await self._engine.record(lambda _: None)
+            await self._writes.record(lambda _: None)
 
     async def _keep(
         self, group: str, offsets: Callable[[State], Sequence[CommittedOffset]], *, forced: bool = False
@@ -92,7 +92,7 @@ class GroupOffsets:
         async with self._keeping:
             if not self.keeps:
                 return False
-            state = self._engine.state
+            state = self._store().state
             place = state.end_place
             items = offsets(state)
             if not forced:  # the file knows only what was committed here
@@ -110,7 +110,7 @@ class GroupOffsets:
     async def begin(self) -> int:
         """Return how often this slave has served groups, the time that begins now included."""
         assert self._file is not None
-        state = self._engine.state  # the log came later than what is kept, if that could not be handed over since
+        state = self._store().state  # the log came later than what is kept, if that could not be handed over since
         await to_the_end(asyncio.to_thread(self._file.forget, partial(_is_overtaken, state)))
         return await to_the_end(asyncio.to_thread(self._file.begin))
 
@@ -133,17 +133,17 @@ class GroupOffsets:
         Raises:
             NotMaster, NotEnoughReplicas: it is not recorded, or not everywhere.
         """
-        rows = _possible(rows, self._engine.state)
+        rows = _possible(rows, self._store().state)
         ends = {row: self._end_since(row) for row in rows}
-        if gone := {row.group for row in rows if row.forced and _is_overtaken(self._engine.state, row)}:
+        if gone := {row.group for row in rows if row.forced and _is_overtaken(self._store().state, row)}:
             log.info("offsets: not set as a slave has kept it, since they have moved since groups=%s", sorted(gone))
         for (group, forced), own in _by_group(rows).items():
-            await self._engine.record(partial(_decide, group, own, ends, forced=forced))
+            await self._writes.record(partial(_decide, group, own, ends, forced=forced))
 
     def _end_since(self, row: Kept) -> int:
         """Return how far a group may have come in a queue, by the log that it has read."""
-        term = row.place.term or self._engine.state.term  # an older release did not keep it
-        return self._engine.store.end_since(row.queue, term)
+        term = row.place.term or self._store().state.term  # an older release did not keep it
+        return self._store().end_since(row.queue, term)
 
     async def retain_topics(self) -> None:
         """Forget what is kept of topics that are no more; another one may get the same id."""
@@ -156,7 +156,7 @@ class GroupOffsets:
             self._file.close()
 
     def _topic_ids(self) -> set[int]:
-        return {topic.topic_id for topic in self._engine.state.topics.copy().values()}
+        return {topic.topic_id for topic in self._store().state.topics.copy().values()}
 
 
 def _by_group(rows: Sequence[Kept]) -> dict[tuple[str, bool], list[Kept]]:

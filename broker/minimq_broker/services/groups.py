@@ -144,7 +144,7 @@ class GroupService:
         if not request.force:
             check_idle(self._engine, group, keys, "reset")
         self._leases.renew(keys)
-        fact = await self._engine.record(decide)
+        fact = await self._engine.writes.record(decide)
         assert isinstance(fact, OffsetsCommitted)
         return broker_pb2.ResetOffsetsResponse(
             offsets=[

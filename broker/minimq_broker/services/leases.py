@@ -64,8 +64,7 @@ class LeaseKeeper:
         #: Looks for wishes of which the queues have come; set when there may be some.
         self._asking: asyncio.Task[None] | None = None
         self._look_again = asyncio.Event()
-        engine.topics_came = self._ask_again
-        engine.receive(self._deliver(), "lease-news")
+        engine.streams.receive(self._deliver(), "lease-news")
 
     def retire(self) -> None:
         """Do nothing more to the leases of the engine: they are others from now on."""
@@ -143,10 +142,10 @@ class LeaseKeeper:
                 "stop consumers that are not needed, or give topics fewer queues"
             )
 
-    def _ask_again(self) -> None:
+    def ask_again(self) -> None:
         """Ask for those queues that have come for members that wait for them, in a moment."""
         if self._wishes and (self._asking is None or self._asking.done()):
-            self._asking = self._engine.receive(self._look_for_wishes(), "lease-wishes")
+            self._asking = self._engine.streams.receive(self._look_for_wishes(), "lease-wishes")
         self._look_again.set()
 
     async def _look_for_wishes(self) -> None:
@@ -157,7 +156,7 @@ class LeaseKeeper:
                 async for part in slices(wishes):
                     come = [wish for wish in part if self._has_come(group, client_id, wish)]
                     if come:
-                        self._engine.receive(self._ask(group, client_id, come), "lease-wishes")
+                        self._engine.streams.receive(self._ask(group, client_id, come), "lease-wishes")
                 await asyncio.sleep(0)
 
     def _has_come(self, group: str, client_id: str, wish: _Wish) -> bool:
@@ -292,7 +291,7 @@ class LeaseKeeper:
                 )
                 self._tell(client_id, broker_pb2.SessionEvent(wanted=wanted))
             case Fencing(_, key):
-                self._engine.wake(key.queue)  # a pull that waits looks at its lease again
+                self._engine.arrivals.wake(key.queue)  # a pull that waits looks at its lease again
 
     def _granted(self, key: LeaseKey, epoch: int) -> broker_pb2.QueueGranted:
         group, queue = key

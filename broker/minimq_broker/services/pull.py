@@ -13,7 +13,8 @@ import lmdb
 
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.engine import Engine, now_ms, raise_failure
+from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.streams import raise_failure
 from minimq_broker.store.rows import Wish
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import (
@@ -60,7 +61,7 @@ class PullService:
         """Start and cancel pulls as the client asks, until it closes its side and the last pull has ended."""
         pulls: dict[int, asyncio.Task[None]] = {}
         writer: StreamWriter[broker_pb2.PullFrame] = StreamWriter(context, self._engine.unsent)
-        receiver = self._engine.receive(self._receive(requests, writer, pulls), "pull-receiver")
+        receiver = self._engine.streams.receive(self._receive(requests, writer, pulls), "pull-receiver")
         try:
             await asyncio.wait((receiver,))
             if pulls and not receiver.cancelled():
@@ -212,7 +213,7 @@ class _Pull:
         now = self._loop.time()
         if now < until:
             at = until if self._silent_since is None else min(until, self._silent_since + TELL_S)
-            await self._engine.arrival(queue, end, at - now)
+            await self._engine.arrivals.wait(queue, end, at - now)
             if self._loop.time() < until:
                 return False  # it has come, or is to be looked at again: the lease may be over, the topic gone
             self._queue()

@@ -70,14 +70,14 @@ class Retention:
         if self._task is not None:
             await self._task
 
-    def _risen(self) -> None:
-        if not self._stopping:
+    def look_now(self) -> None:
+        """Look at once: the disk gets fuller than it should be. Any thread may call this."""
+        if self._task is not None and not self._stopping:
             self._loop.call_soon_threadsafe(self._wake.set)
 
     async def _run(self) -> None:
         while not self._stopping:
             try:
-                self._engine.store.disk.risen = self._risen  # of the one that there is now
                 await self._look()
                 self._outage.worked("retention: goes on")
             except SystemBusy as error:

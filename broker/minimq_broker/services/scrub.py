@@ -91,7 +91,7 @@ class Scrub:
             try:
                 return next(walk, self) is not self
             except CorruptEntry as error:
-                store.log.damage_found(segment.start, error.message)
+                store.log.report_damage(segment.start, error.message)
                 return False
 
     async def _round(self) -> None:
@@ -126,6 +126,6 @@ class Scrub:
             try:
                 verification.step(_STEP_BYTES, _STEP_ENTRIES)
             except DAMAGE as error:
-                store.log.damage_found(start, str(error))
+                store.log.report_damage(start, str(error))
                 return None
             return verification

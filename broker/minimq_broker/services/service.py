@@ -84,6 +84,10 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._session.retire()
         self._begin_sessions()
 
+    def topics_changed(self) -> None:
+        """Look for queues that members wait for: their topics may have come, or have got more queues."""
+        self._session.leases.ask_again()
+
     def _begin_sessions(self) -> None:
         options = self._options.sessions
         expiry = GroupExpiry(self._options.group_expiry_ms, self._engine.deletion_ms())

@@ -17,11 +17,12 @@ import grpc.aio
 from minimq_broker.core.agreement import Agreement
 from minimq_broker.core.groups import Members
 from minimq_broker.services.agreements import Agreements
-from minimq_broker.services.engine import Engine, raise_failure
+from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.newcomers import check_new_group
 from minimq_broker.services.session_events import SessionEvents
 from minimq_broker.services.starts import Beginning, GroupStarts
+from minimq_broker.services.streams import raise_failure
 from minimq_common.allocation import known_to_brokers
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, SystemBusy
@@ -147,7 +148,9 @@ class SessionService:
         name = f"session-{session.client_id}"
         writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
         sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
-        receiver = session.receiver = self._engine.receive(self._receive(session, first, incoming), f"{name}-receiver")
+        receiver = session.receiver = self._engine.streams.receive(
+            self._receive(session, first, incoming), f"{name}-receiver"
+        )
         try:
             await asyncio.wait((receiver,))
         finally:
@@ -218,7 +221,7 @@ class SessionService:
             return  # it came back at the last moment
         del self._sessions[session.client_id]
         self._engine.groups.gone(session.client_id)
-        self._engine.receive(self._leave_all(session.client_id), "burial")
+        self._engine.streams.receive(self._leave_all(session.client_id), "burial")
 
     async def _leave_all(self, client_id: str) -> None:
         """Take a client that is gone out of its groups, unless it comes back meanwhile."""

@@ -91,11 +91,11 @@ class StatusService:
 
     async def probe(self) -> broker_pb2.ProbeResponse:
         """Answer when the writer has done what was handed in before: not at all while the disk hangs."""
-        await self._engine.record(lambda _: None, alone=False)
+        await self._engine.writes.record(lambda _: None, alone=False)
         return broker_pb2.ProbeResponse()
 
     async def set_permission(self, request: broker_pb2.SetPermissionRequest) -> broker_pb2.SetPermissionResponse:
         """Set what may be done with all topics. Durable when this returns. Raises `InvalidArgument`."""
         fact = PermissionSet(check_permission(request.permission))
-        await self._engine.record(lambda _: fact)
-        return broker_pb2.SetPermissionResponse(data_version=self._engine.answered_version)
+        await self._engine.writes.record(lambda _: fact)
+        return broker_pb2.SetPermissionResponse(data_version=self._engine.tables.answered_version)

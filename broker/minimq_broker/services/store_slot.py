@@ -16,7 +16,8 @@ from minimq_broker.core.state import State
 from minimq_broker.services.damage import Damage
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import Notify
-from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
+from minimq_broker.store.message_store import MessageStore, Snapshot
+from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_common.errors import CopyInterrupted, SystemBusy
 
 Result = TypeVar("Result")
@@ -46,21 +47,37 @@ class Extent:
     log_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SlotObserver:
+    """Functions that a slot, and the store in it, call.
+
+    Attributes:
+        notify: by the writer's thread, see `Notify`.
+        grown: by the writer's thread, when the log of one of several replicas has grown.
+        closing: from now on nobody may look.
+        replaced: there is another state, in the place of this one.
+        disk_filled: by any thread, when the disk gets fuller than it should be.
+    """
+
+    notify: Notify
+    grown: Callable[[], None] = lambda: None
+    closing: Callable[[], None] = lambda: None
+    replaced: Callable[[State], None] = lambda before: None
+    disk_filled: Callable[[], None] = lambda: None
+
+
 class StoreSlot:
     """Has the store of a broker, opened. Changes belong to the loop of the engine; any thread may look.
 
     Args:
         path: the data directory.
         options: how the store keeps its data.
+        observer: hears of what happens to the store.
         alone: there is no other replica.
-        notify: called by the writer's thread, see `Notify`.
-        grown: called by the writer's thread when the log of one of several replicas has grown.
         clock_ms: the time of day in ms since 1970.
         deletion_ms: the time by which old data is deleted; that of the clock unless given.
 
     Attributes:
-        closing: called when from now on nobody may look.
-        replaced: called with the former state when there is another one.
         damage: what is known to be damaged.
     """
 
@@ -68,17 +85,14 @@ class StoreSlot:
         self,
         path: Path,
         options: StoreOptions,
+        observer: SlotObserver,
         *,
         alone: bool,
-        notify: Notify,
-        grown: Callable[[], None],
         clock_ms: Callable[[], int],
         deletion_ms: Callable[[], int] | None = None,
     ) -> None:
-        self.closing: Callable[[], None] = lambda: None
-        self.replaced: Callable[[State], None] = lambda before: None
         self._path, self._options, self._alone = path, options, alone
-        self._notify, self._grown, self._clock_ms = notify, grown, clock_ms
+        self._observer, self._clock_ms = observer, clock_ms
         self.damage = Damage()
         self._deletion_ms = deletion_ms
         self._store = self._open()
@@ -157,14 +171,22 @@ class StoreSlot:
             log.warning("store: emptied, since the copy of the master was interrupted path=%s", self._path)
             StoreCopy(self._path, Snapshot(0, []), 0, self._options.segment_bytes, replace=True).finish()
             store = self._new_store(alone=False)
-        if not self._alone:
-            store.on_growth(self._grown)
-        store.log.damage_found = self.damage.found
         return store
 
     def _new_store(self, *, alone: bool) -> MessageStore:
+        observer = StoreObserver(
+            _nobody if self._alone else self._observer.grown,
+            damage_found=self.damage.found,
+            disk_filled=self._observer.disk_filled,
+        )
         return MessageStore(
-            self._path, self._notify, self._options, self._clock_ms, deletion_ms=self._deletion_ms, alone=alone
+            self._path,
+            self._observer.notify,
+            self._options,
+            self._clock_ms,
+            deletion_ms=self._deletion_ms,
+            alone=alone,
+            observer=observer,
         )
 
     async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
@@ -207,13 +229,17 @@ class StoreSlot:
         before = self._store.state
         with self._readers_changed:
             self._closed = why
-        self.closing()
+        self._observer.closing()
         try:
             yield
         finally:
             self._closed = None if self._is_open else "this broker could not open its store; its log says why"
             if self._is_open and self._store.state is not before:
-                self.replaced(before)
+                self._observer.replaced(before)
+
+
+def _nobody() -> None:
+    """Tell nobody that the log has grown: there is no other replica."""
 
 
 async def to_the_end(work: Awaitable[Result]) -> Result:

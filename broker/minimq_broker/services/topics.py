@@ -53,7 +53,7 @@ class TopicService:
             InvalidArgument: a name or number breaks a rule.
         """
         check_topic(request.topic.topic)
-        self._engine.check()  # ahead of the decision, for which a slave may lack the topic
+        self._engine.writes.check()  # ahead of the decision, for which a slave may lack the topic
         make = self._decide_automatic(request.topic.topic) if request.automatic else _decide_creation(request)
 
         def decide(state: State) -> Fact | None:
@@ -62,9 +62,9 @@ class TopicService:
                 self._check_room(state)
             return fact
 
-        created = await self._engine.record(decide) is not None
+        created = await self._engine.writes.record(decide) is not None
         return broker_pb2.CreateTopicResponse(
-            topic=self._message(request.topic.topic), created=created, data_version=self._engine.answered_version
+            topic=self._message(request.topic.topic), created=created, data_version=self._engine.tables.answered_version
         )
 
     def _check_room(self, state: State) -> None:
@@ -122,9 +122,9 @@ class TopicService:
             new = Topic(old.name, old.topic_id, read, write, check_permission(permission), old.created_ms)
             return TopicSet(new) if new != old else None
 
-        await self._engine.record(decide)
+        await self._engine.writes.record(decide)
         return broker_pb2.UpdateTopicResponse(
-            topic=self._message(request.topic), data_version=self._engine.answered_version
+            topic=self._message(request.topic), data_version=self._engine.tables.answered_version
         )
 
     def _check_drained(self, state: State, topic: Topic, read: int, ignored: frozenset[str]) -> None:
@@ -136,15 +136,15 @@ class TopicService:
 
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic; its messages are gone at once, their disk when their segments go. Raises `TopicNotFound`."""
-        await self._engine.record(lambda state: TopicDeleted(state.topic(request.topic).name))
-        return broker_pb2.DeleteTopicResponse(data_version=self._engine.answered_version)
+        await self._engine.writes.record(lambda state: TopicDeleted(state.topic(request.topic).name))
+        return broker_pb2.DeleteTopicResponse(data_version=self._engine.tables.answered_version)
 
     async def describe(self, request: broker_pb2.DescribeTopicRequest) -> broker_pb2.DescribeTopicResponse:
         """Tell the settings of a topic and where its queues begin and end. Raises `TopicNotFound`."""
         topic = self._engine.state.topic(request.topic)
         # The term ahead of the offsets: they are right in it, whatever begins while they are looked up.
         described = broker_pb2.DescribeTopicResponse(
-            topic=_message(topic), data_version=self._engine.answered_version, term=self._engine.state.term
+            topic=_message(topic), data_version=self._engine.tables.answered_version, term=self._engine.state.term
         )
         async for part in slices(_queues(topic), _DESCRIBED_AT_ONCE):
             for key in part:

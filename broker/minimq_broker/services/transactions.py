@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from minimq_broker.core.facts import (
     Fact,
@@ -19,13 +19,11 @@ from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.staging import IdleExpiry
 from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.publication import BatchPublication
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
-    NotEnoughReplicas,
     NotMaster,
-    StoreError,
-    StoreFull,
     SystemBusy,
     TransactionExpired,
 )
@@ -42,10 +40,6 @@ _EXPIRE_S = 10.0
 #: Idle transactions that expire by one fact, and how many of them the log names.
 _EXPIRE_MOST = 1000
 _NAME_MOST = 5
-#: Stands for all names in the log; no legal name, like the next.
-_ALL = "(all)"
-#: Stands for the other things that are done.
-_OTHER = "(none)"
 
 
 def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
@@ -84,8 +78,8 @@ class TransactionService:
         self._expire_at = 0.0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        #: By the names of transactions that cannot be published.
-        self._outages: dict[str, OutageLog] = {}
+        self._publication = BatchPublication("transactions", self._publish_next)
+        self._outage = OutageLog(log)
 
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
         """Record a decision, unless there is one, publish what is left of the transaction, and tell what is decided.
@@ -107,8 +101,8 @@ class TransactionService:
             self._check_staged(wanted, state)
             return wanted
 
-        self._engine.check(to_sender=True)  # nothing is decided that could not be published
-        await self._engine.record(decide, keeps_log=True)
+        self._engine.writes.check(to_sender=True)  # nothing is decided that could not be published
+        await self._engine.writes.record(decide, keeps_log=True)
         while await self._publish_next(wanted.name):  # with enough replicas also when there is nothing: they have all
             pass
         return broker_pb2.CommitTransactionResponse(decision=broker_pb2.Decision.FromString(stands))
@@ -140,7 +134,7 @@ class TransactionService:
                 return None
             return TransactionPrepared(name, about_to.number)
 
-        await self._engine.record(look)
+        await self._engine.writes.record(look)
         return response
 
     def _decided(self, request: broker_pb2.CommitTransactionRequest) -> TransactionDecided:
@@ -187,10 +181,11 @@ class TransactionService:
             except (SystemBusy, NotMaster) as error:
                 log.debug("transactions: not now reason=%s", error)
             except MiniMQError as error:
-                self._not_now(_OTHER, error)
+                self._outage.failed(
+                    "transactions: not now, will try again name=%s error=%s", error.message, cause=error
+                )
             except Exception as error:  # noqa: BLE001 - it has to go on: what is decided must be published
-                outage = self._outages.setdefault(_OTHER, OutageLog(log))
-                outage.crashed("transactions: not now, will try again name=%s error=%r", _OTHER, error, cause=error)
+                self._outage.crashed("transactions: not now, will try again name=(none) error=%r", error, cause=error)
             try:
                 async with asyncio.timeout(min(_LOOK_S, self._expiry_s)):
                     await self._wake.wait()
@@ -202,37 +197,17 @@ class TransactionService:
         store = self._engine.store
         if not store.leads:
             return
-        await self._publish_all(store.state.transactions.unpublished)
+        await self._publication.publish_all(store.state.transactions.unpublished)
         now = time.monotonic()
         if now >= self._expire_at:
             self._expire_at = now + min(_EXPIRE_S, self._idle_s / 2)
             await self._expire()
-            self._works(_OTHER)
-
-    async def _publish_all(self, names: Collection[str]) -> None:
-        for name in self._outages.keys() - names - {_ALL, _OTHER}:
-            self._works(name)
-        for name in names:
-            try:
-                await self._publish(name)
-            except StoreError as error:
-                self._not_now(name, error)
-            except (StoreFull, NotEnoughReplicas) as error:  # the others would hear the same
-                self._not_now(_ALL, error)
-                return
-        self._works(_ALL)
-
-    async def _publish(self, name: str) -> None:
-        published = 0
-        while more := await self._publish_next(name):
-            published += more
-        if published:
-            log.info("transactions: published name=%s batches=%d", name, published)
+            self._outage.worked("transactions: go on name=(none)")
 
     async def _publish_next(self, name: str) -> int:
-        """Publish as `Engine.publish` does, where a new batch would be taken: too few replicas are too few for this."""
-        self._engine.check(to_sender=True)
-        return await self._engine.publish(name)
+        """Publish as `Writes.publish` does, where a new batch would be taken: too few replicas are too few for this."""
+        self._engine.writes.check(to_sender=True)
+        return await self._engine.writes.publish(name)
 
     async def _expire(self) -> None:
         now = self._clock_ms()
@@ -247,7 +222,7 @@ class TransactionService:
 
         if not self._engine.state.transactions.count:
             return
-        if await self._engine.record(decide):
+        if await self._engine.writes.record(decide):
             self._engine.counters.expired_by_age += older
             log.warning(
                 "transactions: let go of what nobody has decided on within seconds=%g count=%d", self._expiry_s, older
@@ -262,7 +237,7 @@ class TransactionService:
             idle = state.transactions.idle(now, self._idle_expiry, limits, _EXPIRE_MOST)
             return IdleTransactionsExpired(idle) if idle else None
 
-        while isinstance(fact := await self._engine.record(decide), IdleTransactionsExpired):
+        while isinstance(fact := await self._engine.writes.record(decide), IdleTransactionsExpired):
             self._engine.counters.expired_for_room += len(fact.transactions)
             named = ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_NAME_MOST])
             log.warning(
@@ -271,15 +246,6 @@ class TransactionService:
                 100 * self._engine.state.transactions.open.all.fullness(limits),
                 named,
             )
-
-    def _not_now(self, what: str, error: MiniMQError) -> None:
-        outage = self._outages.setdefault(what, OutageLog(log))
-        outage.failed("transactions: not now, will try again name=%s error=%s", what, error.message, cause=error)
-
-    def _works(self, what: str) -> None:
-        outage = self._outages.pop(what, None)
-        if outage is not None:
-            outage.worked("transactions: go on name=%s", what)
 
 
 def _parts(batches: Iterable[broker_pb2.StagedBatches]) -> tuple[StagedPart, ...]:

@@ -80,7 +80,9 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
         strange = _check_names(directory, report)
         _check_small_files(directory, report)
         with closing(
-            CommitLog(directory.log_path, 0, readonly=True, without=damaged | strange, archive=directory.archive_path)
+            CommitLog(
+                directory.log_path, 0, readonly=True, without=damaged | strange, archive=(directory.archive_path, 0)
+            )
         ) as log:
             walk = _Walk(report, _names(directory.state_path, damaged))
             if log.archive_file.damage and directory.archive_path.name not in damaged:

@@ -7,10 +7,10 @@ segment is named by the position at which it starts. Only the last one is writte
 from __future__ import annotations
 
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,8 +24,8 @@ from minimq_broker.store.damage_marks import DamageMarks
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.first_position import keep, look_and_keep
-from minimq_broker.store.lmdb_file import DAMAGE, DamagedPages, check_pages_of, lock_file, remove_lmdb
-from minimq_broker.store.repair import repair_segment
+from minimq_broker.store.lmdb_file import DAMAGE, lock_file, remove_lmdb
+from minimq_broker.store.repair import NOT_LOOKED, repair_at_start
 from minimq_broker.store.rows import Part, Row, Wish
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_files import segment_files, total_bytes
@@ -35,6 +35,22 @@ T = TypeVar("T")
 
 #: When somebody who wants to read a segment that is being made anew may come back, in seconds.
 _COME_BACK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogObserver:
+    """Functions that the log calls, on any thread.
+
+    Attributes:
+        name_of: returns how a queue is called in errors.
+        damage_found: hears of the start of a segment in which something cannot be read, and why.
+    """
+
+    name_of: Callable[[QueueKey], str] = str
+    damage_found: Callable[[int, str], None] = lambda start, reason: None
+
+
+_NO_OBSERVER = LogObserver()
 
 
 class CommitLog:
@@ -48,16 +64,15 @@ class CommitLog:
         readonly: look only; nothing is made.
         without: names of damaged segments that are left out.
         start: position of the first entry when there is none yet.
-        archive: file of the dead letters whose segments are gone; None when nobody asks for them.
-        archive_bytes: its limit in bytes; 0 without one.
+        archive: file of the dead letters whose segments are gone, and its limit in bytes, 0 without one; None when
+            nobody asks for them.
+        observer: what it asks and tells.
 
     Attributes:
         archive_file: the archive of those dead letters.
         damage: marks of damaged segments, which are made anew.
         lost: what is lost of segments that were found damaged when it was opened, by their starts.
         missing: what is missing ahead of the first segment, in words; empty when nothing is.
-        name_of: returns how a queue is called in errors.
-        damage_found: called with the start of a segment and a reason when something in it cannot be read. Any thread.
     """
 
     def __init__(
@@ -68,32 +83,31 @@ class CommitLog:
         readonly: bool = False,
         without: Collection[str] = (),
         start: int = 0,
-        archive: Path | None = None,
-        archive_bytes: int = 0,
+        archive: tuple[Path | None, int] = (None, 0),
+        observer: LogObserver = _NO_OBSERVER,
     ) -> None:
         self.path = path
         self.archive_file = ArchiveFile(None, 0)
         self._segment_bytes = segment_bytes
         self.lost: dict[int, str] = {}
         #: Segments from here on were looked at when they were opened.
-        self._looked_from = 1 << 63
+        self._looked_from = NOT_LOOKED
         #: Only ever replaced as a whole, under the lock.
         self.segments: list[Segment] = []
         self._changing = threading.RLock()
-        self.damage_found: Callable[[int, str], None] = lambda start, reason: None
         self.missing = ""
-        self.name_of: Callable[[QueueKey], str] = str
+        self._observer = observer
         try:
             files = segment_files(path, readonly=readonly, without=without)
             if not readonly:
-                self.lost = self._repair(files)
+                self.lost, self._looked_from = repair_at_start(files, segment_bytes, time_to_look(path.parent))
             for file in files:
                 self.segments.append(
                     Segment(file, int(file.stem), segment_bytes, readonly=readonly, verified=not readonly)
                 )
             if not self.segments and not readonly:
                 self._add(start)
-            self.archive_file = ArchiveFile(archive, archive_bytes, readonly=readonly)
+            self.archive_file = ArchiveFile(*archive, readonly=readonly)
             if not readonly:
                 self.missing = look_and_keep(path, self.start)
                 for made in path.glob("*.new*"):  # its making was interrupted
@@ -107,25 +121,9 @@ class CommitLog:
             segment.sealed = True
             segment.pages.is_over = readonly or segment.start >= self._looked_from
 
-    def _repair(self, files: list[Path]) -> dict[int, str]:
-        """Make damaged segments anew, and return what is lost of them, by their starts.
-
-        The last one is looked at in any case, those before it, the newest first, as long as that is quick: the others
-        are looked at later, while the broker runs.
-        """
-        lost: dict[int, str] = {}
-        until = time.monotonic() + (time_to_look(self.path.parent) if files else 0)
-        end: int | None = None
-        for file in reversed(files):
-            if end is not None and time.monotonic() > until:
-                break
-            try:
-                check_pages_of(file)
-            except DamagedPages as error:
-                if missing := repair_segment(file, end, self._segment_bytes, error.reason):
-                    lost[int(file.stem)] = f"lost are {missing}"
-            self._looked_from = end = int(file.stem)
-        return lost
+    def report_damage(self, start: int, reason: str) -> None:
+        """Tell that something in the segment that starts at a position cannot be read. Any thread may call this."""
+        self._observer.damage_found(start, reason)
 
     def close(self) -> None:
         """Close all segments."""
@@ -300,7 +298,7 @@ class CommitLog:
             try:
                 yield from segment.entries(position)
             except DAMAGE as error:
-                self.damage_found(segment.start, str(error))
+                self.report_damage(segment.start, str(error))
                 raise
 
     def read(self, queue: QueueKey, offset: int, wish: Wish) -> Part:
@@ -317,7 +315,7 @@ class CommitLog:
                     break
                 raise CorruptEntry(
                     f"{self._where_gap(queue, offset, segment)}: offsets {offset} to {part.begins_at - 1} of queue "
-                    f"{self.name_of(queue)} are missing: go "
+                    f"{self._observer.name_of(queue)} are missing: go "
                     f"on from offset {part.begins_at}; stop the broker and run minimq-broker check"
                 )
             found += part.found
@@ -393,7 +391,7 @@ class CommitLog:
         try:
             return question(segment)
         except DAMAGE as error:
-            self.damage_found(segment.start, str(error))
+            self.report_damage(segment.start, str(error))
             raise
 
 

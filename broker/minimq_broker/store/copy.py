@@ -68,7 +68,7 @@ class StoreCopy:
                 check_free(path)
             self._clear(replace=replace)
             self._log = CommitLog(
-                self._directory.log_path, segment_bytes, start=start, archive=self._directory.archive_path
+                self._directory.log_path, segment_bytes, start=start, archive=(self._directory.archive_path, 0)
             )
             opening.callback(self._log.close)
             checkpoint = Checkpoint(self._directory.state_path)

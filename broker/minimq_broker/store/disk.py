@@ -42,13 +42,11 @@ class Disk:
     Args:
         path: the directory.
         marks: from which fullness on something is done.
-
-    Attributes:
         risen: called when the level has risen, by whoever looked; must not block.
     """
 
-    def __init__(self, path: Path, marks: Watermarks) -> None:
-        self.risen: Callable[[], None] = lambda: None
+    def __init__(self, path: Path, marks: Watermarks, risen: Callable[[], None] = lambda: None) -> None:
+        self._risen = risen
         self._path = path
         self._marks = marks
         #: Protects what follows.
@@ -74,7 +72,7 @@ class Disk:
             say = log.warning if level > before else log.info
             say("store: disk used=%.1f%% free=%d level=%s", 100 * use.ratio, use.free_bytes, level.name.lower())
         if level > before:
-            self.risen()
+            self._risen()
         return use, level
 
     def excess_bytes(self) -> int:

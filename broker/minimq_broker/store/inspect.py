@@ -57,7 +57,7 @@ def _opened(path: Path) -> Iterator[tuple[CommitLog, State, list[str]]]:
     try:
         directory.check_whole()
         with (
-            closing(CommitLog(directory.log_path, 0, readonly=True, archive=directory.archive_path)) as log,
+            closing(CommitLog(directory.log_path, 0, readonly=True, archive=(directory.archive_path, 0))) as log,
             closing(Checkpoint(directory.state_path, readonly=True)) as checkpoint,
         ):
             yield log, recover(checkpoint, log), set_aside_in(path)

@@ -10,52 +10,24 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.core.disk import UNWATCHED, Watermarks
-from minimq_broker.core.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
+from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.staging import StagingLimits
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.checkpoint import position_of
 from minimq_broker.store.commit_figures import CommitFigures
-from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.commit_log import CommitLog, LogObserver
 from minimq_broker.store.confirmation import Confirmation
-from minimq_broker.store.data_dir import DataDirectory, Owner
+from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.dead_letters import DeadLetters
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import Wish
+from minimq_broker.store.store_options import NO_OBSERVER, StoreObserver, StoreOptions
 from minimq_broker.store.term_begin import term_begun
-from minimq_broker.store.writer import Writer
+from minimq_broker.store.writer import Writer, WriterHooks
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """How a store keeps its data.
-
-    Attributes:
-        segment_bytes: size in bytes at which a segment of the CommitLog is sealed.
-        sync: acknowledge after the sync (True), or before the commit (False).
-        checkpoint_interval_s: seconds between two saves of the state; recovery applies what came later.
-        retention: how long segments are kept.
-        dead_letters: how long dead letters are kept whose segments are gone.
-        watermarks: from which fullness of the disk on something is done.
-        staging: how much may be staged for transactions; by default bytes for half of the disk, because what is staged
-            is written once more when it is published.
-        replication_timeout_s: seconds after which one who waits for other replicas is told that they do not answer.
-        owner: the broker whose data it is; None when nobody asks.
-    """
-
-    segment_bytes: int = 1 << 30
-    sync: bool = True
-    checkpoint_interval_s: float = 5.0
-    retention: RetentionRules = FOR_EVER
-    dead_letters: RetentionRules = FOR_EVER
-    watermarks: Watermarks = UNWATCHED
-    staging: StagingLimits | None = None
-    replication_timeout_s: float = 5.0
-    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +67,7 @@ class MessageStore:
         clock_ms: the time of day in ms since 1970.
         deletion_ms: the time by which dead letters are deleted; that of the clock unless given.
         alone: there is no other replica.
+        observer: hears of what happens to the log and the disk.
 
     Raises:
         CopyInterrupted: it holds a part of a copy, see `copy.py`.
@@ -110,6 +83,7 @@ class MessageStore:
         *,
         deletion_ms: Callable[[], int] | None = None,
         alone: bool = True,
+        observer: StoreObserver = NO_OBSERVER,
     ) -> None:
         with ExitStack() as opened:
             self._directory = DataDirectory(path, create=True, owner=options.owner)
@@ -119,8 +93,8 @@ class MessageStore:
                 self.log = CommitLog(
                     self._directory.log_path,
                     options.segment_bytes,
-                    archive=self._directory.archive_path,
-                    archive_bytes=options.dead_letters.max_bytes,
+                    archive=(self._directory.archive_path, options.dead_letters.max_bytes),
+                    observer=LogObserver(self._name_of, observer.damage_found),
                 )
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)
@@ -131,22 +105,20 @@ class MessageStore:
                 text = f"cannot open the store in {path}: {error}: run minimq-broker check {path}"
                 raise DamagedFile(text) from error
             opened.pop_all()  # all is well: `close` closes them
+        self.disk = Disk(path, options.watermarks, observer.disk_filled)
         self._writer = Writer(
             self.log,
             state,
             self._checkpoint,
             self._confirmation,
+            WriterHooks(clock_ms, self.disk.refusal, observer.grown),
             sync=options.sync,
             checkpoint_interval_s=options.checkpoint_interval_s,
-            clock_ms=clock_ms,
         )
-        self.log.name_of = self._name_of
         self._closed = False
         self.options = options
-        self.disk = Disk(path, options.watermarks)
         self.dead_letters = DeadLetters(self.log, options.dead_letters, lambda: self.state, self.disk)
         self._deletion_ms = deletion_ms or clock_ms
-        self._writer.refusal = self.disk.refusal
         self.staging = self._writer.staging = options.staging or StagingLimits(size=shutil.disk_usage(path).total // 2)
         self._writer.leads = self.log.damage.is_served = alone
         #: Of a broker that stands alone, also when its begin could not be written: readers are served nevertheless.
@@ -244,10 +216,6 @@ class MessageStore:
     def call(self, run: Callable[[], None]) -> None:
         """Have the writer's thread do something between two groups, and wait for it. Raises what that raises."""
         self._writer.call(run)
-
-    def on_growth(self, grown: Callable[[], None]) -> None:
-        """Have something called by the writer's thread whenever `end` has grown. It must not block or fail."""
-        self._writer.grown = grown
 
     @property
     def confirmed(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import IN_QUEUE, payload_of, read_header
-from minimq_broker.store.lmdb_file import DamagedFile, free_name, lock_file, remove_lmdb
+from minimq_broker.store.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
 from minimq_broker.store.rows import Row, row_of
 from minimq_broker.store.segment import LOG_TABLE, Segment
 from minimq_common import batch
@@ -23,10 +24,42 @@ from minimq_common.lmdb_pages import PageDamage
 log = logging.getLogger(__name__)
 
 _POSITION_BYTES = 8
+#: Where the looked-at segments begin when none was looked at: behind all.
+NOT_LOOKED = 1 << 63
 #: One transaction writes so many bytes.
 _WRITTEN_BYTES = 8 << 20
 #: An error names so many gaps.
 _TOLD_GAPS = 5
+
+
+def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tuple[dict[int, str], int]:
+    """Make damaged segments anew before any of them is opened.
+
+    The last one is looked at in any case, those before it, the newest first, as long as that is quick: the others are
+    looked at later, while the broker runs.
+
+    Args:
+        files: of all segments, ascending.
+        segment_bytes: size at which a segment is sealed.
+        look_s: time for looking, in seconds.
+
+    Returns:
+        What is lost of the segments that were damaged, by their starts; and the start of the first one looked at.
+    """
+    lost: dict[int, str] = {}
+    looked_from = NOT_LOOKED
+    until = time.monotonic() + look_s
+    end: int | None = None
+    for file in reversed(files):
+        if end is not None and time.monotonic() > until:
+            break
+        try:
+            check_pages_of(file)
+        except DamagedPages as error:
+            if missing := repair_segment(file, end, segment_bytes, error.reason):
+                lost[int(file.stem)] = f"lost are {missing}"
+        looked_from = end = int(file.stem)
+    return lost, looked_from
 
 
 def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str) -> str:

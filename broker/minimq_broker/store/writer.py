@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Set
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import lmdb
 
@@ -64,6 +65,21 @@ _LAST_PATIENCE_S = 0.05
 _LOOK_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class WriterHooks:
+    """Functions that the writer's thread calls.
+
+    Attributes:
+        clock_ms: returns the time of day in ms since 1970.
+        refusal: returns, before each group, why no batch may be written now, None when it may.
+        grown: hears that the log has grown, whether that is confirmed or not.
+    """
+
+    clock_ms: Callable[[], int]
+    refusal: Callable[[], MiniMQError | None]
+    grown: Callable[[], None]
+
+
 class Writer:
     """Owns the log, the state and the checkpoint for writing, from `start` to `stop`.
 
@@ -72,8 +88,8 @@ class Writer:
         state: what they add up to; only the writer's thread changes it, or puts another in its place.
         checkpoint: where the state is saved every `checkpoint_interval_s` seconds and at the end.
         confirmation: where what has to be confirmed waits for that; what has not is told the same way.
+        hooks: what it asks and tells meanwhile.
         sync: tell those who append after the sync (True), or before the commit as long as commits succeed (False).
-        clock_ms: the time of day in ms since 1970.
     """
 
     def __init__(
@@ -82,10 +98,10 @@ class Writer:
         state: State,
         checkpoint: Checkpoint,
         confirmation: Confirmation,
+        hooks: WriterHooks,
         *,
         sync: bool,
         checkpoint_interval_s: float,
-        clock_ms: Callable[[], int],
     ) -> None:
         self._log = commit_log
         self.state = state
@@ -94,11 +110,9 @@ class Writer:
         self._confirmation = confirmation
         #: Whether batches and facts are written, as the master, or the entries of another one.
         self.leads = True
-        #: Called by the writer's thread when the log has grown, whether that is confirmed or not.
-        self.grown: Callable[[], None] = lambda: None
+        self._clock_ms, self.refusal, self._grown = hooks.clock_ms, hooks.refusal, hooks.grown
         self._sync = sync
         self._interval_s = checkpoint_interval_s
-        self._clock_ms = clock_ms
         self._jobs: queue.SimpleQueue[AnyJob | Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MiniMQError | None = None
@@ -107,8 +121,6 @@ class Writer:
         #: Whether the latest batches were written; those who append are told early only then.
         self._succeeded = True
         self._stopping = False
-        #: Tells before each group why no batch may be written now, None when it may.
-        self.refusal: Callable[[], MiniMQError | None] = lambda: None
         #: How much may be staged.
         self.staging = StagingLimits()
         #: Transactions committed since the start.
@@ -327,7 +339,7 @@ class Writer:
             self.state.apply(effect, position, at_ms)
         if group.lost:
             tell_lost(group.lost)
-        self.grown()
+        self._grown()
 
     def _refuse(self, jobs: list[AnyJob], reason: MiniMQError) -> None:
         log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)

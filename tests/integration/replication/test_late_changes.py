@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicDeleted, TopicSet
-from minimq_broker.services.engine import Engine
-from minimq_broker.store.message_store import StoreOptions
+from minimq_broker.services.engine import Engine, EngineObserver
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common.errors import NotEnoughReplicas
 from support.replica_engine import LIMITS, make_topic
 from support.stores import PATIENCE_S
@@ -23,7 +23,8 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
     told: list[int] = []
 
     async def run() -> None:
-        engine = Engine(tmp_path, StoreOptions(), LIMITS, lambda: told.append(len(engine.state.topics)), alone=False)
+        observer = EngineObserver(topics_changed=lambda: told.append(len(engine.state.topics)))
+        engine: Engine = Engine(tmp_path, StoreOptions(), LIMITS, observer, alone=False)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await play(engine)
@@ -35,12 +36,12 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
         queue = await make_topic(engine)
         await engine.lead(2, waits_for_replicas=True)
         engine.store.confirm(engine.store.end)
-        looking = asyncio.create_task(engine.arrival(queue, 0, PATIENCE_S * 10))
+        looking = asyncio.create_task(engine.arrivals.wait(queue, 0, PATIENCE_S * 10))
         before = engine.store.end
-        made = asyncio.create_task(engine.record(lambda state: TopicSet(Topic("u", state.position, 1, 1))))
+        made = asyncio.create_task(engine.writes.record(lambda state: TopicSet(Topic("u", state.position, 1, 1))))
         await asyncio.to_thread(wait_until, lambda: engine.store.end > before)
         middle = engine.store.end
-        deleted = asyncio.create_task(engine.record(lambda _: TopicDeleted("t")))
+        deleted = asyncio.create_task(engine.writes.record(lambda _: TopicDeleted("t")))
         await asyncio.to_thread(wait_until, lambda: engine.store.end > middle)
         told.clear()
         if another_before:

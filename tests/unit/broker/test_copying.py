@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.replication.copying import fill
-from minimq_broker.services.store_slot import StoreSlot
+from minimq_broker.services.store_slot import SlotObserver, StoreSlot
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.copy import StoreCopy
-from minimq_broker.store.message_store import StoreOptions
+from minimq_broker.store.store_options import StoreOptions
 from minimq_proto.v1 import replication_pb2
 
 
@@ -29,9 +29,7 @@ def test_a_copy_that_is_cancelled_while_it_begins_does_not_keep_the_directory(
         clear(copy, replace=replace)
 
     monkeypatch.setattr(StoreCopy, "_clear", slowly)
-    slot = StoreSlot(
-        tmp_path, StoreOptions(), alone=False, notify=lambda *_: None, grown=lambda: None, clock_ms=lambda: 1
-    )
+    slot = StoreSlot(tmp_path, StoreOptions(), SlotObserver(lambda *_: None), alone=False, clock_ms=lambda: 1)
 
     async def copy(path: Path, segment_bytes: int) -> None:
         frames = [replication_pb2.ReplicaFrame(rows_end=True)]

@@ -27,7 +27,7 @@ async def lead(engine: Engine, term: int) -> None:
 async def append(engine: Engine, messages: int) -> MiniMQError | None:
     data = make_batch([b"x"] * messages)
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
-    await engine.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait))
+    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait))
     return (await answer.get()).error
 
 
@@ -102,7 +102,7 @@ def test_what_was_written_by_a_master_whose_time_is_over_is_not_acknowledged(tmp
         def refusal(*, to_sender: bool) -> MiniMQError | None:
             return NotMaster("the lease is over") if to_sender and engine.state.end(queue).offset > 1 else None
 
-        engine.refusal = refusal  # while it is accepted nothing speaks against it
+        engine.writes.refusal = refusal  # while it is accepted nothing speaks against it
         assert isinstance(await append(engine, 1), NotMaster)
         assert engine.state.end(queue).offset == 2  # it is there all the same
 

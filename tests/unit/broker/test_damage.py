@@ -274,7 +274,8 @@ def test_a_file_that_is_cut_off_is_a_named_error(stores: Stores, filled: Path, n
     script = """
 import sys
 from pathlib import Path
-from minimq_broker.store.message_store import MessageStore, StoreOptions
+from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import MiniMQError
 

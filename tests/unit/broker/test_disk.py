@@ -17,10 +17,10 @@ from support.disks import disk_of
 
 def test_a_watermark_that_is_reached_or_left_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    risen = []
+    risen: list[DiskLevel] = []
     with disk_of(tmp_path / "disk", "1m") as path:
-        disk = Disk(path, Watermarks(warn=0.5, delete_early=0.7, refuse=0.9))
-        disk.risen = lambda: risen.append(disk.latest[1])
+        marks = Watermarks(warn=0.5, delete_early=0.7, refuse=0.9)
+        disk = Disk(path, marks, lambda: risen.append(disk.latest[1]))
         for used in (0, 600_000, 600_000, 1_000_000, 0):
             (path / "file").write_bytes(bytes(used))
             disk.look()

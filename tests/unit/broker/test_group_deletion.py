@@ -99,7 +99,7 @@ def test_a_group_of_an_older_release_is_idle_from_the_upgrade_on(tmp_path: Path)
 def test_a_group_whose_members_did_not_come_back_after_a_start_is_idle_from_then_on(tmp_path: Path) -> None:
     async def test(engine: Engine, queue: QueueKey) -> None:
         await commit(engine, "g", queue, 1)
-        await engine.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
+        await engine.writes.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
         assert await Groups(engine, away_s=3600).look(IDLE_MS * 100) == {"g"}
         assert "g" in engine.state.agreements
         before = engine.state.used["g"]
@@ -131,12 +131,12 @@ def test_how_long_a_group_is_idle_outlives_starts_and_a_slave_deletes_none(tmp_p
 
     async def after(engine: Engine) -> None:
         used = engine.state.used["g"]
-        engine.refusal = lambda *, to_sender: NotMaster("a slave")
+        engine.writes.refusal = lambda *, to_sender: NotMaster("a slave")
         groups = Groups(engine)
         with pytest.raises(NotMaster):
             await groups.look(IDLE_MS * 2)
         assert engine.state.groups() == {"g"}
-        engine.refusal = lambda *, to_sender: None
+        engine.writes.refusal = lambda *, to_sender: None
         await lead(engine, 2)
         assert engine.state.used["g"] == used
         assert await Groups(engine).look(IDLE_MS + 1000) == set()
@@ -149,7 +149,7 @@ def test_who_comes_at_the_last_moment_keeps_the_group(tmp_path: Path) -> None:
     async def test(engine: Engine, queue: QueueKey) -> None:
         groups = Groups(engine)
         await commit(engine, "g", queue, 1)
-        agreed = asyncio.create_task(engine.record(lambda _: GroupAgreed("g", AGREEMENT)))
+        agreed = asyncio.create_task(engine.writes.record(lambda _: GroupAgreed("g", AGREEMENT)))
         await asyncio.sleep(0)  # it is handed in ahead of the deletion
         assert await groups.look(IDLE_MS + 1000) == {"g"}
         await agreed
@@ -162,7 +162,7 @@ def test_a_deleted_group_is_told_apart_from_one_that_never_was(tmp_path: Path) -
     async def test(engine: Engine, queue: QueueKey) -> None:
         deletion = Groups(engine).deletion
         await commit(engine, "g", queue, 1)
-        version = engine.data_version
+        version = engine.tables.data_version
         request = broker_pb2.DeleteGroupRequest(group="g")
         first = await deletion.delete(request)
         assert first.deleted
@@ -175,7 +175,7 @@ def test_a_deleted_group_is_told_apart_from_one_that_never_was(tmp_path: Path) -
 
 def test_a_group_of_which_an_agreement_is_left_is_listed_and_deleted(tmp_path: Path) -> None:
     async def test(engine: Engine, _: QueueKey) -> None:
-        await engine.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
+        await engine.writes.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
         groups = Groups(engine)
         listing = GroupService(engine, groups.sessions.leases, groups.expiry)
         assert (await listing.list_groups()).groups == ["g"]

@@ -113,7 +113,7 @@ def test_offsets_of_a_topic_that_is_no_more_do_not_come_back(tmp_path: Path) -> 
         await engine.offsets.commit(fact(queue, 310))
         await engine.lead(2, waits_for_replicas=False)
         engine.begin(2)
-        await engine.record(lambda _: TopicDeleted("t"))
+        await engine.writes.record(lambda _: TopicDeleted("t"))
         again = await make_topic(engine, 500)
         await engine.follow()
         engine.begin(2, stand_in=1)

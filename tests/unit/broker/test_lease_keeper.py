@@ -44,7 +44,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
         assert (await told.get())[0] == "former"
         await keeper.acquire("next", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)
 
-        holding = asyncio.create_task(engine.record(hold))
+        holding = asyncio.create_task(engine.writes.record(hold))
         await asyncio.to_thread(held.wait)
         fact = OffsetsCommitted("g", (CommittedOffset(*queue, 3),))
         committing = asyncio.create_task(engine.offsets.commit(fact))
@@ -57,6 +57,6 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
         client_id, granted = await told.get()
         assert (client_id, granted.offset) == ("next", 3)
         await asyncio.gather(holding, committing)
-        engine.end_streams()
+        engine.streams.end()
 
     with_engine(tmp_path, test)

@@ -21,7 +21,7 @@ WANTED = Agreement((("t", ""),), "averagely")
 
 async def commit(engine: Engine, group: str) -> None:
     queue = await make_topic(engine) if "t" not in engine.state.topics else engine.state.queue("t", 0)
-    await engine.record(lambda _: OffsetsCommitted(group, (CommittedOffset(*queue, 0),)))
+    await engine.writes.record(lambda _: OffsetsCommitted(group, (CommittedOffset(*queue, 0),)))
 
 
 def test_groups_count_once_however_much_is_known_of_them(tmp_path: Path) -> None:

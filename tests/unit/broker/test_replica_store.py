@@ -12,6 +12,7 @@ from minimq_broker.__main__ import main
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.entry import HEADER_BYTES
+from minimq_broker.store.store_options import StoreObserver
 from minimq_common.errors import CopyNeeded, CorruptEntry, InvalidArgument, NotMaster, StoreError
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
@@ -205,12 +206,13 @@ def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
     assert found == expected
 
 
-def test_growth_is_told_before_it_is_confirmed(slave: OpenStore, master: OpenStore) -> None:
-    ends = []
-    slave.store.on_growth(lambda: ends.append(slave.store.end))
-    slave.take_from(master)
+def test_growth_is_told_before_it_is_confirmed(stores: Stores, master: OpenStore) -> None:
+    ends: list[int] = []
+    observer = StoreObserver(grown=lambda: ends.append(watched.store.end))
+    watched = stores.open("watched", alone=False, observer=observer)
+    watched.take_from(master)
     assert ends == [master.store.end]
-    assert slave.store.confirmed == 0
+    assert watched.store.confirmed == 0
 
 
 def test_compare_names_the_first_position_that_differs(stores: Stores, master: OpenStore, slave: OpenStore) -> None:

@@ -16,14 +16,15 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, T
 from minimq_broker.core.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.deletion_clock import DeletionClock
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.retention import Retention
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.message_store import StoredBatch, StoreOptions
+from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import Wish
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
 from minimq_common.rpc import from_failure
@@ -50,7 +51,7 @@ class Kept:
         data = make_batch([body])
         for _ in range(count):
             sent: asyncio.Queue[AppendJob] = asyncio.Queue()
-            await self.engine.append(AppendJob("t", 0, data, batch.read_header(data), sent.put_nowait))
+            await self.engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), sent.put_nowait))
             assert (await sent.get()).error is None
         self.clock.now_ms = self.engine.state.end(self.key).stored_ms
 
@@ -93,10 +94,15 @@ def with_retention(
 ) -> None:
     async def run() -> None:
         options = StoreOptions(SEGMENT, checkpoint_interval_s=checkpoint_interval_s, retention=rules)
-        engine = Engine(path, options, Limits(1 << 20, 1 << 20, 1 << 20), lambda: None)
+        engine = Engine(
+            path,
+            options,
+            Limits(1 << 20, 1 << 20, 1 << 20),
+            EngineObserver(disk_filled=lambda: kept.retention.look_now()),  # noqa: PLW0108 - it is made later
+        )
         kept = Kept(engine, **arguments)
         try:
-            await engine.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
+            await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
             async with asyncio.timeout(PATIENCE_S):
                 await test(kept)
         finally:
@@ -186,7 +192,7 @@ def test_facts_alone_do_not_keep_old_batches(tmp_path: Path) -> None:
         await kept.send(1, b"small")
         kept.clock.now_ms += 1000
         await asyncio.sleep(0.02)  # the fact is younger by that
-        await kept.engine.record(lambda _: OffsetsCommitted("g", (CommittedOffset(*kept.key, 1),)))
+        await kept.engine.writes.record(lambda _: OffsetsCommitted("g", (CommittedOffset(*kept.key, 1),)))
         kept.retention.start()
         await kept.until(lambda: kept.engine.counters.segments_deleted == 1)
         assert kept.engine.state.offset("g", kept.key) == 1

@@ -15,6 +15,7 @@ from minimq_broker.core.in_sync import Patience
 from minimq_broker.replication.leadership import lease_clock
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.roles import RoleKeeper
+from minimq_broker.services.engine import EngineObserver
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
 from support.replica import until
@@ -65,6 +66,7 @@ async def keeper(path: Path, own: OwnReplica) -> AsyncIterator[tuple[RoleKeeper,
     async with replica_engine(path) as engine:
         controller = ToldController()
         roles = RoleKeeper(engine, own, cast("Any", controller), Patience(), lambda: None)
+        engine.writes.refusal, engine.observer = roles.refusal, EngineObserver(log_grew=roles.log_grew)
         roles.start()
         await until(lambda: controller.reports)
         try:

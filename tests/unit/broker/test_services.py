@@ -41,9 +41,9 @@ def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]]) -> None:
     """Run a test on an engine with the topic "t", on a loop of its own."""
 
     async def run() -> None:
-        engine = Engine(path, QUIET, Limits(1 << 20, 1 << 20, 100), lambda: None)
+        engine = Engine(path, QUIET, Limits(1 << 20, 1 << 20, 100))
         try:
-            await engine.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
+            await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
             async with asyncio.timeout(PATIENCE_S):
                 await test(engine)
         finally:
@@ -67,10 +67,10 @@ def test_streams_end_though_a_request_waits_for_room(tmp_path: Path) -> None:
 
     async def test(engine: Engine) -> None:
         answers = Answers()
-        holding = asyncio.create_task(engine.record(hold))
+        holding = asyncio.create_task(engine.writes.record(hold))
         serving = asyncio.create_task(AppendService(engine).serve(requests(), cast("Any", answers)))
         await taken.wait()  # when this goes on the second request has found no room
-        engine.end_streams()
+        engine.streams.end()
         go_on.set()
         await holding
         await serving
@@ -95,10 +95,10 @@ def test_a_batch_waits_for_room_only_as_long_as_it_may(tmp_path: Path, patient: 
 
     async def test(engine: Engine) -> None:
         engine.limits = replace(engine.limits, busy_after_s=PATIENCE_S if patient else 0.01)
-        holding = asyncio.create_task(engine.record(hold))
+        holding = asyncio.create_task(engine.writes.record(hold))
         await asyncio.to_thread(held.wait)
-        await engine.append(job())
-        later = [asyncio.create_task(engine.append(job())) for _ in range(3)]
+        await engine.writes.append(job())
+        later = [asyncio.create_task(engine.writes.append(job())) for _ in range(3)]
         if not patient:
             for refusal in await asyncio.gather(*later, return_exceptions=True):
                 assert isinstance(refusal, SystemBusy)
@@ -108,7 +108,7 @@ def test_a_batch_waits_for_room_only_as_long_as_it_may(tmp_path: Path, patient: 
         go_on.set()
         await asyncio.gather(holding, *later)
         first = await written.get()  # and there is room again
-        await engine.append(job())
+        await engine.writes.append(job())
         assert [first, *[await written.get() for _ in range(4 if patient else 1)]] == list(range(5 if patient else 2))
 
     with_engine(tmp_path, test)
@@ -130,18 +130,18 @@ def test_a_batch_that_waits_for_room_is_refused_when_the_role_changes(tmp_path: 
 
     async def test(engine: Engine) -> None:
         engine.limits = replace(engine.limits, busy_after_s=PATIENCE_S)
-        holding = asyncio.create_task(engine.record(hold))
+        holding = asyncio.create_task(engine.writes.record(hold))
         await asyncio.to_thread(held.wait)
-        await engine.append(job())
-        waiting = asyncio.create_task(engine.append(job()))
+        await engine.writes.append(job())
+        waiting = asyncio.create_task(engine.writes.append(job()))
         await asyncio.sleep(0)
-        engine.refusal = refusal
+        engine.writes.refusal = refusal
         go_on.set()
         for refused in (holding, waiting):
             with pytest.raises(NotMaster):
                 await refused
-        await engine.settle(PATIENCE_S)
-        assert engine.pending_bytes == 0
+        await engine.writes.settle(PATIENCE_S)
+        assert engine.writes.pending_bytes == 0
 
     with_engine(tmp_path, test)
 

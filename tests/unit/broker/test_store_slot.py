@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from minimq_broker.core.state import State
-from minimq_broker.services.store_slot import Extent, StoreSlot
+from minimq_broker.services.store_slot import Extent, SlotObserver, StoreSlot
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.copy import StoreCopy
-from minimq_broker.store.message_store import MessageStore, Snapshot, StoreOptions
+from minimq_broker.store.message_store import MessageStore, Snapshot
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common.errors import StoreError, SystemBusy
 
 WHY = "it is copied"
@@ -27,9 +28,12 @@ class Opened:
         self.path = path
         self.replaced: list[State] = []
         self.slot = StoreSlot(
-            path, StoreOptions(), alone=False, notify=lambda *_: None, grown=lambda: None, clock_ms=lambda: 1
+            path,
+            StoreOptions(),
+            SlotObserver(lambda *_: None, replaced=self.replaced.append),
+            alone=False,
+            clock_ms=lambda: 1,
         )
-        self.slot.replaced = self.replaced.append
         self.slot.store.lead(1)
         self.slot.store.follow()
         assert self.slot.extent.end > 0

@@ -33,7 +33,7 @@ async def stage(engine: Engine, number: int, sequence: int, name: str = "x", bod
     data = numbered_batch(7, sequence, body)
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
     transaction = TransactionId(name, number)
-    await engine.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait, transaction))
+    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait, transaction))
     job = await answer.get()
     assert job.error is None
 
@@ -44,13 +44,13 @@ async def stage_and_decide(engine: Engine) -> QueueKey:
     await stage(engine, 0, 0)
     await stage(engine, 0, 1)
     decided = TransactionDecided("x", 0, b"", (StagedPart(7, (0, 1)),))
-    await engine.record(lambda _: decided)
+    await engine.writes.record(lambda _: decided)
     return queue
 
 
 async def until_published(engine: Engine, queue: QueueKey, messages: int = 2) -> None:
     while (end := engine.store.bounds(queue)[1]) < messages:
-        await engine.arrival(queue, end, PATIENCE_S)
+        await engine.arrivals.wait(queue, end, PATIENCE_S)
     assert engine.state.transactions.unpublished == {}
     assert engine.store.bounds(queue) == (0, messages)
 
@@ -95,7 +95,7 @@ def test_a_full_disk_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         await engine.lead(1, waits_for_replicas=False)
         queue = await stage_and_decide(engine)
         await stage(engine, 0, 2, "y")
-        await engine.record(lambda _: TransactionDecided("y", 0, b"", (StagedPart(7, (2,)),)))
+        await engine.writes.record(lambda _: TransactionDecided("y", 0, b"", (StagedPart(7, (2,)),)))
         loop = asyncio.get_running_loop()
         texts = (f"no space is left for this test, {number} bytes" for number in itertools.count())
         service = TransactionService(engine, "broker-a", 60.0)
@@ -121,7 +121,7 @@ def test_a_full_disk_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         service.look()
         await until_published(engine, queue, 3)
         await stage(engine, 1, 3)
-        await engine.record(lambda _: TransactionDecided("x", 1, b"", (StagedPart(7, (3,)),)))
+        await engine.writes.record(lambda _: TransactionDecided("x", 1, b"", (StagedPart(7, (3,)),)))
         await refuse()
         assert engine.store.bounds(queue) == (0, 3)
         await service.stop()
@@ -146,7 +146,7 @@ def test_it_waits_for_enough_replicas_as_a_batch_does(tmp_path: Path, caplog: py
             asked.put_nowait(None)
             return NotEnoughReplicas("too few for this test")
 
-        engine.refusal = refusal
+        engine.writes.refusal = refusal
         service = TransactionService(engine, "broker-a", 60.0)
         service.start()
         for _ in range(3):
@@ -158,7 +158,7 @@ def test_it_waits_for_enough_replicas_as_a_batch_does(tmp_path: Path, caplog: py
                 await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
         assert engine.state.transactions.endings() == [("x", 0, 2)]
         assert engine.store.bounds(queue) == (0, 0)
-        engine.refusal = lambda *, to_sender: None
+        engine.writes.refusal = lambda *, to_sender: None
         service.look()
         await until_published(engine, queue)
         await service.stop()
@@ -179,7 +179,7 @@ def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> N
             is_decided = engine.state.transactions.ending("x") is not None
             return NotEnoughReplicas("too few for this test") if is_decided and to_sender else None
 
-        engine.refusal = refusal
+        engine.writes.refusal = refusal
         service = TransactionService(engine, "broker-a", 60.0)
         wanted = decision(0, {"broker-a": {7: [0]}})
         request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
@@ -187,7 +187,7 @@ def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> N
             await service.commit(request)
         assert engine.state.transactions.endings() == [("x", 0, 1)]
         assert engine.store.bounds(queue) == (0, 0)
-        engine.refusal = lambda *, to_sender: None
+        engine.writes.refusal = lambda *, to_sender: None
         assert (await service.commit(request)).decision == wanted
         assert engine.store.bounds(queue) == (0, 1)
 

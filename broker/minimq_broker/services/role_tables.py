@@ -1,0 +1,75 @@
+"""What begins anew with each role of a broker: groups, leases, and the versions under which it registers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from minimq_broker.core.groups import GroupTable, Remembered
+from minimq_broker.core.leases import LeaseTable, Recovery
+from minimq_broker.core.state import State
+from minimq_common.epochs import first_epoch
+
+
+class RoleTables:
+    """The tables of the present role. Belongs to the event loop.
+
+    Args:
+        term: in which the broker begins.
+        state: returns what the entries of the log add up to, also while nobody may look into the store.
+        recovery_s: seconds after the begin of a role in which former owners of queues have precedence.
+
+    Attributes:
+        groups: members of groups, and what they agree on.
+        leases: who may read which queue.
+    """
+
+    def __init__(self, term: int, state: Callable[[], State], recovery_s: float) -> None:
+        self._state = state
+        self._recovery_s = recovery_s
+        self._loop = asyncio.get_running_loop()
+        self._term = term
+        #: What was added to data versions by states that were replaced, and by roles.
+        self._versions_before = 0
+        self.groups: GroupTable
+        self.leases: LeaseTable
+        self._set(None)
+
+    # Versions of a later run are larger: a name server that holds one of an earlier run takes this broker in its place.
+
+    @property
+    def data_version(self) -> int:
+        """What is registered from the state after this was read is of this version, or a later one."""
+        return (self._term << 32) + self._versions_before + self._state().made
+
+    @property
+    def answered_version(self) -> int:
+        """What was read from the state before this is shown by a registration of this version, or a later one."""
+        return (self._term << 32) + self._versions_before + self._state().begun
+
+    def begin(self, term: int, *, stand_in: int | None) -> None:
+        """Begin a role: clients come anew, to other leases and groups.
+
+        Args:
+            term: of the master.
+            stand_in: how many times this slave has served groups by now because there is no master; None when it
+                does not.
+        """
+        self._term = max(term, self._state().term)
+        self._versions_before += 1
+        self._set(stand_in)
+
+    def count_replaced(self, before: State) -> None:
+        """Count the changes of a state in whose place there is another one."""
+        self._versions_before += before.made + 1
+
+    def retain_topics(self) -> None:
+        """Forget the leases of topics that are no more."""
+        self.leases.retain_topics({topic.topic_id for topic in self._state().topics.copy().values()})
+
+    def _set(self, stand_in: int | None) -> None:
+        state = self._state()
+        until = self._loop.time() + self._recovery_s
+        self.groups = GroupTable(first_epoch(self._term, stand_in), Remembered(until, state.agreements.copy()))
+        recovery = Recovery(until, frozenset(state.started.copy()))
+        self.leases = LeaseTable(self._term, recovery, stand_in=stand_in)

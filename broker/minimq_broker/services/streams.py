@@ -1,0 +1,52 @@
+"""The tasks that receive from clients until they are cancelled, at the end of a role or of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine
+
+from google.protobuf.message import DecodeError
+
+from minimq_common.errors import MiniMQError
+
+log = logging.getLogger(__name__)
+
+
+class Streams:
+    """The receivers of all open streams. Belongs to the event loop; any thread may ask for `open`."""
+
+    def __init__(self) -> None:
+        self._receivers: set[asyncio.Task[None]] = set()
+
+    @property
+    def open(self) -> Counter[str]:
+        """Open streams by the call that they are of."""
+        return Counter(task.get_name().partition("-")[0] for task in self._receivers.copy())
+
+    def receive(self, requests: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Begin to receive what never ends by itself, such as the requests of a stream."""
+        task = asyncio.create_task(requests, name=name)
+        self._receivers.add(task)
+        task.add_done_callback(self._received)
+        return task
+
+    def end(self) -> None:
+        """Receive no further request: each stream answers what it has taken, and ends in good order."""
+        for task in self._receivers:
+            task.cancel()
+
+    def _received(self, task: asyncio.Task[None]) -> None:
+        self._receivers.discard(task)
+        if task.cancelled() or isinstance(task.exception(), MiniMQError | DecodeError):  # of which the client is told
+            return
+        if task.exception() is not None:
+            log.warning("stream: ended by an error name=%s error=%r", task.get_name(), task.exception())
+
+
+def raise_failure(receiver: asyncio.Task[None]) -> None:
+    """Raise the error by which the requests of a stream have ended, if it is one that its client is to be told."""
+    failure = None if receiver.cancelled() or not receiver.done() else receiver.exception()
+    if isinstance(failure, MiniMQError | DecodeError):
+        raise failure

@@ -1,0 +1,214 @@
+"""The way to the writer and back: jobs are handed in on the event loop, which takes their answers over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Set
+from typing import Protocol, TypeVar
+
+from minimq_broker.core.facts import Fact, Told
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.services.administration import LoggedDecision
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.limits import Limits
+from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
+from minimq_common.errors import MiniMQError, SystemBusy
+
+Written = TypeVar("Written", FactJob, PublishJob)
+
+#: When a sender for whom there was no room may come back, in seconds.
+_COME_BACK_S = 0.5
+
+
+class Refusal(Protocol):
+    """Says why nothing may be accepted or acknowledged at this moment; None when it may."""
+
+    def __call__(self, *, to_sender: bool) -> MiniMQError | None:
+        """Return it; what a sender is told of its batch may be stricter than what others are told."""
+
+
+def accept(*, to_sender: bool) -> None:
+    """Accept everything, as a broker does that stands alone."""
+
+
+class WriteObserver(Protocol):
+    """Hears on the event loop of what was written, ahead of those who handed it in."""
+
+    def queue_grew(self, queue: QueueKey) -> None:
+        """Hear that readers see a queue grown."""
+
+    def recorded(self, fact: Fact) -> None:
+        """Hear of a fact that is recorded here."""
+
+    def finished(self, *, maybe_changed: bool, maybe_recorded: bool) -> None:
+        """Hear that all jobs of a commit are answered.
+
+        Args:
+            maybe_changed: some of them may have changed the state without having been told as `recorded`.
+            maybe_recorded: topics may be changed by a fact whose job was answered by an error.
+        """
+
+
+class Writes:
+    """Jobs on their way to the disk, of which the bytes are bounded. Belongs to the event loop.
+
+    Args:
+        submit: hands a job to the writer.
+        limits: what is let through.
+        counters: count what is acknowledged and refused.
+        observer: hears of what was written.
+        refusal: asked before anything is accepted, and again at the moment in which it is acknowledged.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[AnyJob], None],
+        limits: Limits,
+        counters: Counters,
+        observer: WriteObserver,
+        refusal: Refusal = accept,
+    ) -> None:
+        self._submit = submit
+        self._limits = limits
+        self._counters = counters
+        self._observer = observer
+        self.refusal = refusal
+        self._loop = asyncio.get_running_loop()
+        self._pending_bytes = 0
+        self._pending_records = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        #: Time of the loop since when there was neither room nor a sign of life from the disk.
+        self._stuck_since = math.inf
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of batches that wait for the disk. Any thread may ask."""
+        return self._pending_bytes
+
+    def check(self, *, to_sender: bool = False) -> None:
+        """Raise the reason for which nothing may be accepted at this moment, if there is one."""
+        refusal = self.refusal(to_sender=to_sender)
+        if refusal is not None:
+            raise refusal
+
+    # ---- handing in -----------------------------------------------------------------------------
+
+    def take(self, job: ReplicaJob) -> None:
+        """Hand entries of a master to the writer; `job.done` is called on the loop."""
+        self._submit(job)
+
+    async def append(self, job: AppendJob) -> None:
+        """Hand a batch to the writer; `job.done` is called on the loop. Waits a moment while too much is on its way.
+
+        Raises:
+            SystemBusy: there was no room for too long.
+            NotMaster, NotEnoughReplicas: this broker may not take it now.
+        """
+        came_at = self._loop.time()
+        while True:
+            self.check(to_sender=True)  # after a wait, too: a store that was closed would never answer
+            if self._has_room(job):
+                break
+            self._room.clear()
+            self._stuck_since = min(self._stuck_since, self._loop.time())
+            try:
+                # When the disk hangs, those who come later are told at once: each stream waits for one batch at a time.
+                async with asyncio.timeout_at(min(came_at, self._stuck_since) + self._limits.busy_after_s):
+                    await self._room.wait()
+            except TimeoutError:
+                if not self._has_room(job):
+                    raise SystemBusy(
+                        f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker and leave no room "
+                        f"since {self._limits.busy_after_s} s: send again later, or to another broker",
+                        retry_after_s=_COME_BACK_S,
+                    ) from None
+        self._pending_bytes += job.size
+        self._submit(job)
+
+    def _has_room(self, job: AppendJob) -> bool:
+        return not self._pending_bytes or self._pending_bytes + job.size <= self._limits.max_pending_bytes
+
+    async def record(
+        self, decide: Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
+    ) -> Fact | None:
+        """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
+        with LoggedDecision(decide) as decision:
+            return (await self._written(lambda done: FactJob(decision, done, alone, keeps_log))).fact
+
+    async def publish(self, name: str) -> int:
+        """Publish some of what is decided of a transaction, and return how many batches wait no more; 0: none is left.
+
+        Raises:
+            StoreFull: the disk is nearly full.
+            NotMaster, NotEnoughReplicas: this broker may not write now.
+        """
+        return (await self._written(lambda done: PublishJob(name, done))).published
+
+    async def _written(self, make: Callable[[Callable[[Written], None]], Written]) -> Written:
+        """Return a job once it is written, which is made with what it shall call then. Raises its error."""
+        self.check()
+        answer: asyncio.Future[Written] = self._loop.create_future()
+
+        def done(job: Written) -> None:
+            self._pending_records -= 1
+            if answer.cancelled():
+                return
+            if job.error:
+                answer.set_exception(job.error)
+            else:
+                answer.set_result(job)
+
+        self._pending_records += 1
+        self._submit(make(done))
+        return await answer
+
+    async def settle(self, longest_s: float) -> None:
+        """Return when all that was handed to the writer is answered, or after a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                while self._pending_bytes or self._pending_records:
+                    self._room.clear()
+                    await self._room.wait()
+
+    # ---- taking answers over --------------------------------------------------------------------
+
+    def hand_over(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
+        """Take answers over from the thread that has them; see `Notify`."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, jobs, grown)
+
+    def _finish(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
+        for queue in grown:
+            self._observer.queue_grew(queue)
+        maybe_changed = maybe_recorded = False
+        for job in jobs:
+            if isinstance(job, AppendJob):
+                self._finish_append(job)
+            elif isinstance(job, FactJob):
+                job.error = job.error or self.refusal(to_sender=False)
+                if job.error is not None:  # it may stand though, and may have been counted by the one before it
+                    maybe_changed, maybe_recorded = True, maybe_recorded or isinstance(job.fact, Told)
+                elif job.fact is not None:
+                    self._observer.recorded(job.fact)
+                job.done(job)
+            elif isinstance(job, PublishJob):
+                job.error = job.error or self.refusal(to_sender=False)
+                job.done(job)
+            else:
+                maybe_changed = True
+                job.done(job)
+        self._stuck_since = math.inf
+        self._room.set()
+        self._observer.finished(maybe_changed=maybe_changed, maybe_recorded=maybe_recorded)
+
+    def _finish_append(self, job: AppendJob) -> None:
+        # The moment in which it is acknowledged: what was written while this broker led may be no more.
+        job.error = job.error or self.refusal(to_sender=True)
+        self._pending_bytes -= job.size
+        if job.error is None and job.status is not SendStatus.ALREADY_STORED:
+            self._counters.messages_in += job.header.count
+            self._counters.bytes_in += job.size
+        job.done(job)

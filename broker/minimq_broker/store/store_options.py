@@ -1,0 +1,57 @@
+"""How a store keeps its data, and who hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minimq_broker.core.disk import UNWATCHED, Watermarks
+from minimq_broker.core.retention import FOR_EVER, RetentionRules
+from minimq_broker.core.staging import StagingLimits
+from minimq_broker.store.data_dir import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How a store keeps its data.
+
+    Attributes:
+        segment_bytes: size in bytes at which a segment of the CommitLog is sealed.
+        sync: acknowledge after the sync (True), or before the commit (False).
+        checkpoint_interval_s: seconds between two saves of the state; recovery applies what came later.
+        retention: how long segments are kept.
+        dead_letters: how long dead letters are kept whose segments are gone.
+        watermarks: from which fullness of the disk on something is done.
+        staging: how much may be staged for transactions; by default bytes for half of the disk, because what is staged
+            is written once more when it is published.
+        replication_timeout_s: seconds after which one who waits for other replicas is told that they do not answer.
+        owner: the broker whose data it is; None when nobody asks.
+    """
+
+    segment_bytes: int = 1 << 30
+    sync: bool = True
+    checkpoint_interval_s: float = 5.0
+    retention: RetentionRules = FOR_EVER
+    dead_letters: RetentionRules = FOR_EVER
+    watermarks: Watermarks = UNWATCHED
+    staging: StagingLimits | None = None
+    replication_timeout_s: float = 5.0
+    owner: Owner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreObserver:
+    """Functions that a store calls, on any thread; they must neither block nor fail.
+
+    Attributes:
+        grown: the log has grown, whether that is confirmed or not.
+        damage_found: something in the segment that starts at a position cannot be read, and why.
+        disk_filled: the disk has become fuller than it should be.
+    """
+
+    grown: Callable[[], None] = lambda: None
+    damage_found: Callable[[int, str], None] = lambda start, reason: None
+    disk_filled: Callable[[], None] = lambda: None
+
+
+NO_OBSERVER = StoreObserver()
