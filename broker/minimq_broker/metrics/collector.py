@@ -68,12 +68,12 @@ class BrokerMetrics:
         yield from self._clients()
         with contextlib.suppress(TimeoutError):
             status = on_loop(self._loop, self._standing.tell)
-            yield from replication_metrics(PREFIX, status, self._engine.slot.extent.end)
+            yield from replication_metrics(PREFIX, status, self._engine.handle.extent.end)
         yield from self._of_store()
 
     def _of_store(self) -> list[Metric]:
         try:
-            with self._engine.slot.reading() as store:
+            with self._engine.handle.reading() as store:
                 return [*self._commits(store), *self._disk(store), *self._depths(store)]
         except SystemBusy:  # while it is replaced by a copy of the master's
             return []
@@ -136,7 +136,7 @@ class BrokerMetrics:
             "Damaged files that were replaced by copies from the master.",
             done.segments_repaired,
         )
-        damaged = {*self._engine.slot.damage.known, *store.log.damage.reasons, *([-1] if store.log.missing else [])}
+        damaged = {*self._engine.handle.damage.known, *store.log.damage.reasons, *([-1] if store.log.missing else [])}
         yield gauge(
             f"{PREFIX}_damaged_segments",
             "Files of the CommitLog with known damage.",

@@ -106,16 +106,16 @@ class Snapshots:
             copy.position += sum(map(len, entries))
 
     def _begin(self) -> tuple[Snapshot, int, int]:
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             snapshot = store.snapshot()
             return snapshot, store.log.start, max(store.confirmed, snapshot.position)
 
     def _archived(self, position: int, before: int) -> list[tuple[int, bytes]]:
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             return store.archived(position, before, FRAME_BYTES)
 
     def _entries(self, position: int, end: int) -> list[bytes]:
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             return store.entries(position, min(FRAME_BYTES, end - position))
 
 

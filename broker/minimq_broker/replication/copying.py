@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from pathlib import Path
 
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_slot import to_the_end
+from minimq_broker.services.store_handle import to_the_end
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.message_store import Snapshot
 from minimq_common.errors import StoreError
@@ -71,7 +71,7 @@ async def take_copy(engine: Engine, first: replication_pb2.ReplicaFrame, next_fr
     async def make(path: Path, segment_bytes: int) -> None:
         await fill(path, segment_bytes, first, next_frame, until=first.copy.applied, replace=True)
 
-    await engine.slot.replace(make, "this broker copies everything from its master")
+    await engine.handle.replace(make, "this broker copies everything from its master")
 
 
 async def fill(

@@ -18,7 +18,7 @@ from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.segment_repair import SegmentRepair
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_slot import to_the_end
+from minimq_broker.services.store_handle import to_the_end
 from minimq_broker.store.jobs import ReplicaJob
 from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
@@ -117,7 +117,7 @@ class Follower:
         pauses = Pauses()
         while not self.is_ended:
             try:
-                await self._engine.slot.ensure_open()
+                await self._engine.handle.ensure_open()
                 async with rpc.open_aio_channel(self.whom.address) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
                     await self._repair(stub)
@@ -249,7 +249,7 @@ class Follower:
                 log.warning(
                     "replication: taken back, since the master does not have it from=%d to=%d", store.end, position
                 )
-            await self._engine.slot.change(
+            await self._engine.handle.change(
                 lambda store: store.truncate(position), "this broker takes back what its master does not have"
             )
 

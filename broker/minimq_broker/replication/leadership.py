@@ -14,7 +14,7 @@ from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.copying import FRAME_BYTES
 from minimq_broker.replication.feed import Context, Feed, Introduced, go_on
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_slot import to_the_end
+from minimq_broker.services.store_handle import to_the_end
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaSet
@@ -230,7 +230,7 @@ class Leadership:
     def _entries(self, position: int, end: int) -> list[bytes]:
         if position >= end:
             return []
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             return store.entries(position, min(FRAME_BYTES, end - position))
 
     def _check_term(self, follow: replication_pb2.Follow) -> None:

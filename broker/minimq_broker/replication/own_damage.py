@@ -30,21 +30,21 @@ class OwnDamage:
         self._engine = engine
         self._follower = follower
         self._loop = asyncio.get_running_loop()
-        engine.slot.damage.repair = self._found
+        engine.handle.damage.repair = self._found
 
     def stop(self) -> None:
         """Repair nothing any more."""
-        self._engine.slot.damage.repair = None
+        self._engine.handle.damage.repair = None
 
     def begin_to_follow(self) -> None:
         """Forget what could not be repaired: the next one who finds it has it repaired."""
-        self._engine.slot.damage.known.clear()
+        self._engine.handle.damage.known.clear()
 
     @property
     def reasons(self) -> Mapping[int, str]:
         """What is to be made anew, by the starts of segments."""
-        slot = self._engine.slot
-        return {} if slot.is_closed else slot.store.log.damage.reasons
+        handle = self._engine.handle
+        return {} if handle.is_closed else handle.store.log.damage.reasons
 
     def bars(self, record: ReplicaSet | None, own_id: int) -> bool:
         """Say whether this replica may not be elected: it lacks something that another one in sync may have."""
@@ -63,7 +63,7 @@ class OwnDamage:
 
     def _repair(self, start: int, reason: str) -> None:
         """Have a segment made anew if there is a master who may have it."""
-        follower, damage = self._follower(), self._engine.slot.damage
+        follower, damage = self._follower(), self._engine.handle.damage
         if follower is None or not follower.connected:
             damage.tell(start, reason)
         elif start not in damage.known and self._engine.store.log.mark_damaged(start, reason):

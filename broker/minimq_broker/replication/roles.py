@@ -23,7 +23,7 @@ from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.replication.own_damage import OwnDamage
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_slot import Extent
+from minimq_broker.services.store_handle import Extent
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave, takeover_after
@@ -165,7 +165,7 @@ class RoleKeeper:
     def _report(self, *, resigns: bool = False) -> ReplicaReport:
         own = self.own
         is_barred = self.leadership is None and self._damage.bars(self.record, own.replica_id)
-        extent = Extent() if is_barred else self._engine.slot.extent
+        extent = Extent() if is_barred else self._engine.handle.extent
         return ReplicaReport(
             cluster=own.cluster,
             broker_name=own.broker_name,
@@ -195,7 +195,7 @@ class RoleKeeper:
             held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
             knows_damage = bool(self._damage.reasons)
             try:
-                report = self._report(resigns=self._engine.slot.extent.has_failed)  # such a disk needs another master
+                report = self._report(resigns=self._engine.handle.extent.has_failed)  # such a disk needs another master
                 answer = await self.controller.report(report, wait_s=held_s)
                 self._damage.told = knows_damage
                 record = answer.record
@@ -294,7 +294,7 @@ class RoleKeeper:
         if follower is None:
             return
         is_lost = follower.lost_s > record.lease_s * _ALONE_AFTER and lease_clock() >= self._master_until
-        is_alone = is_lost and not self._engine.slot.is_closed
+        is_alone = is_lost and not self._engine.handle.is_closed
         offsets = self._engine.offsets
         if is_alone and not offsets.keeps:
             stand_in = await offsets.begin()

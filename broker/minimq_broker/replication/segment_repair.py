@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_slot import to_the_end
+from minimq_broker.services.store_handle import to_the_end
 from minimq_broker.store.segment_copy import SegmentCopy
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_proto.v1 import replication_pb2
@@ -70,7 +70,7 @@ class SegmentRepair:
                 self._reason,
                 error,
             )
-            self._engine.slot.damage.tell(self._start, self._reason)
+            self._engine.handle.damage.tell(self._start, self._reason)
             self._store.log.forgive(self._start)
         finally:
             if made is not None:
@@ -95,7 +95,7 @@ class SegmentRepair:
             self._remove_up_to_it()
         if made is not None:
             made.close()
-            with self._engine.slot.reading() as store:
+            with self._engine.handle.reading() as store:
                 if not store.log.put_in(made.path, made.start):
                     return  # retention has removed it meanwhile
             self._engine.counters.segments_repaired += 1
@@ -108,7 +108,7 @@ class SegmentRepair:
             )
 
     def _remove_up_to_it(self) -> None:
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             while store.log.start <= self._start:
                 if not store.remove_first(NOTHING_NEEDED):
                     raise StoreError(

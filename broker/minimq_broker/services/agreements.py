@@ -30,9 +30,9 @@ class Agreements:
         """See to it that what a group agrees on now is in the log."""
         agreement = self._engine.groups.agreement(group)
         before = self._on_its_way.get(group)
-        known = before.agreement if before else self._engine.slot.any_store.state.agreements.get(group)
+        known = before.agreement if before else self._engine.handle.any_store.state.agreements.get(group)
         if (
-            agreement == known or self._engine.slot.is_slave
+            agreement == known or self._engine.handle.is_slave
         ):  # which serves groups without a master, and records nothing
             return
         fact = self._on_its_way[group] = GroupAgreed(group, agreement)

@@ -17,7 +17,7 @@ from minimq_broker.services.counters import Counters
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.role_tables import RoleTables
-from minimq_broker.services.store_slot import SlotObserver, StoreSlot, to_the_end
+from minimq_broker.services.store_handle import HandleObserver, StoreHandle, to_the_end
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import Refusal, Writes, accept
 from minimq_broker.store.jobs import AnyJob
@@ -61,7 +61,7 @@ class Engine:
         deletion_ms: the time by which old data is deleted, in ms since 1970.
 
     Attributes:
-        slot: has the store.
+        handle: has the store.
         writes: the way to the writer and back.
         streams: the receivers of open streams.
         arrivals: long polls.
@@ -93,10 +93,10 @@ class Engine:
         self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal)
         self._loop = asyncio.get_running_loop()
         self.observer = observer
-        self.slot = StoreSlot(
+        self.handle = StoreHandle(
             path,
             options,
-            SlotObserver(
+            HandleObserver(
                 self.writes.hand_over,
                 grown=self._log_grew,
                 closing=self.arrivals.wake_all,
@@ -119,11 +119,11 @@ class Engine:
     @property
     def store(self) -> MessageStore:
         """The store. Raises `SystemBusy` while nobody may look into it."""
-        return self.slot.store
+        return self.handle.store
 
     @property
     def _store(self) -> MessageStore:
-        return self.slot.any_store
+        return self.handle.any_store
 
     @property
     def state(self) -> State:
@@ -152,20 +152,20 @@ class Engine:
 
     def close(self) -> None:
         """Write what was handed in and close the store."""
-        self.slot.close()
+        self.handle.close()
         self.offsets.close()
 
     # ---- roles ----------------------------------------------------------------------------------
 
     async def lead(self, term: int, *, waits_for_replicas: bool) -> None:
-        """Let the store begin a term. Raises as `MessageStore.lead` and `StoreSlot.ensure_open` do."""
-        await self.slot.ensure_open()
+        """Let the store begin a term. Raises as `MessageStore.lead` and `StoreHandle.ensure_open` do."""
+        await self.handle.ensure_open()
         store = self._store
         await to_the_end(asyncio.to_thread(store.lead, term, waits_for_replicas=waits_for_replicas))
 
     async def follow(self) -> None:
-        """Let the store write nothing but what a master sends. Raises as `StoreSlot.ensure_open` does."""
-        await self.slot.ensure_open()
+        """Let the store write nothing but what a master sends. Raises as `StoreHandle.ensure_open` does."""
+        await self.handle.ensure_open()
         await to_the_end(asyncio.to_thread(self._store.follow))
 
     def begin(self, term: int, *, stand_in: int | None = None) -> None:
@@ -201,7 +201,7 @@ class Engine:
     def finished(self, *, maybe_changed: bool, maybe_recorded: bool) -> None:
         """Look whether topics have changed without having been told; see `WriteObserver`."""
         is_untold = maybe_recorded or (maybe_changed and self._told != self._store.state.made)
-        if is_untold and not self.slot.is_closed:
+        if is_untold and not self.handle.is_closed:
             self._look_for_topics()
 
     def _look_for_topics(self) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommitted
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.services.store_slot import to_the_end
+from minimq_broker.services.store_handle import to_the_end
 from minimq_broker.services.writes import Writes
 from minimq_broker.store.kept_offsets import Kept, KeptOffsets
 from minimq_broker.store.message_store import MessageStore

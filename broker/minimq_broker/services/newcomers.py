@@ -17,7 +17,7 @@ _COME_BACK_S = 0.5
 
 def check_new_group(engine: Engine, group: str) -> None:
     """Raise `SystemBusy` when a group is not known here, and there are as many as there may be."""
-    state, groups, most = engine.slot.any_store.state, engine.groups, engine.limits.max_groups
+    state, groups, most = engine.handle.any_store.state, engine.groups, engine.limits.max_groups
     if state.knows_group(group) or groups.agreement(group) is not None:
         return
     counts = (len(state.index), len(state.agreements), len(state.used), groups.count)
@@ -33,7 +33,7 @@ def check_new_group(engine: Engine, group: str) -> None:
 
 def check_new_offsets(engine: Engine, group: str, queues: Sequence[QueueKey]) -> None:
     """Raise `SystemBusy` when offsets of a group would be more than the broker keeps; it may have been there."""
-    state = engine.slot.any_store.state
+    state = engine.handle.any_store.state
     kept = state.index.offsets
     if kept + len(queues) <= MAX_OFFSETS:
         return

@@ -83,7 +83,7 @@ class OffsetService:
     def _check_place(self, item: broker_pb2.QueueOffset, queue: QueueKey) -> None:
         """Raise an error when a queue cannot have been read up to the offset of a commit."""
         end = self._engine.store.queue_end(queue).offset
-        if item.offset > end and self._engine.slot.is_slave:
+        if item.offset > end and self._engine.handle.is_slave:
             raise NotMaster(
                 f"offset {item.offset} of queue {item.topic}/{item.queue_id} is beyond what this slave has, up to "
                 f"{end}: it can be committed when there is a master again"
@@ -112,6 +112,6 @@ class OffsetService:
             for queue, offset in found.items()
             if (name := name_of(queue.topic_id)) is not None and request.topic in ("", name)
         ]
-        if not self._engine.slot.is_slave:
+        if not self._engine.handle.is_slave:
             await self._engine.offsets.settle()  # what is not confirmed could be seen to go back after a fail-over
         return broker_pb2.GetCommittedResponse(offsets=offsets)

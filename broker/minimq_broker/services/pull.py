@@ -252,7 +252,7 @@ class _Pull:
             end=self._is_over,
             next_offset=next_offset,
             suggested_broker_id=self._advice(batches[-1].position),
-            from_slave=self._engine.slot.is_slave,
+            from_slave=self._engine.handle.is_slave,
             now_ms=now_ms(),
             term=self._term,
         )
@@ -298,5 +298,5 @@ class _Pull:
     async def _write(self, frame: broker_pb2.PullFrame) -> None:
         frame.pull_id = self._request.pull_id
         frame.term = self._term
-        frame.from_slave = self._engine.slot.is_slave
+        frame.from_slave = self._engine.handle.is_slave
         await self._writer.write(lambda: frame)

@@ -106,12 +106,12 @@ class Retention:
             self._count(item)
 
     def _look_at_dead_letters(self) -> None:
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             store.look_at_dead_letters()
 
     def _delete(self, item: Expired, needed_from: int) -> bool:
         """Delete a segment if it is still the oldest, and nobody has come to need it meanwhile."""
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             is_oldest = store.log.segments[0].start == item.segment.start
             is_deleted = is_oldest and store.remove_first(needed_from)
             if is_deleted:
@@ -131,7 +131,7 @@ class Retention:
 
     def _find(self, needed_from: int) -> list[Expired]:
         """Return what is to be deleted. Has the segment that is written to sealed if all in it is over age."""
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             now, rules = self._clock_ms(), store.options.retention
             excess = store.disk.excess_bytes()
             segments = store.log.segments

@@ -87,7 +87,7 @@ class Scrub:
 
     def _walk_on(self, segment: Segment, walk: Iterator[None]) -> bool:
         """Take the next step; tell whether there may be more."""
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             try:
                 return next(walk, self) is not self
             except CorruptEntry as error:
@@ -116,7 +116,7 @@ class Scrub:
 
     def _step(self, start: int, verification: Verification | None) -> Verification | None:
         """Take the next step; None when the segment is damaged, or is no more."""
-        with self._engine.slot.reading() as store:
+        with self._engine.handle.reading() as store:
             found = [(one, two.start) for one, two in zip(store.log.segments, store.log.segments[1:], strict=False)]
             segment, end = next(((one, end) for one, end in found if one.start == start), (None, 0))
             if segment is None or store.log.damage.refuses(start):

@@ -319,7 +319,7 @@ class SessionService:
 
     def _broadcast(self, group: str) -> None:
         self._changed_groups.discard(group)
-        if self._is_retired or self._engine.slot.is_closed:
+        if self._is_retired or self._engine.handle.is_closed:
             return
         began = time.monotonic()
         members = self._engine.groups.members(group)

@@ -53,10 +53,10 @@ class StatusService:
             messages_out=counters.messages_out,
             segments_deleted=counters.segments_deleted,
             bytes_deleted=counters.bytes_deleted,
-            store_failed=self._engine.slot.extent.has_failed,
+            store_failed=self._engine.handle.extent.has_failed,
             replication=self._replication.tell(),
         )
-        if not self._engine.slot.is_closed:
+        if not self._engine.handle.is_closed:
             self._tell_store(status)
         return status
 

@@ -148,7 +148,7 @@ def test_what_the_master_has_deleted_is_deleted_and_the_rest_is_repaired(tmp_pat
             assert mine.remove_first(NOTHING_NEEDED)
             assert mine.remove_first(NOTHING_NEEDED)
             damaged = [segment.start for segment in theirs.log.segments if segment.start < mine.log.start][-1]
-            slave.engine.slot.damage.found(damaged, "a test says so")
+            slave.engine.handle.damage.found(damaged, "a test says so")
             await until(lambda: slave.engine.store.log.start == mine.log.start)
             await until(lambda: not theirs.log.damage.reasons and master.in_sync == {0, 1})
             assert theirs.log.start == mine.log.start

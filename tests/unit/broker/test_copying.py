@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.replication.copying import fill
-from minimq_broker.services.store_slot import SlotObserver, StoreSlot
+from minimq_broker.services.store_handle import HandleObserver, StoreHandle
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.store_options import StoreOptions
@@ -29,7 +29,7 @@ def test_a_copy_that_is_cancelled_while_it_begins_does_not_keep_the_directory(
         clear(copy, replace=replace)
 
     monkeypatch.setattr(StoreCopy, "_clear", slowly)
-    slot = StoreSlot(tmp_path, StoreOptions(), SlotObserver(lambda *_: None), alone=False, clock_ms=lambda: 1)
+    handle = StoreHandle(tmp_path, StoreOptions(), HandleObserver(lambda *_: None), alone=False, clock_ms=lambda: 1)
 
     async def copy(path: Path, segment_bytes: int) -> None:
         frames = [replication_pb2.ReplicaFrame(rows_end=True)]
@@ -41,7 +41,7 @@ def test_a_copy_that_is_cancelled_while_it_begins_does_not_keep_the_directory(
         await fill(path, segment_bytes, first, next_frame, until=1, replace=True)
 
     async def cancel_it() -> None:
-        task = asyncio.create_task(slot.replace(copy, "it is copied"))
+        task = asyncio.create_task(handle.replace(copy, "it is copied"))
         assert await asyncio.to_thread(begun.wait, 20)
         task.cancel()
         await asyncio.wait((task,), timeout=0.2)  # it ends too early only when it does not wait for its thread
@@ -51,6 +51,6 @@ def test_a_copy_that_is_cancelled_while_it_begins_does_not_keep_the_directory(
 
     asyncio.run(cancel_it())
 
-    slot.store.lead(1)
-    slot.any_store.close()
+    handle.store.lead(1)
+    handle.any_store.close()
     assert check_directory(tmp_path).findings == []

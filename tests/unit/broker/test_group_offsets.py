@@ -154,13 +154,13 @@ def test_a_replica_takes_its_role_once_its_store_can_be_opened_again(tmp_path: P
             await asyncio.to_thread(path.write_text, "not a directory")
 
         try:
-            await engine.slot.replace(break_it, "it is copied")
+            await engine.handle.replace(break_it, "it is copied")
         except Exception:  # noqa: BLE001 - it is looked at below
-            assert engine.slot.is_closed
+            assert engine.handle.is_closed
         await asyncio.to_thread(path.unlink)
         await asyncio.to_thread(away.rename, path)
         await engine.follow()
-        assert not engine.slot.is_closed
+        assert not engine.handle.is_closed
         await engine.lead(1, waits_for_replicas=False)
         assert engine.store.leads
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minimq_broker.core.state import State
-from minimq_broker.services.store_slot import Extent, SlotObserver, StoreSlot
+from minimq_broker.services.store_handle import Extent, HandleObserver, StoreHandle
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.message_store import MessageStore, Snapshot
@@ -22,21 +22,21 @@ WHY = "it is copied"
 
 
 class Opened:
-    """A slot of one of several replicas, which has led and written one entry."""
+    """A handle of one of several replicas, which has led and written one entry."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.replaced: list[State] = []
-        self.slot = StoreSlot(
+        self.handle = StoreHandle(
             path,
             StoreOptions(),
-            SlotObserver(lambda *_: None, replaced=self.replaced.append),
+            HandleObserver(lambda *_: None, replaced=self.replaced.append),
             alone=False,
             clock_ms=lambda: 1,
         )
-        self.slot.store.lead(1)
-        self.slot.store.follow()
-        assert self.slot.extent.end > 0
+        self.handle.store.lead(1)
+        self.handle.store.follow()
+        assert self.handle.extent.end > 0
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         async def running() -> None:
@@ -45,7 +45,7 @@ class Opened:
         asyncio.run(running())
 
     def close(self) -> None:
-        self.slot.any_store.close()
+        self.handle.any_store.close()
         assert check_directory(self.path).findings == []
 
 
@@ -55,32 +55,32 @@ def test_nobody_looks_while_the_store_is_changed(tmp_path: Path) -> None:
 
     def work(store: MessageStore) -> None:
         with pytest.raises(SystemBusy, match=WHY):
-            _ = opened.slot.store
-        seen.append((opened.slot.is_closed, opened.slot.extent))
+            _ = opened.handle.store
+        seen.append((opened.handle.is_closed, opened.handle.extent))
         store.truncate(0)
 
-    opened.run(opened.slot.change(work, WHY))
+    opened.run(opened.handle.change(work, WHY))
 
     assert seen == [(True, Extent())]
-    assert not opened.slot.is_closed
-    assert opened.slot.store.end == 0
+    assert not opened.handle.is_closed
+    assert opened.handle.store.end == 0
     assert len(opened.replaced) == 1
     opened.close()
 
 
 def test_a_copy_takes_the_place_of_all_that_there_was(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
-    entries = opened.slot.store.entries(0, 1)
+    entries = opened.handle.store.entries(0, 1)
 
     async def copy(path: Path, segment_bytes: int) -> None:
         made = StoreCopy(path, Snapshot(0, []), 0, segment_bytes, replace=True)
         made.put(entries)
         made.finish()
 
-    opened.run(opened.slot.replace(copy, WHY))
+    opened.run(opened.handle.replace(copy, WHY))
 
-    assert opened.slot.store.entries(0, 1 << 20) == entries
-    assert opened.slot.extent.last_term == 1
+    assert opened.handle.store.entries(0, 1 << 20) == entries
+    assert opened.handle.extent.last_term == 1
     opened.close()
 
 
@@ -92,9 +92,9 @@ def test_a_copy_that_fails_leaves_an_empty_store(tmp_path: Path) -> None:
         raise StoreError("the master is gone")
 
     with pytest.raises(StoreError, match="the master is gone"):
-        opened.run(opened.slot.replace(copy, WHY))
+        opened.run(opened.handle.replace(copy, WHY))
 
-    assert opened.slot.store.end == 0
+    assert opened.handle.store.end == 0
     assert len(opened.replaced) == 1
     opened.close()
 
@@ -110,7 +110,7 @@ def test_a_copy_that_is_cancelled_leaves_a_store_that_can_be_used(tmp_path: Path
             begun.set()
             await asyncio.Event().wait()
 
-        task = asyncio.create_task(opened.slot.replace(copy, WHY))
+        task = asyncio.create_task(opened.handle.replace(copy, WHY))
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -118,9 +118,9 @@ def test_a_copy_that_is_cancelled_leaves_a_store_that_can_be_used(tmp_path: Path
 
     opened.run(cancel_it())
 
-    assert not opened.slot.is_closed
-    opened.slot.store.lead(2)
-    assert opened.slot.extent.last_term == 2
+    assert not opened.handle.is_closed
+    opened.handle.store.lead(2)
+    assert opened.handle.extent.last_term == 2
     opened.close()
 
 
@@ -136,15 +136,15 @@ def test_a_store_that_cannot_be_opened_again_is_opened_later(tmp_path: Path) -> 
         await asyncio.to_thread(break_it)
 
     with pytest.raises(StoreError):
-        opened.run(opened.slot.replace(copy, WHY))
-    assert opened.slot.is_closed
+        opened.run(opened.handle.replace(copy, WHY))
+    assert opened.handle.is_closed
     with pytest.raises(StoreError):
-        opened.run(opened.slot.ensure_open())
+        opened.run(opened.handle.ensure_open())
     opened.path.unlink()
     away.rename(opened.path)
-    opened.run(opened.slot.ensure_open())
+    opened.run(opened.handle.ensure_open())
 
-    assert opened.slot.extent.last_term == 1
+    assert opened.handle.extent.last_term == 1
     opened.close()
 
 
@@ -154,7 +154,7 @@ def test_nobody_closes_the_store_under_those_who_look(tmp_path: Path) -> None:
     seen: list[object] = []
 
     def look() -> None:
-        with opened.slot.reading() as store:
+        with opened.handle.reading() as store:
             looking.set()
             assert enough.wait(20)
             seen.append(len(store.entries(0, 1)))
@@ -167,9 +167,9 @@ def test_nobody_closes_the_store_under_those_who_look(tmp_path: Path) -> None:
             seen.append("closed")
             StoreCopy(path, Snapshot(0, []), 0, segment_bytes, replace=True).finish()
 
-        task = asyncio.create_task(opened.slot.replace(copy, WHY))
+        task = asyncio.create_task(opened.handle.replace(copy, WHY))
         await asyncio.wait((task,), timeout=0.2)  # it ends too early only when it does not wait for the reader
-        with pytest.raises(SystemBusy, match=WHY), opened.slot.reading():
+        with pytest.raises(SystemBusy, match=WHY), opened.handle.reading():
             pass
         enough.set()
         await reader
@@ -183,7 +183,7 @@ def test_nobody_closes_the_store_under_those_who_look(tmp_path: Path) -> None:
 
 def test_nobody_looks_after_the_end(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
-    opened.slot.close()
-    with pytest.raises(SystemBusy, match="stops"), opened.slot.reading():
+    opened.handle.close()
+    with pytest.raises(SystemBusy, match="stops"), opened.handle.reading():
         pass
     opened.close()

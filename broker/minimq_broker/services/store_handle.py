@@ -48,8 +48,8 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotObserver:
-    """Functions that a slot, and the store in it, call.
+class HandleObserver:
+    """Functions that a handle, and the store in it, call.
 
     Attributes:
         notify: by the writer's thread, see `Notify`.
@@ -66,7 +66,7 @@ class SlotObserver:
     disk_filled: Callable[[], None] = lambda: None
 
 
-class StoreSlot:
+class StoreHandle:
     """Has the store of a broker, opened. Changes belong to the loop of the engine; any thread may look.
 
     Args:
@@ -85,7 +85,7 @@ class StoreSlot:
         self,
         path: Path,
         options: StoreOptions,
-        observer: SlotObserver,
+        observer: HandleObserver,
         *,
         alone: bool,
         clock_ms: Callable[[], int],
