@@ -341,7 +341,7 @@ class Broker:
 async def _look_after_health(engine: Engine, standard: StandardServices) -> None:
     """Let the health say when the store has failed: whoever looks after the process restarts it then."""
     while True:
-        if engine.handle.extent.has_failed:
+        if engine.handle.log_status.has_failed:
             standard.failing()
         else:
             standard.serving()

@@ -68,7 +68,7 @@ class BrokerMetrics:
         yield from self._clients()
         with contextlib.suppress(TimeoutError):
             status = on_loop(self._loop, self._standing.tell)
-            yield from replication_metrics(PREFIX, status, self._engine.handle.extent.end)
+            yield from replication_metrics(PREFIX, status, self._engine.handle.log_status.end)
         yield from self._of_store()
 
     def _of_store(self) -> list[Metric]:

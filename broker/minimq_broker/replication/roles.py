@@ -23,7 +23,7 @@ from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.replication.own_damage import OwnDamage
 from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import Extent
+from minimq_broker.services.store_handle import LogStatus
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave, takeover_after
@@ -165,7 +165,7 @@ class RoleKeeper:
     def _report(self, *, resigns: bool = False) -> ReplicaReport:
         own = self.own
         is_barred = self.leadership is None and self._damage.bars(self.record, own.replica_id)
-        extent = Extent() if is_barred else self._engine.handle.extent
+        log_status = LogStatus() if is_barred else self._engine.handle.log_status
         return ReplicaReport(
             cluster=own.cluster,
             broker_name=own.broker_name,
@@ -175,9 +175,9 @@ class RoleKeeper:
             founds=own.founds,
             sync=own.sync,
             min_in_sync=own.min_in_sync,
-            last_term=extent.last_term,
-            log_end=extent.end,
-            log_id=extent.log_id,
+            last_term=log_status.last_term,
+            log_end=log_status.end,
+            log_id=log_status.log_id,
             resigns=resigns,
             common_end=self.leadership.common_end if self.leadership else None,
             known=self._known,
@@ -195,7 +195,9 @@ class RoleKeeper:
             held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
             knows_damage = bool(self._damage.reasons)
             try:
-                report = self._report(resigns=self._engine.handle.extent.has_failed)  # such a disk needs another master
+                report = self._report(
+                    resigns=self._engine.handle.log_status.has_failed
+                )  # such a disk needs another master
                 answer = await self.controller.report(report, wait_s=held_s)
                 self._damage.told = knows_damage
                 record = answer.record

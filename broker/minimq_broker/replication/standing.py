@@ -35,12 +35,12 @@ class Standing:
         roles = self._roles
         if roles is None:
             return broker_pb2.ReplicationStatus(
-                role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._engine.handle.extent.end
+                role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._engine.handle.log_status.end
             )
         status = broker_pb2.ReplicationStatus(
             role=broker_pb2.BROKER_ROLE_UNDECIDED,
             replica_id=roles.own.replica_id,
-            confirmed=self._engine.handle.extent.confirmed,
+            confirmed=self._engine.handle.log_status.confirmed,
         )
         record = roles.record
         if record is not None:
@@ -52,7 +52,7 @@ class Standing:
         return status
 
     def _tell_role(self, status: broker_pb2.ReplicationStatus, roles: RoleKeeper) -> None:
-        end = self._engine.handle.extent.end
+        end = self._engine.handle.log_status.end
         if roles.leadership is not None:
             status.role = broker_pb2.BROKER_ROLE_MASTER
             status.lease_ms = round(roles.leadership.lease_left_s * 1000)

@@ -53,7 +53,7 @@ class StatusService:
             messages_out=counters.messages_out,
             segments_deleted=counters.segments_deleted,
             bytes_deleted=counters.bytes_deleted,
-            store_failed=self._engine.handle.extent.has_failed,
+            store_failed=self._engine.handle.log_status.has_failed,
             replication=self._replication.tell(),
         )
         if not self._engine.handle.is_closed:

@@ -29,7 +29,7 @@ _COME_BACK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LogStatus:
     """How far a log goes.
 
     Attributes:
@@ -116,12 +116,12 @@ class StoreHandle:
         return self._store
 
     @property
-    def extent(self) -> Extent:
+    def log_status(self) -> LogStatus:
         """What is told about the log without a look into it; nothing while nobody may look."""
         if self._closed is not None:
-            return Extent()
+            return LogStatus()
         store = self._store
-        return Extent(store.state.term, store.end, store.confirmed, store.has_failed, store.state.log_id)
+        return LogStatus(store.state.term, store.end, store.confirmed, store.has_failed, store.state.log_id)
 
     @property
     def is_slave(self) -> bool:

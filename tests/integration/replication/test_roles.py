@@ -228,14 +228,14 @@ def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, mon
         ):
             await until(lambda: master.in_sync == {0, 1})
             queue = await make_topic(master.engine, 10)
-            await until(lambda: slave.engine.handle.extent.end == master.engine.handle.extent.end)
+            await until(lambda: slave.engine.handle.log_status.end == master.engine.handle.log_status.end)
             broken.append(tmp_path / "0")
             with pytest.raises(InternalError):
                 await make_topic(master.engine, name="other")
             await until(lambda: slave.roles.is_master)
             await until(lambda: not master.roles.is_master)
             broken.clear()  # it is left as it is until it is started anew
-            assert master.engine.handle.extent.has_failed
+            assert master.engine.handle.log_status.has_failed
             assert slave.engine.store.queue_end(queue).offset == 10
             assert (await make_topic(slave.engine, 1, name="more")).topic_id > queue.topic_id
 
@@ -273,7 +273,7 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
             assert {cause for cause, _ in tries} == {Break.OWN}
             assert all(later == 2 * earlier for (_, earlier), (_, later) in itertools.pairwise(tries))
             full.clear()
-            await until(lambda: slave.engine.handle.extent.end == master.engine.handle.extent.end)
+            await until(lambda: slave.engine.handle.log_status.end == master.engine.handle.log_status.end)
             await until(lambda: master.in_sync == {0, 1})
 
     asyncio.run(test())
@@ -329,7 +329,7 @@ def test_a_master_may_have_much_to_read_before_its_first_word(
             await until(lambda: looks)
             await asyncio.sleep(1.2)  # longer than either may be silent otherwise
             gate.set()
-            await until(lambda: slave.connected and engine.handle.extent.end == master.engine.handle.extent.end)
+            await until(lambda: slave.connected and engine.handle.log_status.end == master.engine.handle.log_status.end)
             assert len(looks) == 1  # it came to the end at the first try
             await slave.stop()
 

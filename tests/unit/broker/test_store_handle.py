@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minimq_broker.core.state import State
-from minimq_broker.services.store_handle import Extent, HandleObserver, StoreHandle
+from minimq_broker.services.store_handle import HandleObserver, LogStatus, StoreHandle
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.message_store import MessageStore, Snapshot
@@ -36,7 +36,7 @@ class Opened:
         )
         self.handle.store.lead(1)
         self.handle.store.follow()
-        assert self.handle.extent.end > 0
+        assert self.handle.log_status.end > 0
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         async def running() -> None:
@@ -56,12 +56,12 @@ def test_nobody_looks_while_the_store_is_changed(tmp_path: Path) -> None:
     def work(store: MessageStore) -> None:
         with pytest.raises(SystemBusy, match=WHY):
             _ = opened.handle.store
-        seen.append((opened.handle.is_closed, opened.handle.extent))
+        seen.append((opened.handle.is_closed, opened.handle.log_status))
         store.truncate(0)
 
     opened.run(opened.handle.change(work, WHY))
 
-    assert seen == [(True, Extent())]
+    assert seen == [(True, LogStatus())]
     assert not opened.handle.is_closed
     assert opened.handle.store.end == 0
     assert len(opened.replaced) == 1
@@ -80,7 +80,7 @@ def test_a_copy_takes_the_place_of_all_that_there_was(tmp_path: Path) -> None:
     opened.run(opened.handle.replace(copy, WHY))
 
     assert opened.handle.store.entries(0, 1 << 20) == entries
-    assert opened.handle.extent.last_term == 1
+    assert opened.handle.log_status.last_term == 1
     opened.close()
 
 
@@ -120,7 +120,7 @@ def test_a_copy_that_is_cancelled_leaves_a_store_that_can_be_used(tmp_path: Path
 
     assert not opened.handle.is_closed
     opened.handle.store.lead(2)
-    assert opened.handle.extent.last_term == 2
+    assert opened.handle.log_status.last_term == 2
     opened.close()
 
 
@@ -144,7 +144,7 @@ def test_a_store_that_cannot_be_opened_again_is_opened_later(tmp_path: Path) -> 
     away.rename(opened.path)
     opened.run(opened.handle.ensure_open())
 
-    assert opened.handle.extent.last_term == 1
+    assert opened.handle.log_status.last_term == 1
     opened.close()
 
 
