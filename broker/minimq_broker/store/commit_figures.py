@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimq_broker.store.group import Group
+from minimq_broker.store.commit_group import CommitGroup
 from minimq_common.histogram import BYTES, COUNTS, SECONDS, Histogram
 
 
@@ -24,7 +24,7 @@ class CommitFigures:
         self.lost = 0
         self.saved_at = now
 
-    def committed(self, group: Group, seconds: float) -> None:
+    def committed(self, group: CommitGroup, seconds: float) -> None:
         """Count a commit."""
         self.seconds.add(seconds)
         self.messages.add(group.messages)

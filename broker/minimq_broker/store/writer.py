@@ -22,10 +22,10 @@ from minimq_broker.core.staging import StagingLimits
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_figures import CommitFigures
+from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.group import Group
 from minimq_broker.store.jobs import (
     AnyJob,
     AppendJob,
@@ -272,7 +272,7 @@ class Writer:
         holds = self._confirmation.holds
         ahead = not self._sync and self._succeeded and not holds
         refusal = self.refusal()
-        group = Group(self.state, start, self._clock_ms(), ahead=ahead, refusal=refusal, staging=self.staging)
+        group = CommitGroup(self.state, start, self._clock_ms(), ahead=ahead, refusal=refusal, staging=self.staging)
         with self._log.kept() if keeps_log(jobs) else _NOTHING_KEPT:
             for job in jobs:
                 self._take_in_or_refuse(group, job)
@@ -284,7 +284,7 @@ class Writer:
                 self._store(group, holds=holds)
         return self._hold(group, jobs) if holds else group.grown
 
-    def _take_in_or_refuse(self, group: Group, job: AnyJob) -> None:
+    def _take_in_or_refuse(self, group: CommitGroup, job: AnyJob) -> None:
         try:
             self._take_in(group, job)
         except MiniMQError as error:
@@ -293,7 +293,7 @@ class Writer:
             log.exception("store: a job failed")
             job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
 
-    def _tell_early(self, group: Group, jobs: list[AnyJob], *, holds: bool) -> None:
+    def _tell_early(self, group: CommitGroup, jobs: list[AnyJob], *, holds: bool) -> None:
         """Take out the jobs whose answers do not depend on the group."""
         if holds:  # what they repeat is somewhere in the log
             self._confirmation.add(self.state.position, [*group.early], frozenset(), time.monotonic())
@@ -302,7 +302,7 @@ class Writer:
         told = set[AnyJob](group.early)
         jobs[:] = [job for job in jobs if job not in told]
 
-    def _take_in(self, group: Group, job: AnyJob) -> None:
+    def _take_in(self, group: CommitGroup, job: AnyJob) -> None:
         if isinstance(job, ReplicaJob):
             if self.leads:
                 raise InvalidArgument("a master takes no entries of another")
@@ -316,14 +316,14 @@ class Writer:
         else:
             group.add_fact(job)
 
-    def _hold(self, group: Group, jobs: list[AnyJob]) -> Set[QueueKey]:
+    def _hold(self, group: CommitGroup, jobs: list[AnyJob]) -> Set[QueueKey]:
         """Take out the jobs whose answers have to wait until the group is confirmed. No queue has grown so far."""
         waiting: list[AnyJob] = [job for job in jobs if job.error is None and not isinstance(job, ReplicaJob)]
         jobs[:] = [job for job in jobs if job.error is not None or isinstance(job, ReplicaJob)]
         self._confirmation.add(group.end, waiting, group.grown, time.monotonic())
         return frozenset()
 
-    def _store(self, group: Group, *, holds: bool) -> None:
+    def _store(self, group: CommitGroup, *, holds: bool) -> None:
         began_at = time.monotonic()
         try:
             self._log.append(self.state.position, group.entries, group.rows)

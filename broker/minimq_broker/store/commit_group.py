@@ -25,7 +25,7 @@ MAX_PUBLISHED = 500
 _DEFAULT_LIMITS = StagingLimits()
 
 
-class Group:
+class CommitGroup:
     """The entries of one transaction. Offsets are given here, on top of those in the state.
 
     A job is taken in whole or, when it is refused by a `MiniMQError`, without a trace.
