@@ -15,7 +15,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.services.streams import raise_failure
-from minimq_broker.store.rows import Wish
+from minimq_broker.store.rows import ReadLimits
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import (
     CorruptEntry,
@@ -224,8 +224,8 @@ class _Pull:
 
     def _next_frame(self, queue: QueueKey, first: int, end: int, log_start: int) -> broker_pb2.PullFrame | None:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
-        wish = Wish(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS)
-        batches, next_offset = self._engine.store.search(queue, self._offset, wish)
+        limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS)
+        batches, next_offset = self._engine.store.search(queue, self._offset, limits)
         if self._engine.store.log.start != log_start:  # what was deleted meanwhile must not count as passed over
             return None
         sent = sum(batch.base_offset + batch.count - max(batch.base_offset, self._offset) for batch in batches)

@@ -26,7 +26,7 @@ from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.first_position import keep, look_and_keep
 from minimq_broker.store.lmdb_file import DAMAGE, lock_file, remove_lmdb
 from minimq_broker.store.repair import NOT_LOOKED, repair_at_start
-from minimq_broker.store.rows import Part, Row, Wish
+from minimq_broker.store.rows import ReadLimits, ReadResult, Row
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_files import segment_files, total_bytes
 from minimq_common.errors import CorruptEntry, StoreError, SystemBusy
@@ -301,15 +301,15 @@ class CommitLog:
                 self.report_damage(segment.start, str(error))
                 raise
 
-    def read(self, queue: QueueKey, offset: int, wish: Wish) -> Part:
+    def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> ReadResult:
         """Read batches of a queue from an offset on, as `Segment.read` does, over all segments."""
         found: list[tuple[Row, bytes]] = []
         rows = 0
-        left: Wish | None = wish
+        left: ReadLimits | None = limits
         for segment in self._segments_from(queue, offset):
             if left is None:
                 break
-            part = self._ask(segment, partial(_read, queue, offset, left), Part([], offset, 0))
+            part = self._ask(segment, partial(_read, queue, offset, left), ReadResult([], offset, 0))
             if part.begins_at > offset and self._lacks(queue, offset):
                 if rows:
                     break
@@ -324,7 +324,7 @@ class CommitLog:
             offset = part.next_offset
             if part.is_cut:
                 break
-        return Part(found, offset, rows)
+        return ReadResult(found, offset, rows)
 
     def _where_gap(self, queue: QueueKey, offset: int, found: Segment) -> str:
         """Name the segments that may lack an offset: those that have lost entries, if any have."""
@@ -395,5 +395,5 @@ class CommitLog:
             raise
 
 
-def _read(queue: QueueKey, offset: int, wish: Wish, segment: Segment) -> Part:
-    return segment.read(queue, offset, wish)
+def _read(queue: QueueKey, offset: int, limits: ReadLimits, segment: Segment) -> ReadResult:
+    return segment.read(queue, offset, limits)

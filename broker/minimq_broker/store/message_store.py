@@ -23,7 +23,7 @@ from minimq_broker.store.disk import Disk
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.recovery import open_state
-from minimq_broker.store.rows import Wish
+from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.store_options import NO_OBSERVER, StoreObserver, StoreOptions
 from minimq_broker.store.term_begin import term_begun
 from minimq_broker.store.writer import Writer, WriterHooks
@@ -330,13 +330,13 @@ class MessageStore:
 
         Stops after the batch that reaches `max_messages` or `max_bytes`; at least one comes if there is one.
         """
-        return self.search(queue, offset, Wish(max_messages, max_bytes))[0]
+        return self.search(queue, offset, ReadLimits(max_messages, max_bytes))[0]
 
-    def search(self, queue: QueueKey, offset: int, wish: Wish) -> tuple[list[StoredBatch], int]:
+    def search(self, queue: QueueKey, offset: int, limits: ReadLimits) -> tuple[list[StoredBatch], int]:
         """Return batches as `read` does, only those that are wanted, and the offset after all that was looked at."""
         # What was committed this moment and is not in the state yet is beyond the end that everybody is told.
         end = self.queue_end(queue).offset
-        part = self.log.read(queue, offset, wish)
+        part = self.log.read(queue, offset, limits)
         batches = [
             StoredBatch(row.base_offset, row.stored_ms, row.position, row.count, data)
             for row, data in part.found

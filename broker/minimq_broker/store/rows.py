@@ -79,7 +79,7 @@ def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReadLimits:
     """Bounds of a read, which stops after the batch that reaches one of them.
 
     Attributes:
@@ -94,12 +94,12 @@ class Wish:
     tag_hashes: frozenset[int] = frozenset()
     max_rows: int = 1 << 62
 
-    def less(self, offset: int, part: Part) -> Wish | None:
+    def less(self, offset: int, part: ReadResult) -> ReadLimits | None:
         """Return what is left when a part was read from an offset on; None when a bound is reached."""
         messages = self.max_messages - sum(row.last_offset + 1 - max(offset, row.base_offset) for row, _ in part.found)
         size = self.max_bytes - sum(row.size for row, _ in part.found)
         rows = self.max_rows - part.rows
-        return Wish(messages, size, self.tag_hashes, rows) if min(messages, size, rows) > 0 else None
+        return ReadLimits(messages, size, self.tag_hashes, rows) if min(messages, size, rows) > 0 else None
 
 
 class Batch(NamedTuple):
@@ -110,7 +110,7 @@ class Batch(NamedTuple):
     entry: bytes
 
 
-class Part(NamedTuple):
+class ReadResult(NamedTuple):
     """The result of a read.
 
     Attributes:

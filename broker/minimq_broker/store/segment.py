@@ -27,9 +27,9 @@ from minimq_broker.store.page_check import PageCheck
 from minimq_broker.store.rows import (
     ROW_KEY,
     Batch,
-    Part,
+    ReadLimits,
+    ReadResult,
     Row,
-    Wish,
     check_row,
     count_in,
     may_hold,
@@ -282,14 +282,14 @@ class Segment:
                 yield topic_id
                 more = cursor.set_range(ROW_KEY.pack(topic_id + 1, 0, 0))
 
-    def read(self, queue: QueueKey, offset: int, wish: Wish) -> Part:
+    def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> ReadResult:
         """Read batches of a queue, from the one that holds `offset` or comes after it.
 
         Those without a wanted tag are passed over by their rows alone: the log is not touched for them.
         """
         found: list[tuple[Row, bytes]] = []
         next_offset, rows = offset, 0
-        messages, size, wanted = wish.max_messages, wish.max_bytes, wish.tag_hashes
+        messages, size, wanted = limits.max_messages, limits.max_bytes, limits.tag_hashes
         last, begins_at = offset, -1
         try:
             with self._reading() as txn:
@@ -306,7 +306,7 @@ class Segment:
                         size -= row.size
                         messages -= row.last_offset + 1 - max(offset, row.base_offset)
                     rows, next_offset = rows + 1, last + 1
-                    if size <= 0 or messages <= 0 or rows >= wish.max_rows:
+                    if size <= 0 or messages <= 0 or rows >= limits.max_rows:
                         break
         except DAMAGE as error:
             if not rows or self.has_gaps:
@@ -314,8 +314,8 @@ class Segment:
                     f"{self.path.name}: queue {queue} cannot be read at offset {offset} ({error}): go on from offset "
                     f"{last + 1}; stop the broker and run minimq-broker check"
                 ) from error
-            return Part(found, next_offset, rows, is_cut=True, begins_at=begins_at)
-        return Part(found, next_offset, rows, begins_at=begins_at)
+            return ReadResult(found, next_offset, rows, is_cut=True, begins_at=begins_at)
+        return ReadResult(found, next_offset, rows, begins_at=begins_at)
 
     def _entry_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes | memoryview:
         """Return the entry of a row. Raises `CorruptEntry` when it is not there, or is another one."""

@@ -23,7 +23,7 @@ from minimq_broker.services.retention import Retention
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoredBatch
-from minimq_broker.store.rows import Wish
+from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
@@ -300,10 +300,10 @@ def test_what_is_deleted_under_a_pull_is_not_passed_over(
         log, search = kept.engine.store.log, kept.engine.store.search
         await kept.until_saved()
 
-        def delete_and_search(queue: QueueKey, offset: int, wish: Wish) -> tuple[list[StoredBatch], int]:
+        def delete_and_search(queue: QueueKey, offset: int, limits: ReadLimits) -> tuple[list[StoredBatch], int]:
             monkeypatch.undo()
             assert log.remove_first(kept.engine.store.saved_position)
-            return search(queue, offset, wish)
+            return search(queue, offset, limits)
 
         monkeypatch.setattr(kept.engine.store, "search", delete_and_search)
         answer = Frames()

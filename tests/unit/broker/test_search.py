@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq_broker.core.facts import TopicDeleted
-from minimq_broker.store.rows import Wish
+from minimq_broker.store.rows import ReadLimits
 from minimq_common.batch import tag_hash
 from minimq_common.errors import CorruptEntry
 from support.stores import OpenStore, Stores, make_batch
@@ -44,7 +44,7 @@ def stored() -> Iterator[OpenStore]:
 
 
 wishes = st.builds(
-    Wish,
+    ReadLimits,
     st.integers(1, 40) | st.just(ALL),
     st.integers(1, 40_000) | st.just(ALL),
     st.sets(st.sampled_from("rgb-x")).map(lambda tags: frozenset(map(hash_of, tags))),
@@ -54,25 +54,25 @@ wishes = st.builds(
 
 @settings(deadline=None)
 @given(wishes, st.integers(0, COUNT * len(TAGS)))
-def test_steps_find_what_a_look_at_everything_finds(stored: OpenStore, wish: Wish, start: int) -> None:
+def test_steps_find_what_a_look_at_everything_finds(stored: OpenStore, limits: ReadLimits, start: int) -> None:
     queue, end = stored.key("t", 0), COUNT * len(TAGS)
     expected = [
         COUNT * number
         for number, tag in enumerate(TAGS)
-        if COUNT * (number + 1) > start and (not wish.tag_hashes or hash_of(tag) in wish.tag_hashes)
+        if COUNT * (number + 1) > start and (not limits.tag_hashes or hash_of(tag) in limits.tag_hashes)
     ]
     found, offset = list[int](), start
     while offset < end:
-        batches, next_offset = stored.store.search(queue, offset, wish)
+        batches, next_offset = stored.store.search(queue, offset, limits)
         looked_at = -(-next_offset // COUNT) - offset // COUNT
         assert offset < next_offset <= end
-        assert looked_at <= wish.max_rows
-        assert sum(len(batch.data) for batch in batches[:-1]) < wish.max_bytes
-        assert sum(batch.count for batch in batches[:-1]) < wish.max_messages + COUNT
+        assert looked_at <= limits.max_rows
+        assert sum(len(batch.data) for batch in batches[:-1]) < limits.max_bytes
+        assert sum(batch.count for batch in batches[:-1]) < limits.max_messages + COUNT
         found += [batch.base_offset for batch in batches]
         offset = next_offset
     assert found == expected
-    assert stored.store.search(queue, end, wish) == ([], end)
+    assert stored.store.search(queue, end, limits) == ([], end)
 
 
 def test_the_log_is_not_touched_for_what_is_passed_over(stores: Stores, store: OpenStore) -> None:
@@ -85,10 +85,10 @@ def test_the_log_is_not_touched_for_what_is_passed_over(stores: Stores, store: O
             assert txn.delete(stored.position.to_bytes(8, "big"), db=segment._log)
     queue = store.key("t", 0)
 
-    batches, next_offset = store.store.search(queue, 0, Wish(ALL, ALL, frozenset([tag_hash("red")])))
+    batches, next_offset = store.store.search(queue, 0, ReadLimits(ALL, ALL, frozenset([tag_hash("red")])))
     assert ([batch.base_offset for batch in batches], next_offset) == ([1], 3)
     with pytest.raises(CorruptEntry):
-        store.store.search(queue, 0, Wish(ALL, ALL, frozenset([tag_hash("blue")])))
+        store.store.search(queue, 0, ReadLimits(ALL, ALL, frozenset([tag_hash("blue")])))
 
 
 def test_the_store_time_of_an_offset_is_that_of_its_batch(stored: OpenStore) -> None:
