@@ -27,7 +27,7 @@ MAX_OF_MEMBER = 20_000
 MAX_WANTED = 300_000
 
 
-class _Wish(NamedTuple):
+class _QueueRequest(NamedTuple):
     """A member asks for a queue."""
 
     item: broker_pb2.QueueEpoch
@@ -59,7 +59,7 @@ class LeaseKeeper:
         self._given_back: dict[tuple[str, str], dict[QueueKey, int]] = {}
         #: Wishes that are not granted, by group and client, then by topic and number. A queue that is not here may come
         #: yet, or come back without the client noticing that it was away.
-        self._wishes: dict[tuple[str, str], dict[tuple[str, int], _Wish]] = {}
+        self._wishes: dict[tuple[str, str], dict[tuple[str, int], _QueueRequest]] = {}
         self._wish_count = 0
         #: Looks for wishes of which the queues have come; set when there may be some.
         self._asking: asyncio.Task[None] | None = None
@@ -88,10 +88,10 @@ class LeaseKeeper:
             raise InvalidArgument(f"{client_id} is not in group {request.group!r}: join it before acquiring queues")
         now = now_ms()
         since = {item.topic: now - item.ago_ms for item in request.begun}
-        wishes = [_Wish(item, Beginning(start, since.get(item.topic))) for item in request.queues]
+        wishes = [_QueueRequest(item, Beginning(start, since.get(item.topic))) for item in request.queues]
         await self._ask(request.group, client_id, wishes)
 
-    async def _ask(self, group: str, client_id: str, wishes: Sequence[_Wish]) -> None:
+    async def _ask(self, group: str, client_id: str, wishes: Sequence[_QueueRequest]) -> None:
         # Ahead of all grants: a later decision might put the group ahead of what its member reads by then.
         for topic, beginning in {wish.item.topic: wish.beginning for wish in wishes}.items():
             await self._starts.decide(group, topic, beginning)
@@ -106,7 +106,7 @@ class LeaseKeeper:
             self._wind()
         _log_absent(group, absent)
 
-    def _acquire(self, group: str, client_id: str, wish: _Wish) -> bool:
+    def _acquire(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
         """Ask for one queue. Returns False when it is not here: it may come yet."""
         item = wish.item
         key = self._find(group, item)
@@ -119,7 +119,7 @@ class LeaseKeeper:
         self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
         return True
 
-    def _keep_wish(self, group: str, client_id: str, key: LeaseKey | None, wish: _Wish) -> None:
+    def _keep_wish(self, group: str, client_id: str, key: LeaseKey | None, wish: _QueueRequest) -> None:
         """Remember that a member asks for a queue. Raises `SystemBusy` when there are too many by it."""
         wishes = self._wishes.get((group, client_id), {})
         own = self._engine.leases.of_member(group, client_id)
@@ -159,7 +159,7 @@ class LeaseKeeper:
                         self._engine.streams.receive(self._ask(group, client_id, come), "lease-wishes")
                 await asyncio.sleep(0)
 
-    def _has_come(self, group: str, client_id: str, wish: _Wish) -> bool:
+    def _has_come(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
         key = self._find(group, wish.item)
         return key is not None and client_id not in self._engine.leases.status(key, self._loop.time()).waiting
 
