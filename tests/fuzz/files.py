@@ -28,8 +28,8 @@ import lmdb
 
 from fuzz.specimens import DEAD, OWNER, Truth, key_of, make, records
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import MessageStore, StoredBatch
+from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import MiniMQError
@@ -248,7 +248,7 @@ def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
             store.confirm(store.end)
             problems += _compare(store, truth, named)
         if kind == "slave":
-            with closing(KeptOffsets(path / FILE_NAME)) as kept:
+            with closing(StandbyOffsets(path / FILE_NAME)) as kept:
                 if kept.rows() != truth.kept:
                     problems.append("kept offsets are others")
     except MiniMQError as error:

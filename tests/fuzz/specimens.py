@@ -12,8 +12,8 @@ import msgspec
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import Owner
-from minimq_broker.store.kept_offsets import FILE_NAME, Kept, KeptOffsets
 from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.standby_offsets import FILE_NAME, Kept, StandbyOffsets
 from minimq_common.batch import RecordBatch
 from minimq_common.replica_set import ReplicaSet
 from minimq_nameserver.controller.decisions import DecisionFile
@@ -76,7 +76,7 @@ def make(folder: Path) -> dict[str, Truth]:
     slave.close()
     # As after a crash: what came since has to be found in the log.
     shutil.copyfile(before, folder / "master" / "state.mdb")
-    with closing(KeptOffsets(folder / "slave" / FILE_NAME)) as kept:
+    with closing(StandbyOffsets(folder / "slave" / FILE_NAME)) as kept:
         kept.begin()
         for number, group in enumerate(GROUPS):
             kept.put(group, [CommittedOffset(*queue, number + 1)])

@@ -16,8 +16,8 @@ from minimq_broker.core.term_history import LogPlace
 from minimq_broker.replication.copying import FRAME_BYTES, archive_frames, state_frames
 from minimq_broker.replication.frames import HEARTBEAT_S, SILENCE_S
 from minimq_broker.services.store_handle import to_the_end
-from minimq_broker.store.kept_offsets import Kept
 from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.standby_offsets import Kept
 from minimq_common.errors import MiniMQError, StoreError
 from minimq_common.outage_log import OutageLog
 from minimq_common.stream_writer import StreamWriter

@@ -21,8 +21,8 @@ from minimq_broker.services.store_handle import HandleObserver, StoreHandle, to_
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import Refusal, Writes, accept
 from minimq_broker.store.jobs import AnyJob
-from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.intake import Intake
 from minimq_common.unsent import Unsent
@@ -108,7 +108,7 @@ class Engine:
             deletion_ms=self.deletion_ms,
         )
         try:
-            kept = None if alone else KeptOffsets(path / FILE_NAME)
+            kept = None if alone else StandbyOffsets(path / FILE_NAME)
             self.offsets = GroupOffsets(self.writes, lambda: self.store, kept)
         except BaseException:
             self._store.close()

@@ -11,8 +11,8 @@ from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommi
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.store_handle import to_the_end
 from minimq_broker.services.writes import Writes
-from minimq_broker.store.kept_offsets import Kept, KeptOffsets
 from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.standby_offsets import Kept, StandbyOffsets
 from minimq_common.names import is_group
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class GroupOffsets:
         keeps: whether this slave serves groups, because there is no master, and keeps what they commit.
     """
 
-    def __init__(self, writes: Writes, store: Callable[[], MessageStore], file: KeptOffsets | None) -> None:
+    def __init__(self, writes: Writes, store: Callable[[], MessageStore], file: StandbyOffsets | None) -> None:
         self.keeps = False
         self._writes = writes
         self._store = store

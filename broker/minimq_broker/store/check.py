@@ -26,11 +26,11 @@ from minimq_broker.store.entry import (
     transaction_of,
 )
 from minimq_broker.store.first_position import missing_before
-from minimq_broker.store.kept_offsets import FILE_NAME as KEPT_OFFSETS
-from minimq_broker.store.kept_offsets import KeptOffsets
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_files import is_segment
+from minimq_broker.store.standby_offsets import FILE_NAME as KEPT_OFFSETS
+from minimq_broker.store.standby_offsets import StandbyOffsets
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 from minimq_common.lmdb_files import check_file
@@ -131,7 +131,7 @@ def _check_small_files(directory: DataDirectory, report: Report) -> None:
         if directory.owner_path.exists():
             directory.owner()
         if (kept := directory.path / KEPT_OFFSETS).exists():
-            KeptOffsets(kept, readonly=True).close()
+            StandbyOffsets(kept, readonly=True).close()
     except StoreError as error:
         report.findings.append(error.message)
 

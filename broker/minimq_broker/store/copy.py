@@ -21,10 +21,10 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, sync_directory
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import opened
-from minimq_broker.store.kept_offsets import FILE_NAME as KEPT_OFFSETS
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.message_store import Snapshot
 from minimq_broker.store.rows import Batch, Row, row_of
+from minimq_broker.store.standby_offsets import FILE_NAME as KEPT_OFFSETS
 from minimq_common.errors import StoreError, StoreFull
 
 #: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.

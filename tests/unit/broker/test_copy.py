@@ -17,8 +17,8 @@ from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.inspect import inspect_as_json
-from minimq_broker.store.kept_offsets import FILE_NAME, KeptOffsets
 from minimq_broker.store.message_store import Snapshot
+from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
@@ -160,7 +160,7 @@ def test_a_copy_in_the_place_of_an_interrupted_one_is_nobodys_and_has_its_own_of
     with StoreCopy(slave, master.store.snapshot(), master.store.log.start):
         pass
     DataDirectory(slave, create=False, owner=Owner("another", "broker-z", 3)).close()
-    kept = KeptOffsets(slave / FILE_NAME)
+    kept = StandbyOffsets(slave / FILE_NAME)
     kept.put("g", [CommittedOffset(*master.key("t", 0), 50)])
     kept.close()
     (slave / "thesis.tex").write_text("of the user")

@@ -23,8 +23,8 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.data_dir import DataDirectory, Owner
-from minimq_broker.store.kept_offsets import KeptOffsets
 from minimq_broker.store.lmdb_file import DamagedFile
+from minimq_broker.store.standby_offsets import StandbyOffsets
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 from minimq_common.replica_set import found
@@ -113,7 +113,7 @@ def test_kept_offsets_that_its_number_hides_are_named(tmp_path: Path) -> None:
     fill_kept(file)
     take_back(file)
     with pytest.raises(DamagedFile, match="is of transaction"):
-        KeptOffsets(file)
+        StandbyOffsets(file)
 
 
 def test_a_decision_that_its_number_hides_is_named(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_a_flipped_bit_in_an_index_row_is_a_named_error(stores: Stores, filled: 
 
 
 def fill_kept(path: Path) -> None:
-    kept = KeptOffsets(path)
+    kept = StandbyOffsets(path)
     kept.begin()
     for number in range(5):
         kept.put(f"group-{number}", [CommittedOffset(7, 0, number)])
@@ -334,7 +334,7 @@ def test_kept_offsets_are_not_used_when_one_was_changed_or_lost(tmp_path: Path) 
             changed = value[:5] + bytes([value[5] ^ 1]) + value[6:]
             assert txn.delete(key) if is_lost else txn.put(key, changed)
         with pytest.raises(DamagedFile, match=r"kept-offsets\.mdb is damaged: .*move it away"):
-            KeptOffsets(file)
+            StandbyOffsets(file)
 
 
 def test_kept_offsets_of_an_older_release_get_checksums(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_kept_offsets_of_an_older_release_get_checksums(tmp_path: Path) -> None:
         txn.put(b"\0served", msgspec.msgpack.encode(3))
         txn.put(msgspec.msgpack.encode(("g", 7, 0)), msgspec.msgpack.encode((42, 1, False)))
     for _ in range(2):
-        kept = KeptOffsets(file)
+        kept = StandbyOffsets(file)
         assert [(row.group, row.offset) for row in kept.rows()] == [("g", 42)]
         kept.close()
     with lmdb.open(str(file), subdir=False, map_size=1 << 30) as env, env.begin() as txn:

@@ -11,7 +11,7 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, TopicDeleted
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
-from minimq_broker.store.kept_offsets import Kept
+from minimq_broker.store.standby_offsets import Kept
 from support.replica_engine import make_topic, with_engine
 
 

@@ -15,7 +15,7 @@ import pytest
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.data_dir import DataDirectory, Owner
-from minimq_broker.store.kept_offsets import KeptOffsets
+from minimq_broker.store.standby_offsets import StandbyOffsets
 from minimq_common.errors import DataDirectoryInUse, StoreError
 from support.stores import Stores
 
@@ -98,7 +98,7 @@ def test_what_is_damaged_is_replaced_and_whose_it_is_stays(stores: Stores) -> No
     (path / "state.mdb").write_bytes(b"damaged")
     for segment in (path / "commitlog").glob("*.mdb"):
         segment.write_bytes(b"damaged")
-    KeptOffsets(path / "kept-offsets.mdb").close()
+    StandbyOffsets(path / "kept-offsets.mdb").close()
     kept = (path / "kept-offsets.mdb").read_bytes()
     (path / "copying").touch()
     replace(path)

@@ -43,7 +43,7 @@ class Kept(NamedTuple):
     place: LogPlace = _NOWHERE
 
 
-class KeptOffsets:
+class StandbyOffsets:
     """The file. Any thread may call any method; those that change something sync, and are not for an event loop.
 
     Args:

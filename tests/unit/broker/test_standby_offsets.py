@@ -11,7 +11,7 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.term_history import LogPlace
-from minimq_broker.store.kept_offsets import Kept, KeptOffsets
+from minimq_broker.store.standby_offsets import Kept, StandbyOffsets
 from minimq_common.errors import StoreFull
 
 QUEUE, OTHER = QueueKey(1, 0), QueueKey(1, 1)
@@ -22,11 +22,11 @@ class Opened:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.kept = KeptOffsets(path)
+        self.kept = StandbyOffsets(path)
 
     def reopen(self) -> None:
         self.kept.close()
-        self.kept = KeptOffsets(self.path)
+        self.kept = StandbyOffsets(self.path)
 
     def put(self, group: str, queue: QueueKey, offset: int, *, forced: bool = False) -> None:
         self.kept.put(group, [CommittedOffset(*queue, offset)], forced=forced)
