@@ -18,7 +18,7 @@ from minimq_broker.registration import Registration
 from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.leadership import lease_clock
-from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.replication.standing import Standing
@@ -270,7 +270,7 @@ class Broker:
     # ---- roles ----------------------------------------------------------------------------------
 
     def _make_roles(self, engine: Engine, options: BrokerOptions) -> RoleKeeper:
-        own = OwnReplica(
+        own = ReplicaIdentity(
             cluster=options.cluster,
             broker_name=options.name,
             replica_id=options.broker_id,

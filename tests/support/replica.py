@@ -14,7 +14,7 @@ import grpc.aio
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.engine import Engine, EngineObserver
@@ -53,7 +53,7 @@ async def replica(
         server = grpc.aio.server(interceptors=[CallBoundary(), CallLimits()], options=rpc.SERVER_OPTIONS)
         address = await rpc.bind(server, "127.0.0.1:0")
         shown = advertise(address)
-        own = OwnReplica(CLUSTER, NAME, replica_id, new_run(), shown, not replica_id, sync=False, min_in_sync=1)
+        own = ReplicaIdentity(CLUSTER, NAME, replica_id, new_run(), shown, not replica_id, sync=False, min_in_sync=1)
         roles = RoleKeeper(engine, own, parse(controller), Patience(), lambda: None)
         engine.writes.refusal, engine.observer = roles.refusal, EngineObserver(log_grew=roles.log_grew)
         service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine))

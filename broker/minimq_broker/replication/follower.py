@@ -14,8 +14,8 @@ import grpc.aio
 
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
-from minimq_broker.replication.own_replica import OwnReplica
 from minimq_broker.replication.pauses import Break, Pauses
+from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.segment_repair import SegmentRepair
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import to_the_end
@@ -49,7 +49,7 @@ class Whom:
         address: HOST:PORT of the master.
     """
 
-    own: OwnReplica
+    own: ReplicaIdentity
     term: int
     address: str
 

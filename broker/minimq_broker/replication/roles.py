@@ -21,7 +21,7 @@ from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, Whom
 from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.replication.own_damage import OwnDamage
-from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import LogStatus
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
@@ -71,7 +71,7 @@ class RoleKeeper:
     def __init__(
         self,
         engine: Engine,
-        own: OwnReplica,
+        own: ReplicaIdentity,
         controller: Controller,
         patience: Patience,
         changed: Callable[[], None],

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.replication.follower import Follower, Whom
-from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import BrokerConflict
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import make_topic, with_engine
 
-OWN = OwnReplica("c", "broker-a", 1, 7, "127.0.0.1:1", founds=False, sync=False, min_in_sync=1)
+OWN = ReplicaIdentity("c", "broker-a", 1, 7, "127.0.0.1:1", founds=False, sync=False, min_in_sync=1)
 
 
 @pytest.mark.parametrize("knows", ["both", "slave", "nobody"])

@@ -14,7 +14,7 @@ import pytest
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership, lease_clock
-from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.replication.standing import Standing
 from minimq_broker.services.engine import Engine, EngineObserver
@@ -170,7 +170,7 @@ def test_readers_are_sent_to_a_slave_only_while_it_is_in_sync(tmp_path: Path) ->
         await engine.lead(1, waits_for_replicas=False)
         engine.begin(1)
         silent = cast("Any", SilentController())
-        own = OwnReplica("c", "broker-a", 0, 1, "host:0", founds=True, sync=False, min_in_sync=1)
+        own = ReplicaIdentity("c", "broker-a", 0, 1, "host:0", founds=True, sync=False, min_in_sync=1)
         roles = RoleKeeper(engine, own, silent, Patience(), lambda: None)
         engine.writes.refusal, engine.observer = roles.refusal, EngineObserver(log_grew=roles.log_grew)
         leadership = Leadership(engine, RECORD, 0, silent, Patience(), lease_clock() + LEASE_S)

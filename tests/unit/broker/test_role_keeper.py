@@ -13,7 +13,7 @@ import pytest
 
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.replication.leadership import lease_clock
-from minimq_broker.replication.own_replica import OwnReplica
+from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.engine import EngineObserver
 from minimq_broker.services.group_offsets import GroupOffsets
@@ -21,7 +21,7 @@ from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
 from support.replica import until
 from support.replica_engine import replica_engine
 
-OWN = OwnReplica("c", "broker-a", 0, 7, "127.0.0.1:1", founds=True, sync=False, min_in_sync=1)
+OWN = ReplicaIdentity("c", "broker-a", 0, 7, "127.0.0.1:1", founds=True, sync=False, min_in_sync=1)
 LEASE_S = 1000.0
 LEADING = ReplicaSet(
     cluster="c",
@@ -62,7 +62,7 @@ class ToldController:
 
 
 @asynccontextmanager
-async def keeper(path: Path, own: OwnReplica) -> AsyncIterator[tuple[RoleKeeper, ToldController]]:
+async def keeper(path: Path, own: ReplicaIdentity) -> AsyncIterator[tuple[RoleKeeper, ToldController]]:
     async with replica_engine(path) as engine:
         controller = ToldController()
         roles = RoleKeeper(engine, own, cast("Any", controller), Patience(), lambda: None)
@@ -76,7 +76,7 @@ async def keeper(path: Path, own: OwnReplica) -> AsyncIterator[tuple[RoleKeeper,
 
 
 def with_keeper(
-    path: Path, test: Callable[[RoleKeeper, ToldController], Awaitable[None]], own: OwnReplica = OWN
+    path: Path, test: Callable[[RoleKeeper, ToldController], Awaitable[None]], own: ReplicaIdentity = OWN
 ) -> None:
     async def run() -> None:
         async with keeper(path, own) as (roles, controller):

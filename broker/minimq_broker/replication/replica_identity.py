@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class OwnReplica:
+class ReplicaIdentity:
     """What a broker says of itself to its controller, and to its master; see `Report`."""
 
     cluster: str
