@@ -37,7 +37,7 @@ _RETRY_S = 0.5
 _DRAIN_S = 0.5
 
 
-class Introduced(NamedTuple):
+class FollowerHello(NamedTuple):
     """Who a slave says that it is: its id, what tells processes with the same id apart, and which log it has."""
 
     replica_id: int
@@ -67,7 +67,7 @@ class Feed:
         self,
         store: MessageStore,
         in_sync: InSync,
-        slave: Introduced,
+        slave: FollowerHello,
         position: int | None,
         moved: Callable[[], None],
         record: Callable[[Sequence[Kept]], Awaitable[None]],

@@ -12,7 +12,7 @@ from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.term_history import TermStart, common_point
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.copying import FRAME_BYTES
-from minimq_broker.replication.feed import Context, Feed, Introduced, go_on
+from minimq_broker.replication.feed import Context, Feed, FollowerHello, go_on
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import to_the_end
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
@@ -61,8 +61,8 @@ class Leadership:
         self._ended = False
         self._feeds: dict[int, Feed] = {}
         #: Of whom it was said that another has their id, or that their log is that of another broker.
-        self._refused: set[Introduced] = set()
-        self._strangers: set[Introduced] = set()
+        self._refused: set[FollowerHello] = set()
+        self._strangers: set[FollowerHello] = set()
         self._outage = OutageLog(log)
         self._look_outage = OutageLog(log)
         self._look = asyncio.Event()
@@ -176,7 +176,7 @@ class Leadership:
             StaleTerm: it follows another term.
             BrokerConflict: another process has the same id.
         """
-        slave = Introduced(follow.replica_id, follow.run, follow.address, follow.log_id)
+        slave = FollowerHello(follow.replica_id, follow.run, follow.address, follow.log_id)
         replica_id = slave.replica_id
         if replica_id == self._own_id:
             raise self._conflict(slave, self.record.master_address)
@@ -237,7 +237,7 @@ class Leadership:
         if follow.term != self.term or self._ended:
             raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
 
-    def _conflict(self, slave: Introduced, other: str) -> BrokerConflict:
+    def _conflict(self, slave: FollowerHello, other: str) -> BrokerConflict:
         """Two logs must never count as one replica, so whoever is there stays, and whoever comes is refused."""
         conflict = BrokerConflict(
             f"replica {slave.replica_id} of {self.record} is at {other}, but {slave.address} says that it is "
@@ -248,7 +248,7 @@ class Leadership:
             log.error("replication: a slave is refused reason=%s", conflict)
         return conflict
 
-    def _introduce(self, slave: Introduced) -> None:
+    def _introduce(self, slave: FollowerHello) -> None:
         """Say who comes with another log: it will leave, and come again and again, until somebody looks after it."""
         own_log_id = self._store.state.log_id
         if slave.is_stranger(own_log_id) and slave not in self._strangers:

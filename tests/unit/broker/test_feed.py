@@ -11,14 +11,14 @@ import pytest
 
 from minimq_broker.core.in_sync import InSync, Patience
 from minimq_broker.replication import feed as feed_module
-from minimq_broker.replication.feed import Feed, Introduced
+from minimq_broker.replication.feed import Feed, FollowerHello
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.standby_offsets import Kept
 from minimq_common.errors import NotEnoughReplicas
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import with_engine
 
-SLAVE = Introduced(1, 7, "host:1")
+SLAVE = FollowerHello(1, 7, "host:1")
 
 
 class Frames:
