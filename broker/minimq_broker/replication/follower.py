@@ -40,8 +40,8 @@ _EXPECTED = (grpc.RpcError, MiniMQError, TimeoutError, asyncio.InvalidStateError
 
 
 @dataclass(frozen=True, slots=True)
-class Whom:
-    """Whom a slave follows: the master of a term of its replica set.
+class MasterRef:
+    """The master that a slave follows, that of a term of its replica set.
 
     Attributes:
         own: the slave itself.
@@ -63,12 +63,12 @@ class Follower:
 
     Args:
         engine: whose store gets the entries.
-        whom: the master.
+        master: the master.
         outage: logs when there is no master; one that outlasts this one knows when that began.
     """
 
-    def __init__(self, engine: Engine, whom: Whom, outage: OutageLog | None = None) -> None:
-        self.whom = whom
+    def __init__(self, engine: Engine, master: MasterRef, outage: OutageLog | None = None) -> None:
+        self.master = master
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._anew = False  # the log cannot be gone on with
@@ -88,12 +88,12 @@ class Follower:
 
     @property
     def peer(self) -> str:
-        """Whom it follows, for the texts of errors."""
-        return f"master {self.whom.address}"
+        """MasterRef it follows, for the texts of errors."""
+        return f"master {self.master.address}"
 
     def start(self) -> None:
         """Begin to follow."""
-        self._task = asyncio.create_task(self._run(), name=f"follow-{self.whom.term}")
+        self._task = asyncio.create_task(self._run(), name=f"follow-{self.master.term}")
 
     def end(self) -> None:
         """Acknowledge nothing from now on; `stop` is to follow. Idempotent."""
@@ -118,7 +118,7 @@ class Follower:
         while not self.is_ended:
             try:
                 await self._engine.handle.ensure_open()
-                async with rpc.open_aio_channel(self.whom.address) as channel:
+                async with rpc.open_aio_channel(self.master.address) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
                     await self._repair(stub)
                     await self._follow(stub.Replicate())
@@ -141,9 +141,9 @@ class Follower:
             self._lost_at = self._loop.time()
         message = "replication: stream broken, trying again master=%s reason=%s"
         if isinstance(cause, _EXPECTED):
-            self._outage.failed(message, self.whom.address, cause, cause=cause)
+            self._outage.failed(message, self.master.address, cause, cause=cause)
         else:
-            self._outage.crashed(message, self.whom.address, repr(cause), cause=cause)
+            self._outage.crashed(message, self.master.address, repr(cause), cause=cause)
         if isinstance(cause, (Unavailable, DeadlineExceeded, TimeoutError, asyncio.InvalidStateError)):
             return Break.UNREACHED
         return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
@@ -182,7 +182,7 @@ class Follower:
                 frame = await next_frame(stream, FIRST_WORD_S, self.peer)
                 self._check_kin(frame)
                 if frame.WhichOneof("first") == "copy":
-                    log.info("replication: copying everything master=%s", self.whom.address)
+                    log.info("replication: copying everything master=%s", self.master.address)
                     await take_copy(self._engine, frame, lambda: next_frame(stream, SILENCE_S, self.peer))
                     self._anew = False
                 else:
@@ -198,14 +198,14 @@ class Follower:
             stream.cancel()
 
     def _introduction(self) -> replication_pb2.Follow:
-        store, own = self._engine.store, self.whom.own
+        store, own = self._engine.store, self.master.own
         return replication_pb2.Follow(
             cluster=own.cluster,
             broker_name=own.broker_name,
             replica_id=own.replica_id,
             run=own.run,
             address=own.address,
-            term=self.whom.term,
+            term=self.master.term,
             terms=[replication_pb2.TermStart(term=start.term, position=start.position) for start in store.state.terms],
             log_start=store.log.start,
             log_end=store.end,
@@ -216,7 +216,7 @@ class Follower:
     def _check_kin(self, frame: replication_pb2.ReplicaFrame) -> None:
         """Raise `BrokerConflict` when the log is that of another broker, of which nothing may be taken away."""
         store, term = self._engine.store, frame.go_on.term
-        name, mine, theirs = self.whom.own.broker_name, store.state.log_id, frame.log_id
+        name, mine, theirs = self.master.own.broker_name, store.state.log_id, frame.log_id
         remedy = "give it the data directory of this replica, or an empty one"
         if frame.go_on.term_entry and term.position >= store.log.start:
             # Logs of an older release get an identity late, perhaps two that have a common beginning.
@@ -254,7 +254,7 @@ class Follower:
             )
 
     def _found(self, frame: replication_pb2.ReplicaFrame) -> None:
-        message, values = "replication: following master=%s term=%d", (self.whom.address, self.whom.term)
+        message, values = "replication: following master=%s term=%d", (self.master.address, self.master.term)
         if not self._outage.worked(message, *values):
             log.info(message, *values)
         self.connected, self._found_at = True, self._loop.time()

@@ -18,7 +18,7 @@ from dataclasses import replace
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
-from minimq_broker.replication.follower import Follower, Whom
+from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.replication.own_damage import OwnDamage
 from minimq_broker.replication.replica_identity import ReplicaIdentity
@@ -128,7 +128,7 @@ class RoleKeeper:
         """Return why nothing may be accepted or acknowledged at this moment; None when it may."""
         if self.leadership is not None:
             return self.leadership.refusal(to_sender=to_sender)
-        master = f"the master is at {self.follower.whom.address}" if self.follower else "its master is not known yet"
+        master = f"the master is at {self.follower.master.address}" if self.follower else "its master is not known yet"
         return NotMaster(f"this broker is not the master of {self.own.broker_name}: {master}")
 
     def log_grew(self) -> None:
@@ -250,7 +250,7 @@ class RoleKeeper:
                 self.leadership.renew(record, self._lease_until)
             else:
                 self.leadership.end()
-        if self.follower is not None and self.follower.whom.term != record.term:
+        if self.follower is not None and self.follower.master.term != record.term:
             self.follower.end()
         self._news.set()
 
@@ -286,9 +286,9 @@ class RoleKeeper:
         elif record.master_id == self.own.replica_id:  # an earlier run of this broker: it waits to be elected
             await self._end_role()
         else:
-            whom = Whom(self.own, record.term, record.master_address)
-            if self.follower is None or self.follower.whom != whom:
-                await self._follow(whom)
+            master = MasterRef(self.own, record.term, record.master_address)
+            if self.follower is None or self.follower.master != master:
+                await self._follow(master)
 
     async def _look_after_groups(self, record: ReplicaSet) -> None:
         """Serve groups as a slave while there is no master, and no longer: that it is not found here is not enough."""
@@ -340,14 +340,14 @@ class RoleKeeper:
         self._begin(record.term)
         self._handing_over = asyncio.create_task(self._hand_over(), name="roles-hand-over")
 
-    async def _follow(self, whom: Whom) -> None:
+    async def _follow(self, master: MasterRef) -> None:
         await self._end_role()
         await self._engine.follow()
         self._damage.begin_to_follow()
-        self.follower = Follower(self._engine, whom, self._master_outage)
+        self.follower = Follower(self._engine, master, self._master_outage)
         self.follower.start()
-        log.info("roles: following term=%d master=%s", whom.term, whom.address)
-        self._begin(whom.term)
+        log.info("roles: following term=%d master=%s", master.term, master.address)
+        self._begin(master.term)
 
     def _begin(self, term: int, *, stand_in: int | None = None) -> None:
         self._engine.begin(term, stand_in=stand_in)

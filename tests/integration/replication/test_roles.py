@@ -17,7 +17,7 @@ import pytest
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.replication import feed, follower, frames, roles
-from minimq_broker.replication.follower import Follower, Whom
+from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import new_run
@@ -54,7 +54,7 @@ def test_of_two_processes_with_one_id_the_first_stays(
                 own = ReplicaIdentity(
                     CLUSTER, NAME, 1, new_run(), "127.0.0.1:1", founds=False, sync=False, min_in_sync=1
                 )
-                other = Follower(engine, Whom(own, master.roles.leadership.term, master.roles.own.address))
+                other = Follower(engine, MasterRef(own, master.roles.leadership.term, master.roles.own.address))
                 other.start()
                 await until(lambda: "a slave is refused" in caplog.text and "stream broken" in caplog.text)
                 refused = next(record.message for record in caplog.records if "a slave is refused" in record.message)
@@ -325,7 +325,7 @@ def test_a_master_may_have_much_to_read_before_its_first_word(
             await make_topic(master.engine, 10)
             assert master.roles.leadership is not None
             own = ReplicaIdentity(CLUSTER, NAME, 1, new_run(), "127.0.0.1:1", founds=False, sync=False, min_in_sync=1)
-            slave = Follower(engine, Whom(own, master.roles.leadership.term, master.roles.own.address))
+            slave = Follower(engine, MasterRef(own, master.roles.leadership.term, master.roles.own.address))
             slave._anew = True
             slave.start()
             await until(lambda: looks)
