@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minimq.receiving.member_state import Grant
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import Claim, Granted, LeaseEvent, LeaseKey, LeaseTable, Recovery, Wanted
 from minimq_common.errors import GroupConflict
@@ -152,7 +152,7 @@ class SimulatedBroker(Process):
     ) -> None:
         self.started_once = True
         hold_ms = round(self.world.times.hold_s * 1000)
-        agreement = Agreement(filters, self.world.strategy.name, hold_ms)
+        agreement = GroupConfig(filters, self.world.strategy.name, hold_ms)
         try:
             changed = self.groups.join(GROUP, name, agreement, held)
         except GroupConflict:

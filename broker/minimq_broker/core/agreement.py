@@ -13,7 +13,7 @@ from minimq_common.errors import GroupConflict
 from minimq_common.names import retry_topic
 
 
-class Agreement(NamedTuple):
+class GroupConfig(NamedTuple):
     """The part of the configuration that members must share, of one member or of a whole group.
 
     Attributes:
@@ -43,7 +43,7 @@ class MemberConfig(NamedTuple):
         topics_may_differ: whether it divides a topic among the members that subscribe to it; otherwise among all.
     """
 
-    agreement: Agreement
+    agreement: GroupConfig
     topics_may_differ: bool
 
 
@@ -85,9 +85,9 @@ def check_agreement(group: str, others: MemberConfig, member: MemberConfig) -> N
         )
 
 
-def _assigner(agreement: Agreement) -> str:
+def _assigner(agreement: GroupConfig) -> str:
     return "the server" if agreement.by_server else "each client itself"
 
 
-def _kind(group: str, agreement: Agreement) -> str:
+def _kind(group: str, agreement: GroupConfig) -> str:
     return "push consumers" if retry_topic(group) in agreement.topics else "pull consumers"

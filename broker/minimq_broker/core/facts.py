@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 
@@ -73,7 +73,7 @@ class GroupAgreed(msgspec.Struct, frozen=True, tag="group-agreed"):
     """The members of a group agree on something else than before; on nothing when there are no members any more."""
 
     group: str
-    agreement: Agreement | None
+    agreement: GroupConfig | None
 
 
 class GroupDeleted(msgspec.Struct, frozen=True, tag="group-deleted"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_common.errors import SystemBusy
 from minimq_common.protocol_bounds import MAX_AGREED
 
@@ -27,7 +27,7 @@ class Share(NamedTuple):
     characters: int = 0
 
     @classmethod
-    def of(cls, agreement: Agreement) -> Share:
+    def of(cls, agreement: GroupConfig) -> Share:
         """Return what a member adds that wants these topics."""
         return cls(len(agreement.filters), sum(len(topic) + len(text) for topic, text in agreement.filters))
 

@@ -14,7 +14,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
-from minimq_broker.core.agreement import Agreement, MemberConfig, check_agreement
+from minimq_broker.core.agreement import GroupConfig, MemberConfig, check_agreement
 from minimq_broker.core.group_room import GroupRoom, Share, check_size
 from minimq_common.allocation.members import MemberList
 from minimq_common.errors import GroupConflict
@@ -38,7 +38,7 @@ class Remembered(NamedTuple):
     """
 
     until: float = -math.inf
-    agreements: Mapping[str, Agreement] = MappingProxyType({})
+    agreements: Mapping[str, GroupConfig] = MappingProxyType({})
 
 
 class Members(NamedTuple):
@@ -77,7 +77,7 @@ class _Group:
         #: How many queues they hold.
         self.held = 0
         #: What all agree on.
-        self.agreement: Agreement | None = None
+        self.agreement: GroupConfig | None = None
         #: What each subscribes to; empty while that is the same.
         self.topics: dict[str, tuple[str, ...]] = {}
         #: What each held when the version began.
@@ -110,7 +110,7 @@ class GroupTable:
         self,
         group: str,
         client_id: str,
-        agreement: Agreement,
+        agreement: GroupConfig,
         held: Iterable[MessageQueue] = (),
         *,
         topics_may_differ: bool = True,
@@ -222,7 +222,7 @@ class GroupTable:
         member = self._member(group, client_id)
         return member is not None and queue in member.holding
 
-    def agreement(self, group: str) -> Agreement | None:
+    def agreement(self, group: str) -> GroupConfig | None:
         """Return what the members of a group agree on, with all their topics; None when there are no members.
 
         For a while after a start, topics count for which no member has come back yet.
@@ -290,7 +290,7 @@ class GroupTable:
             return False
         return True
 
-    def _come_back(self, group: str, agreement: Agreement) -> None:
+    def _come_back(self, group: str, agreement: GroupConfig) -> None:
         """A member has come: what it subscribes to counts by itself from now on."""
         before = self._remembered.get(group)
         if before is not None:

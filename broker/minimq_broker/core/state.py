@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import (
     CommittedOffset,
     Fact,
@@ -119,7 +119,7 @@ class State:
         self.started: dict[tuple[str, int], int] = {}
         self.index = GroupIndex()
         self.used: dict[str, int] = {}
-        self.agreements: dict[str, Agreement] = {}
+        self.agreements: dict[str, GroupConfig] = {}
         self.producers = ProducerTable()
         self.begun = self.made = 0
         self.changed: set[tuple[Any, ...]] = set()
@@ -292,7 +292,7 @@ class State:
                 self._set(("moved", *key), self.moved, key, self.end_place)
                 self.index.add(*key)
 
-    def _agree(self, group: str, agreement: Agreement | None) -> None:
+    def _agree(self, group: str, agreement: GroupConfig | None) -> None:
         self.changed.add(("agreement", group))
         if agreement is None:
             self.agreements.pop(group, None)

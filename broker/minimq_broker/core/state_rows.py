@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import Topic
 from minimq_broker.core.staged_batches import StageKey
 from minimq_broker.core.state import QueueEnd, QueueKey, State
@@ -82,7 +82,7 @@ _ROWS: dict[str, _Row] = {
     "forced": _row_of(lambda state: state.forced, tuple[str, int, int], LogPlace),
     "started": _row_of(lambda state: state.started, tuple[str, int], int | bool, _note_row),  # True in the first logs
     "used": _row_of(lambda state: state.used, str, int),
-    "agreement": _row_of(lambda state: state.agreements, str, Agreement),
+    "agreement": _row_of(lambda state: state.agreements, str, GroupConfig),
     "topic": _row_of(lambda state: state.topics, str, Topic, lambda state, name: state.note_name(name)),
     "producer": _Row(
         lambda state, producer_id: state.producers.row(producer_id),

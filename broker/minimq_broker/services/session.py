@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import grpc.aio
 
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.groups import Members
 from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine
@@ -351,7 +351,7 @@ class SessionService:
         return broker_pb2.SessionEvent(members=event).SerializeToString()
 
 
-def _agreement(join: broker_pb2.JoinGroup) -> Agreement:
+def _agreement(join: broker_pb2.JoinGroup) -> GroupConfig:
     """Return what a member says of what all have to agree on. Raises `InvalidArgument`."""
     filters = join.filters or [""] * len(join.topics)
     if len(filters) != len(join.topics):
@@ -359,7 +359,7 @@ def _agreement(join: broker_pb2.JoinGroup) -> Agreement:
     if join.assigned_by_server:
         known_to_brokers(join.allocation)
     by_topic = dict(zip(join.topics, filters, strict=True))
-    return Agreement(tuple(sorted(by_topic.items())), join.allocation, join.hold_ms, join.assigned_by_server)
+    return GroupConfig(tuple(sorted(by_topic.items())), join.allocation, join.hold_ms, join.assigned_by_server)
 
 
 async def _queues(names: Sequence[broker_pb2.QueueName]) -> list[MessageQueue]:

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import (
     CommittedOffset,
     Fact,
@@ -60,7 +60,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         GroupStarted("g", 1, (CommittedOffset(1, 0, 3),), 1234),
         OffsetsCommitted("g", (CommittedOffset(1, 1, 5),)),
         OffsetsCommitted("g", (CommittedOffset(1, 1, 4),), forced=True),
-        GroupAgreed("g", Agreement((("t", "red"),), "averagely", 5, by_server=True)),
+        GroupAgreed("g", GroupConfig((("t", "red"),), "averagely", 5, by_server=True)),
         PermissionSet(4),
         TermBegun(9, "an identity"),
     ]
@@ -78,14 +78,14 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
     assert again.forced == state.forced == {("g", 1, 1): LogPlace(0, 103)}
     assert again.moved == state.moved == {("g", 1, 0): LogPlace(0, 101), ("g", 1, 1): LogPlace(0, 103)}
     assert (again.started, again.permission, again.term) == (state.started, 4, 9)
-    assert again.agreements == state.agreements == {"g": Agreement((("t", "red"),), "averagely", 5, by_server=True)}
+    assert again.agreements == state.agreements == {"g": GroupConfig((("t", "red"),), "averagely", 5, by_server=True)}
     assert again.used == state.used == {"g": 5_105}
     assert again.terms == state.terms == [TermStart(9, 106)]
     assert again.producers.find(77, 5) == Place(1, 0, 0, 17)
 
 
 def test_a_group_without_members_agrees_on_nothing() -> None:
-    state, agreement = State(), Agreement((("t", ""),), "averagely")
+    state, agreement = State(), GroupConfig((("t", ""),), "averagely")
     state.apply(GroupAgreed("g", agreement), 1)
     state.saved()
     state.apply(GroupAgreed("g", None), 2)
@@ -103,7 +103,7 @@ def test_nothing_is_left_of_a_group_that_is_deleted() -> None:
         GroupStarted("h", 1, (CommittedOffset(1, 0, 4),), 1234),
         OffsetsCommitted("g", (CommittedOffset(1, 1, 4),), forced=True),
         OffsetsCommitted("g", (CommittedOffset(2, 0, 0),)),
-        GroupAgreed("g", Agreement((("t", "red"),), "averagely")),
+        GroupAgreed("g", GroupConfig((("t", "red"),), "averagely")),
     ]
     for position, fact in enumerate(facts, 1):
         state.apply(fact, position, 5_000)
@@ -152,7 +152,7 @@ def test_when_an_idle_group_expires() -> None:
     long_away = GroupExpiry(7 * day_ms, since_ms=30 * day_ms)  # nobody could use a group meanwhile
     assert long_away.expires_ms(state, "g", has_members=False) == 30 * day_ms + long_away.notice_ms
     assert GroupExpiry().expires_ms(state, "g", has_members=False) is None
-    state.apply(GroupAgreed("g", Agreement((), "averagely")), 2, 2_000)
+    state.apply(GroupAgreed("g", GroupConfig((), "averagely")), 2, 2_000)
     assert week.expires_ms(state, "g", has_members=False) is None  # it had members before this start
     state.apply(GroupAgreed("g", None), 3, 3_000)
     assert week.expires_ms(state, "g", has_members=False) == 3_000 + 7 * day_ms

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, GroupAgreed, OffsetsCommitted
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.state import QueueKey
@@ -22,7 +22,7 @@ from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine
 
 IDLE_MS = 10_000_000
-AGREEMENT = Agreement((("t", ""),), "averagely")
+AGREEMENT = GroupConfig((("t", ""),), "averagely")
 
 
 class Groups:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.core import group_room
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.group_room import Share
 from minimq_broker.core.groups import GroupTable, Members
 from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.model import MessageQueue
 
-T = Agreement((("t", ""),), "averagely")
+T = GroupConfig((("t", ""),), "averagely")
 
 
 def held(count: int, topic: str = "t") -> list[MessageQueue]:
@@ -69,11 +69,11 @@ def test_what_is_held_is_added_to_what_was_said() -> None:
 
 def test_topics_and_filters_of_a_group_have_a_size() -> None:
     table = GroupTable(0)
-    table.join("g", "a", Agreement((("t", "x" * 200_000),), "averagely"))
+    table.join("g", "a", GroupConfig((("t", "x" * 200_000),), "averagely"))
     with pytest.raises(SystemBusy, match="topics and filters of group 'g' have 300002 characters, the limit is 262144"):
-        table.join("g", "b", Agreement((("u", "x" * 100_000),), "averagely"))
-    assert table.agreement("g") == Agreement((("t", "x" * 200_000),), "averagely")
+        table.join("g", "b", GroupConfig((("u", "x" * 100_000),), "averagely"))
+    assert table.agreement("g") == GroupConfig((("t", "x" * 200_000),), "averagely")
 
 
 def test_a_share_is_what_a_member_adds() -> None:
-    assert Share.of(Agreement((("t", "red"), ("uv", "")), "averagely")) == Share(2, 6)
+    assert Share.of(GroupConfig((("t", "red"), ("uv", "")), "averagely")) == Share(2, 6)

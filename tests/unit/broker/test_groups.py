@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_broker.core import groups as groups_module
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.groups import GroupTable, Members, Remembered
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
 
-T = Agreement((("t", ""),), "averagely")
-WITH_U = Agreement((("t", ""), ("u", "")), "averagely")
-RED = Agreement((("t", "red"),), "averagely")
-RED_WITH_U = Agreement((("t", "red"), ("u", "")), "averagely")
-PUSH = Agreement((("%RETRY%g", ""), ("t", "")), "averagely")
+T = GroupConfig((("t", ""),), "averagely")
+WITH_U = GroupConfig((("t", ""), ("u", "")), "averagely")
+RED = GroupConfig((("t", "red"),), "averagely")
+RED_WITH_U = GroupConfig((("t", "red"), ("u", "")), "averagely")
+PUSH = GroupConfig((("%RETRY%g", ""), ("t", "")), "averagely")
 
 Q0, Q1, Q2 = (MessageQueue("t", "broker-a", number) for number in range(3))
 
@@ -51,7 +51,7 @@ def test_members_come_and_go_in_growing_versions() -> None:
         (T._replace(hold_ms=50_000), "for 0 ms after a release, this member for 50000 ms.*same hold time"),
     ],
 )
-def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(other: Agreement, text: str) -> None:
+def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(other: GroupConfig, text: str) -> None:
     table = GroupTable(0)
     before = table.join("g", "a", T, [Q0])
 
@@ -85,12 +85,12 @@ def test_what_was_agreed_on_before_a_start_is_over_when_nobody_has_come_or_all_h
 
 def test_a_topic_of_before_a_start_is_remembered_until_a_member_that_has_it_comes_back() -> None:
     table = GroupTable(0, Remembered(10.0, {"g": RED_WITH_U}))
-    table.join("g", "a", Agreement((("u", ""),), "averagely"), now=1.0)
+    table.join("g", "a", GroupConfig((("u", ""),), "averagely"), now=1.0)
     assert table.agreement("g") == RED_WITH_U
     with pytest.raises(GroupConflict):
         table.join("g", "b", T, now=9.9)
     assert table.end_recovery() == ["g"]
-    assert table.agreement("g") == Agreement((("u", ""),), "averagely")
+    assert table.agreement("g") == GroupConfig((("u", ""),), "averagely")
     assert table.admissible("g", now=9.9) == ["b"]
     assert table.join("g", "b", T, now=9.9)
     assert table.agreement("g") == WITH_U
@@ -127,7 +127,7 @@ def test_a_topic_that_nobody_subscribes_to_any_more_may_be_filtered_by_something
     table.join("g", "b", WITH_U)
     table.leave("g", "b")
     assert table.agreement("g") == T
-    assert table.join("g", "c", Agreement((("t", ""), ("u", "red")), "averagely"))
+    assert table.join("g", "c", GroupConfig((("t", ""), ("u", "red")), "averagely"))
     with pytest.raises(GroupConflict, match="topic 'u' by 'red'"):
         table.join("g", "b", WITH_U)
 
@@ -205,7 +205,7 @@ def test_a_member_that_wants_something_else_is_told_when_it_is_alone() -> None:
 @pytest.mark.parametrize(
     "other", [RED, T._replace(allocation="circle"), T._replace(hold_ms=1), T._replace(by_server=True)]
 )
-def test_a_lone_member_may_change_its_mind(other: Agreement) -> None:
+def test_a_lone_member_may_change_its_mind(other: GroupConfig) -> None:
     table = GroupTable(0)
     table.join("g", "a", T)
     assert table.join("g", "a", other) == Members("g", 2, ("a",), {})

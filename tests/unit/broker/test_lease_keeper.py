@@ -6,7 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
@@ -39,7 +39,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
         keeper = LeaseKeeper(engine, GroupStarts(engine), "broker-a", tell)
         items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
         for name in ("former", "next"):
-            engine.groups.join("g", name, Agreement((("t", ""),), "averagely"))
+            engine.groups.join("g", name, GroupConfig((("t", ""),), "averagely"))
         await keeper.acquire("former", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)
         assert (await told.get())[0] == "former"
         await keeper.acquire("next", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)

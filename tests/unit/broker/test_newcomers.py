@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.agreement import Agreement
+from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.state import State
 from minimq_broker.services import newcomers
@@ -16,7 +16,7 @@ from minimq_broker.services.newcomers import check_new_group, check_new_offsets
 from minimq_common.errors import SystemBusy
 from support.replica_engine import make_topic, with_engine
 
-WANTED = Agreement((("t", ""),), "averagely")
+WANTED = GroupConfig((("t", ""),), "averagely")
 
 
 async def commit(engine: Engine, group: str) -> None:
