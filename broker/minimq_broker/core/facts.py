@@ -154,7 +154,7 @@ class IdleTransactionsExpired(msgspec.Struct, frozen=True, tag="idle-transaction
 
 
 #: Facts that change what name servers are told.
-Told = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
+RouteFact = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
 
 Fact = (
     TopicSet

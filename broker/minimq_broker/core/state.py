@@ -26,8 +26,8 @@ from minimq_broker.core.facts import (
     PermissionSet,
     PublicationBegun,
     PublicationSkipped,
+    RouteFact,
     TermBegun,
-    Told,
     Topic,
     TopicDeleted,
     TopicSet,
@@ -222,7 +222,7 @@ class State:
         self.position = position
 
     def _change(self, entry: Fact | BatchStaged, at_ms: int) -> None:
-        is_told = isinstance(entry, Told)
+        is_told = isinstance(entry, RouteFact)
         self.begun += is_told
         match entry:
             case (

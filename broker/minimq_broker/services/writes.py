@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Set
 from typing import Protocol, TypeVar
 
-from minimq_broker.core.facts import Fact, Told
+from minimq_broker.core.facts import Fact, RouteFact
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
@@ -190,7 +190,7 @@ class Writes:
             elif isinstance(job, FactJob):
                 job.error = job.error or self.refusal(to_sender=False)
                 if job.error is not None:  # it may stand though, and may have been counted by the one before it
-                    maybe_changed, maybe_recorded = True, maybe_recorded or isinstance(job.fact, Told)
+                    maybe_changed, maybe_recorded = True, maybe_recorded or isinstance(job.fact, RouteFact)
                 elif job.fact is not None:
                     self._observer.recorded(job.fact)
                 job.done(job)
