@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from pathlib import Path
 
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import to_the_end
+from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.message_store import Snapshot
 from minimq_common.errors import StoreError
@@ -107,21 +107,21 @@ async def fill(
         made.append(StoreCopy(path, snapshot, start, segment_bytes, replace=replace))
 
     try:
-        await to_the_end(asyncio.to_thread(make))
+        await uncancellable(asyncio.to_thread(make))
         [copy] = made
         while first.copy.archived and not frame.archived_end:
             frame = await next_frame()
             if frame.archived:
                 entries = [(item.position, item.entry) for item in frame.archived]
-                await to_the_end(asyncio.to_thread(copy.put_archived, entries))
+                await uncancellable(asyncio.to_thread(copy.put_archived, entries))
         while copy.position < until:
             frame = await next_frame()
             if frame.entries and frame.position != copy.position:
                 raise StoreError(f"the master sent entries at {frame.position}, {copy.position} was expected")
             if frame.entries:
-                await to_the_end(asyncio.to_thread(copy.put, frame.entries))
+                await uncancellable(asyncio.to_thread(copy.put, frame.entries))
                 moved(copy.position)
-        await to_the_end(asyncio.to_thread(copy.finish))
+        await uncancellable(asyncio.to_thread(copy.finish))
         log.info("replication: copied from=%d to=%d rows=%d", start, copy.position, len(rows))
         return copy.position
     finally:

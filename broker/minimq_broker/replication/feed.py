@@ -15,7 +15,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.core.term_history import LogPlace
 from minimq_broker.replication.copying import FRAME_BYTES, archive_frames, state_frames
 from minimq_broker.replication.frames import HEARTBEAT_S, SILENCE_S
-from minimq_broker.services.store_handle import to_the_end
+from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import Kept
 from minimq_common.errors import MiniMQError, StoreError
@@ -149,7 +149,7 @@ class Feed:
             for task in (*tasks, recorder):
                 task.cancel()
             try:
-                await to_the_end(asyncio.gather(*tasks, recorder, return_exceptions=True))
+                await uncancellable(asyncio.gather(*tasks, recorder, return_exceptions=True))
             finally:
                 self._has_ended.set()
             log.log(level, "replication: slave is gone id=%d", self._replica_id)
@@ -220,13 +220,13 @@ class Feed:
 
     async def _send_copy(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> int:
         """Send all rows of the state that was saved last. Returns from where the log follows."""
-        snapshot = await to_the_end(asyncio.to_thread(self._store.snapshot))
+        snapshot = await uncancellable(asyncio.to_thread(self._store.snapshot))
         start = self._store.log.start
         for frame in state_frames(snapshot, start, self._store.state.log_id):
             await self._write(writer, frame)
 
         async def archived(position: int) -> Sequence[tuple[int, bytes]]:
-            return await to_the_end(asyncio.to_thread(self._store.archived, position, start, FRAME_BYTES))
+            return await uncancellable(asyncio.to_thread(self._store.archived, position, start, FRAME_BYTES))
 
         async for frame in archive_frames(archived):
             await self._write(writer, frame)
@@ -247,7 +247,7 @@ class Feed:
     async def _next_frame(self, position: int) -> replication_pb2.ReplicaFrame:
         behind = self._store.end - position
         if behind > _FAR_BEHIND_BYTES:
-            entries = await to_the_end(asyncio.to_thread(self._store.entries, position, FRAME_BYTES))
+            entries = await uncancellable(asyncio.to_thread(self._store.entries, position, FRAME_BYTES))
         else:
             entries = self._store.entries(position, FRAME_BYTES) if behind else []
         if behind and not entries:

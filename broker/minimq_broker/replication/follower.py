@@ -18,7 +18,7 @@ from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.segment_repair import SegmentRepair
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import to_the_end
+from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.jobs import ReplicaJob
 from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
@@ -299,7 +299,7 @@ class _Intake:
             raise
         finally:
             acknowledging.cancel()
-            await to_the_end(asyncio.gather(self._settle(), acknowledging, return_exceptions=True))
+            await uncancellable(asyncio.gather(self._settle(), acknowledging, return_exceptions=True))
 
     async def _take(self, frame: replication_pb2.ReplicaFrame) -> None:
         if frame.entries:

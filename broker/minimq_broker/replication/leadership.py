@@ -14,7 +14,7 @@ from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.copying import FRAME_BYTES
 from minimq_broker.replication.feed import Context, Feed, FollowerHello, go_on
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import to_the_end
+from minimq_broker.services.store_handle import uncancellable
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaSet
@@ -221,7 +221,7 @@ class Leadership:
         await write(replication_pb2.ReplicaFrame(go_on=go_on(self._store, point), log_id=state.log_id))
         position, end = max(fetch.start, self._store.log.start), min(fetch.end, point)
         while True:
-            entries = await to_the_end(asyncio.to_thread(self._entries, position, end))
+            entries = await uncancellable(asyncio.to_thread(self._entries, position, end))
             await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
             position += sum(map(len, entries))
             if position >= end:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import to_the_end
+from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.segment_copy import SegmentCopy
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_proto.v1 import replication_pb2
@@ -48,7 +48,7 @@ class SegmentRepair:
             if store.log.active.start == self._start and store.end != self._start:
                 store.log.roll(store.end)
 
-        await to_the_end(asyncio.to_thread(store.call, roll))
+        await uncancellable(asyncio.to_thread(store.call, roll))
         starts = [segment.start for segment in store.log.segments]
         return min((start for start in starts if start > self._start), default=self._start)
 
@@ -60,9 +60,9 @@ class SegmentRepair:
         try:
             if at < end:
                 room = self._store.options.segment_bytes
-                made = await to_the_end(asyncio.to_thread(SegmentCopy, self._store.log.path, at, room))
+                made = await uncancellable(asyncio.to_thread(SegmentCopy, self._store.log.path, at, room))
                 await self._fill(made, frame, stream, end)
-            await to_the_end(asyncio.to_thread(self._put_in, made))
+            await uncancellable(asyncio.to_thread(self._put_in, made))
         except CorruptEntry as error:
             log.error(
                 "replication: a segment is damaged here and at the master segment=%d here=%s master=%s",
@@ -82,7 +82,7 @@ class SegmentRepair:
         while True:
             if frame.position != made.position:
                 raise StoreError(f"the master sent entries at {frame.position}, {made.position} was expected")
-            await to_the_end(asyncio.to_thread(made.put, frame.entries))
+            await uncancellable(asyncio.to_thread(made.put, frame.entries))
             if made.position >= end:
                 break
             frame = await next_frame(stream, SILENCE_S, self._peer)

@@ -17,7 +17,7 @@ from minimq_broker.services.counters import Counters
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.role_tables import RoleTables
-from minimq_broker.services.store_handle import HandleObserver, StoreHandle, to_the_end
+from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import Refusal, Writes, accept
 from minimq_broker.store.jobs import AnyJob
@@ -161,12 +161,12 @@ class Engine:
         """Let the store begin a term. Raises as `MessageStore.lead` and `StoreHandle.ensure_open` do."""
         await self.handle.ensure_open()
         store = self._store
-        await to_the_end(asyncio.to_thread(store.lead, term, waits_for_replicas=waits_for_replicas))
+        await uncancellable(asyncio.to_thread(store.lead, term, waits_for_replicas=waits_for_replicas))
 
     async def follow(self) -> None:
         """Let the store write nothing but what a master sends. Raises as `StoreHandle.ensure_open` does."""
         await self.handle.ensure_open()
-        await to_the_end(asyncio.to_thread(self._store.follow))
+        await uncancellable(asyncio.to_thread(self._store.follow))
 
     def begin(self, term: int, *, stand_in: int | None = None) -> None:
         """Begin a role: clients come anew, to other leases and groups. See `RoleTables.begin`."""

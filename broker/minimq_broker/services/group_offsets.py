@@ -9,7 +9,7 @@ from functools import partial
 
 from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommitted
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.services.store_handle import to_the_end
+from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.services.writes import Writes
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import Kept, StandbyOffsets
@@ -98,7 +98,7 @@ class GroupOffsets:
             if not forced:  # the file knows only what was committed here
                 items = [item for item in items if self._goes_on(group, item)]
             if items:
-                await to_the_end(asyncio.to_thread(self._file.put, group, items, place, forced=forced))
+                await uncancellable(asyncio.to_thread(self._file.put, group, items, place, forced=forced))
             return True
 
     def _goes_on(self, group: str, item: CommittedOffset) -> bool:
@@ -111,8 +111,8 @@ class GroupOffsets:
         """Return how often this slave has served groups, the time that begins now included."""
         assert self._file is not None
         state = self._store().state  # the log came later than what is kept, if that could not be handed over since
-        await to_the_end(asyncio.to_thread(self._file.forget, partial(_is_overtaken, state)))
-        return await to_the_end(asyncio.to_thread(self._file.begin))
+        await uncancellable(asyncio.to_thread(self._file.forget, partial(_is_overtaken, state)))
+        return await uncancellable(asyncio.to_thread(self._file.begin))
 
     def kept(self, after: int = 0) -> list[Kept]:
         """Return what was kept after a number, in the order in which it was committed."""
@@ -121,7 +121,7 @@ class GroupOffsets:
     async def handed_over(self, number: int) -> None:
         """Forget what was kept up to a number: a master has it."""
         if self._file is not None:
-            await to_the_end(asyncio.to_thread(self._file.recorded, number))
+            await uncancellable(asyncio.to_thread(self._file.recorded, number))
 
     async def take_over(self, rows: Sequence[Kept]) -> None:
         """Record, as the master, what was kept at a replica while there was none.
@@ -148,7 +148,7 @@ class GroupOffsets:
     async def retain_topics(self) -> None:
         """Forget what is kept of topics that are no more; another one may get the same id."""
         if self._file is not None:
-            await to_the_end(asyncio.to_thread(self._file.retain_topics, self._topic_ids()))
+            await uncancellable(asyncio.to_thread(self._file.retain_topics, self._topic_ids()))
 
     def close(self) -> None:
         """Close the file."""

@@ -197,7 +197,7 @@ class StoreHandle:
             why: what those are told who look meanwhile.
         """
         with self._closing(why):
-            await to_the_end(asyncio.to_thread(self._without_readers, partial(work, self._store)))
+            await uncancellable(asyncio.to_thread(self._without_readers, partial(work, self._store)))
 
     async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
         """Put a copy in the place of all that the store has. Nobody may look into it meanwhile.
@@ -209,16 +209,16 @@ class StoreHandle:
         with self._closing(why):
             self._is_open = False
             try:
-                await to_the_end(asyncio.to_thread(self._without_readers, self._store.close))
+                await uncancellable(asyncio.to_thread(self._without_readers, self._store.close))
                 await copy(self._path, self._options.segment_bytes)
             finally:
-                await to_the_end(asyncio.to_thread(self._open_again))
+                await uncancellable(asyncio.to_thread(self._open_again))
 
     async def ensure_open(self) -> None:
         """Open the store if that failed after a copy. Raises `StoreError` when it fails again."""
         if not self._is_open:
             with self._closing("this broker opens its store again"):
-                await to_the_end(asyncio.to_thread(self._open_again))
+                await uncancellable(asyncio.to_thread(self._open_again))
 
     def _open_again(self) -> None:
         self._store = self._open()
@@ -242,7 +242,7 @@ def _nobody() -> None:
     """Tell nobody that the log has grown: there is no other replica."""
 
 
-async def to_the_end(work: Awaitable[Result]) -> Result:
+async def uncancellable(work: Awaitable[Result]) -> Result:
     """Wait for work that cannot be cut short, and return its result; a cancellation meanwhile is raised after it."""
     task = asyncio.ensure_future(work)
     cancelled = False
