@@ -19,9 +19,9 @@ from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.leadership import lease_clock
 from minimq_broker.replication.replica_identity import ReplicaIdentity
+from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
-from minimq_broker.replication.standing import Standing
 from minimq_broker.services.deletion_clock import FILE_NAME, DeletionClock, boot_id
 from minimq_broker.services.engine import Engine, EngineObserver, now_ms
 from minimq_broker.services.group_deletion import IdleGroups
@@ -128,7 +128,7 @@ class Broker:
         self._retention.start()
         self._scrub = Scrub(engine, options.verify_interval_s)
         self._scrub.start()
-        standing = Standing(engine, self._roles)
+        standing = ReplicationView(engine, self._roles)
         self._transactions = TransactionService(
             engine,
             options.name,

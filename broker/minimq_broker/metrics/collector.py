@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 
 from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.metrics.replication import replication_metrics
-from minimq_broker.replication.standing import Standing
+from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.status import Identity
@@ -39,7 +39,7 @@ class BrokerMetrics:
     """
 
     def __init__(
-        self, engine: Engine, identity: Identity, standing: Standing, most_series: int, clock: DeletionClock
+        self, engine: Engine, identity: Identity, standing: ReplicationView, most_series: int, clock: DeletionClock
     ) -> None:
         self._engine = engine
         self._identity = identity

@@ -15,8 +15,8 @@ from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.replication.replica_identity import ReplicaIdentity
+from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper
-from minimq_broker.replication.standing import Standing
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_common.errors import NotEnoughReplicas, Unavailable
 from minimq_common.replica_set import ReplicaSet, change_in_sync
@@ -175,7 +175,7 @@ def test_readers_are_sent_to_a_slave_only_while_it_is_in_sync(tmp_path: Path) ->
         engine.writes.refusal, engine.observer = roles.refusal, EngineObserver(log_grew=roles.log_grew)
         leadership = Leadership(engine, RECORD, 0, silent, Patience(), lease_clock() + LEASE_S)
         roles.leadership = leadership
-        standing, leaves = Standing(engine, roles), asyncio.Event()
+        standing, leaves = ReplicationView(engine, roles), asyncio.Event()
 
         async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
             yield replication_pb2.ReplicaRequest(synced=0)

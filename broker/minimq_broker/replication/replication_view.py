@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _LEADS_WITHIN_S = 10.0
 
 
-class Standing:
+class ReplicationView:
     """The place of a broker among its replicas.
 
     Args:
