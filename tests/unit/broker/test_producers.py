@@ -14,8 +14,8 @@ from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.producers import MAX_BATCHES, PendingBatches, Place, ProducerTable, Repeated
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
+from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.entry import effect
-from minimq_broker.store.group import Group
 from minimq_broker.store.jobs import AppendJob, FactJob, SendStatus
 from minimq_common import batch
 from minimq_common.errors import InvalidArgument, MiniMQError, StaleSequence
@@ -255,7 +255,7 @@ class AppendMachine(RuleBasedStateMachine):
 
     def new_group(self) -> Group:
         self.now_ms += 1
-        return Group(self.state, self.state.position, self.now_ms, ahead=False)
+        return CommitGroup(self.state, self.state.position, self.now_ms, ahead=False)
 
     def commit(self, group: Group) -> None:
         self.log += group.entries
