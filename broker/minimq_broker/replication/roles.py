@@ -195,9 +195,8 @@ class RoleKeeper:
             held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
             knows_damage = bool(self._damage.reasons)
             try:
-                report = self._report(
-                    resigns=self._engine.handle.log_status.has_failed
-                )  # such a disk needs another master
+                # A disk that has failed needs another master.
+                report = self._report(resigns=self._engine.handle.log_status.has_failed)
                 answer = await self.controller.report(report, wait_s=held_s)
                 self._damage.told = knows_damage
                 record = answer.record

@@ -1,4 +1,4 @@
-"""The place of the store: usually it is there, and now and then it is changed from the ground up while nobody looks."""
+"""The open store of a broker, which nobody may read while it is cut, or replaced by a copy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class HandleObserver:
 
 
 class StoreHandle:
-    """Has the store of a broker, opened. Changes belong to the loop of the engine; any thread may look.
+    """Holds the open store of a broker; refuses readers while it is changed from the ground up.
+
+    Changes belong to the loop of the engine; any thread may look.
 
     Args:
         path: the data directory.

@@ -1,4 +1,4 @@
-"""What one transaction of the writer will hold."""
+"""The entries of one transaction of the writer."""
 
 from __future__ import annotations
 

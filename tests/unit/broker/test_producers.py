@@ -253,11 +253,11 @@ class AppendMachine(RuleBasedStateMachine):
 
     # ---- what the writer does -----------------------------------------------------------------
 
-    def new_group(self) -> Group:
+    def new_group(self) -> CommitGroup:
         self.now_ms += 1
         return CommitGroup(self.state, self.state.position, self.now_ms, ahead=False)
 
-    def commit(self, group: Group) -> None:
+    def commit(self, group: CommitGroup) -> None:
         self.log += group.entries
         for change, position, _ in group.effects:
             self.state.apply(change, position)
