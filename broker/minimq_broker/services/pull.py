@@ -15,6 +15,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine, now_ms
 from minimq_broker.services.streams import raise_failure
+from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import ReadLimits
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import (
@@ -23,6 +24,7 @@ from minimq_common.errors import (
     OffsetOutOfRange,
     SystemBusy,
 )
+from minimq_common.large_fields import LARGE_BYTES, field_head
 from minimq_common.model import Permission
 from minimq_common.rpc import to_failure
 from minimq_common.stream_writer import StreamWriter
@@ -88,6 +90,37 @@ class PullService:
             pull = _Pull(self._engine, request, writer, self._slave, refused=len(pulls) >= MAX_PULLS)
             task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
             task.add_done_callback(partial(_forget, pulls, pull_id))
+
+
+def _encoded(frame: broker_pb2.PullFrame, batches: list[StoredBatch], size: int) -> bytes:
+    """Return a frame with batches, encoded.
+
+    Args:
+        frame: without them.
+        batches: which it gets.
+        size: of all their data, in bytes.
+    """
+    if size < len(batches) * LARGE_BYTES:
+        for batch in batches:  # made in its place: protobuf copies a message that it is given, by encoding it
+            frame.batches.add(
+                base_offset=batch.base_offset,
+                store_timestamp_ms=batch.stored_ms,
+                position=batch.position,
+                batch=batch.data,
+                count=batch.count,
+            )
+        return frame.SerializeToString()
+    parts = [frame.SerializeToString()]
+    for batch in batches:
+        around = broker_pb2.StoredBatch(
+            base_offset=batch.base_offset,
+            store_timestamp_ms=batch.stored_ms,
+            position=batch.position,
+            count=batch.count,
+        ).SerializeToString()
+        head = around + field_head(broker_pb2.StoredBatch.BATCH_FIELD_NUMBER, len(batch.data))
+        parts += field_head(broker_pb2.PullFrame.BATCHES_FIELD_NUMBER, len(head) + len(batch.data)), head, batch.data
+    return b"".join(parts)
 
 
 def _forget(pulls: dict[int, asyncio.Task[None]], pull_id: int, task: asyncio.Task[None]) -> None:
@@ -222,7 +255,7 @@ class _Pull:
         await self._tell(first, end, is_end=True)
         return True
 
-    def _next_frame(self, queue: QueueKey, first: int, end: int, log_start: int) -> broker_pb2.PullFrame | None:
+    def _next_frame(self, queue: QueueKey, first: int, end: int, log_start: int) -> bytes | None:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
         limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS)
         batches, next_offset = self._engine.store.search(queue, self._offset, limits)
@@ -256,15 +289,7 @@ class _Pull:
             now_ms=now_ms(),
             term=self._term,
         )
-        for batch in batches:  # made in its place: protobuf copies a message that it is given, by encoding it
-            frame.batches.add(
-                base_offset=batch.base_offset,
-                store_timestamp_ms=batch.stored_ms,
-                position=batch.position,
-                batch=batch.data,
-                count=batch.count,
-            )
-        return frame
+        return _encoded(frame, batches, size)
 
     def _advice(self, position: int) -> int:
         """Return which slave should be read instead of this master: what is far behind comes from the disk."""

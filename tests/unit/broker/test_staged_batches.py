@@ -20,7 +20,7 @@ from minimq_broker.core.facts import (
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import State
-from minimq_broker.store import group
+from minimq_broker.store import commit_group
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
@@ -188,7 +188,7 @@ def test_staged_batches_are_synced_before_they_are_acknowledged(stores: Stores) 
 def test_a_large_transaction_is_published_in_parts_between_others(
     store: OpenStore, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
 ) -> None:
-    monkeypatch.setattr(group, bound, value)
+    monkeypatch.setattr(commit_group, bound, value)
     for sequence in range(5):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, LARGE))
     store.decide("x", 0, {7: range(5)})

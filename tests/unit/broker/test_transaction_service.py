@@ -18,7 +18,7 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services import transactions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.transactions import TransactionService
-from minimq_broker.store import group
+from minimq_broker.store import commit_group
 from minimq_broker.store.jobs import AppendJob
 from minimq_common import batch
 from minimq_common.errors import NotEnoughReplicas, StoreFull
@@ -229,7 +229,7 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
 
 
 def test_the_answer_comes_when_all_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "MAX_PUBLISHED", 2)
+    monkeypatch.setattr(commit_group, "MAX_PUBLISHED", 2)
 
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
