@@ -29,9 +29,9 @@ from rich.table import Table
 
 import minimq_nameserver
 from minimq.local.server_process import ServerProcess
-from minimq.routes.nameserver_link import NameServerLink
 from minimq_common import rpc
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from support.nameserver_client import NameServerClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -299,9 +299,9 @@ async def measure(brokers_of_a_topic: int, tell: Callable[[str], None]) -> Line:
 
 def check(address: str, brokers_of_a_topic: int) -> None:
     """See that the table is as it was told."""
-    link = NameServerLink(address)
+    link = NameServerClient(address)
     for topic in (TOPICS[0], TOPICS[-1]):
-        assert len(link.route(topic, 5.0).queues) == brokers_of_a_topic
+        assert len(link.route(topic).queues) == brokers_of_a_topic
     link.close()
 
 

@@ -3,6 +3,7 @@
 Sending:    `Producer`, `Message`, `SendReceipt`; for asyncio `minimq.aio`
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
 Running:    `Admin`, `LocalCluster`
+Sharing:    `Cluster`, the connection that several of these may use
 
 A name is loaded when it is first used, so that `import minimq` alone costs next to nothing.
 """
@@ -38,6 +39,7 @@ __all__ = [
     "Admin",
     "LocalCluster",
     # Shared
+    "Cluster",
     "MessageQueue",
     "MiniMQError",
     "Permission",
@@ -47,6 +49,7 @@ __all__ = [
 if TYPE_CHECKING:
     from minimq import errors
     from minimq.administration.admin import Admin
+    from minimq.connection.cluster import Cluster
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
     from minimq.receiving.consumer_options import ConsumerOptions
@@ -68,6 +71,7 @@ else:
     _MODULES = {
         "Admin": "minimq.administration.admin",
         "AllocationStrategy": "minimq.rebalance",
+        "Cluster": "minimq.connection.cluster",
         "ConsumeResult": "minimq.receiving.listener",
         "ConsumerOptions": "minimq.receiving.consumer_options",
         "LocalCluster": "minimq.local.local_cluster",

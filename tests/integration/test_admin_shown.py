@@ -10,9 +10,9 @@ import pytest
 
 from minimq.administration.admin import Admin
 from minimq.local.local_cluster import LocalCluster
-from minimq.routes.nameserver_link import NameServerLink, NameServerLinks
 from minimq_common.errors import Closed, DeadlineExceeded, SystemBusy
 from minimq_common.model import Permission
+from support.nameserver_client import NameServerClient
 from support.waiting import wait_until
 
 
@@ -32,8 +32,8 @@ def test_every_name_server_shows_a_topic_that_was_created(pair: LocalCluster) ->
     with Admin(pair.nameserver) as admin:
         admin.create_topic("orders", 2)
     for server in pair.nameservers:
-        link = NameServerLink(server.address)
-        assert [data.broker_name for data in link.route("orders", 5).queues] == ["broker-a", "broker-b"]
+        link = NameServerClient(server.address)
+        assert [data.broker_name for data in link.route("orders").queues] == ["broker-a", "broker-b"]
         link.close()
 
 
@@ -87,7 +87,7 @@ def test_a_change_is_shown_also_when_another_admin_changes_the_same_topic(cluste
 def test_every_change_has_a_version_and_name_servers_show_it(
     cluster: LocalCluster, new_name: Callable[[], str]
 ) -> None:
-    link, name = NameServerLink(cluster.nameserver), new_name()
+    link, name = NameServerClient(cluster.nameserver), new_name()
     with Admin(cluster.nameserver) as admin, closing(link):
         waited_for = between_change_and_wait(admin, lambda: None)
         shown: list[int] = []
@@ -101,7 +101,7 @@ def test_every_change_has_a_version_and_name_servers_show_it(
             lambda: admin.delete_topic(name),
         ):
             change()
-            shown.append(link.view(1.0).versions["broker-a", 0])
+            shown.append(link.view().versions["broker-a", 0])
         versions = [version["broker-a"] for version in waited_for]
         assert versions[0] < versions[1] < versions[2] == versions[3] < versions[4]
         assert all(one >= other for one, other in zip(shown, versions, strict=True))
@@ -149,16 +149,16 @@ def test_a_change_waits_for_the_brokers_of_a_restarted_name_server() -> None:
         broker.pause()  # so that it cannot be back at once
         nameserver.kill()
         nameserver.start()
-        link = NameServerLink(nameserver.address)
+        link = NameServerClient(nameserver.address)
         with closing(link):
-            view = link.view(1.0)
+            view = link.view()
             assert not view.settled
             assert [each.broker_name for each in view.brokers] == ["broker-a"]
             assert admin.list_topics() == ["old"]  # a question is answered from what is known
             resuming = threading.Timer(0.1, broker.resume)
             resuming.start()
             assert admin.create_topic("new", 1)
-            assert link.view(1.0).settled
+            assert link.view().settled
         resuming.join()
         assert sorted(shapes(admin, "new")) == ["broker-a", "broker-b"]
 
@@ -184,7 +184,7 @@ def test_a_name_server_that_has_not_settled_is_named_and_a_settled_one_is_enough
 
 
 def test_waiting_for_a_change_ends_with_what_was_missing(cluster: LocalCluster) -> None:
-    links = NameServerLinks([cluster.nameserver], 5)
+    links = NameServerClient(cluster.nameserver)
     answers = iter(["a", "b", None])
     links.wait_until_shown(lambda _: next(answers), 5)
     assert list(answers) == []

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer
+from minimq.connection.client import ClusterClient
 from minimq.local.server_process import ServerProcess
-from minimq.options import nameserver_addresses
 from minimq.sending.auto_create import AutoCreate
 from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, TopicNotFound, Unavailable
 from support.waiting import wait_until
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.system
 
 @contextmanager
 def asking(cluster: LocalCluster) -> Iterator[AutoCreate]:
-    with closing(AutoCreate(nameserver_addresses(cluster.nameserver))) as automatic:
-        yield automatic
+    with closing(ClusterClient(cluster.nameserver)) as client:
+        yield AutoCreate(client)
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +126,10 @@ def test_the_failure_of_a_broker_that_may_have_the_option_comes_before_refusals(
         own.server("broker-b").pause()
         text = r"2 of 2 brokers: broker-b .*deadline.*; broker-a .*makes none by itself"
         with (
-            closing(AutoCreate(nameserver_addresses(own.nameserver), 0.5)) as automatic,
+            closing(ClusterClient(own.nameserver, 0.5)) as client,
             pytest.raises(DeadlineExceeded, match=text),
         ):
-            automatic.create("orders")
+            AutoCreate(client).create("orders")
 
 
 def broker_commits(admin: Admin) -> int:
@@ -229,7 +229,6 @@ def test_who_waits_for_a_thread_that_is_interrupted_asks_itself(willing: LocalCl
 
 def test_a_closed_one_asks_nobody(willing: LocalCluster) -> None:
     with asking(willing) as automatic:
-        automatic.close()
-        automatic.close()
+        automatic._masters.calls.close()
         with pytest.raises(Closed):
             automatic.create("never")

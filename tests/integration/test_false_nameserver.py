@@ -11,9 +11,9 @@ import grpc
 import pytest
 
 from minimq import LocalCluster, Message, Producer, PullConsumer
-from minimq.routes.routing import RouteCache
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from support.open_routes import OpenRoutes
 from support.waiting import wait_until
 
 Falsify = Callable[[nameserver_pb2.TopicRoute], None]
@@ -102,12 +102,12 @@ def test_a_client_asks_the_next_one(
     false, address = pretend(falsify)
     with Producer(cluster.nameserver) as producer:
         producer.send(Message(topic, b"first"))
-    cache = RouteCache([address, cluster.nameserver], timeout_s=20)
-    cache._nameservers._prefer(address)
+    cache = OpenRoutes([address, cluster.nameserver], timeout_s=20)
+    cache.nameservers._preferred = address
     try:
         assert set(cache.route(topic).brokers) <= {broker.name for broker in cluster.brokers}
         assert false.asked
-        assert cache._nameservers.preferred() == cluster.nameserver
+        assert cache.nameservers.preferred == cluster.nameserver
     finally:
         cache.close()
 
@@ -117,7 +117,7 @@ def test_alone_it_is_as_good_as_none(
     topic: str, pretend: Callable[[Falsify], tuple[FalseNameServer, str]], falsify: Falsify
 ) -> None:
     _, address = pretend(falsify)
-    cache = RouteCache([address], timeout_s=5)
+    cache = OpenRoutes([address], timeout_s=5)
     try:
         with pytest.raises(Unavailable, match="answers what cannot be"):
             cache.route(topic)
@@ -139,15 +139,15 @@ def test_what_the_watch_tells_spoils_no_route(
     false, address = pretend(falsify)
     with Producer(cluster.nameserver) as producer:
         producer.send(Message(topic, b"first"))
-    cache = RouteCache([address, cluster.nameserver], timeout_s=20)
+    cache = OpenRoutes([address, cluster.nameserver], timeout_s=20)
     try:
-        cache._nameservers._prefer(cluster.nameserver)
+        cache.nameservers._preferred = cluster.nameserver
         known = cache.route(topic)
         asked = false.asked
-        cache._nameservers._prefer(address)
-        cache._leave_silent()  # the watch begins anew, at the false one
+        cache.nameservers._preferred = address
+        cache.connection._loop.call_soon(cache.routes._watch.leave_silent)  # the watch begins anew, at the false one
         wait_until(lambda: false.asked > asked, 20)
-        wait_until(lambda: cache._nameservers.preferred() == cluster.nameserver, 20)
+        wait_until(lambda: cache.nameservers.preferred == cluster.nameserver, 20)
         assert cache.route(topic) == known
     finally:
         cache.close()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq.administration.fan_out import FanOut
+from minimq.connection.client import ClusterClient
 from minimq_common.errors import (
     DeadlineExceeded,
     GroupConflict,
@@ -230,17 +230,18 @@ def test_a_broker_without_a_master_is_named_and_nothing_is_changed(pair: LocalCl
 
 
 def test_a_reset_that_fails_half_way_says_what_was_reset(pair: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    call_each = FanOut.call_each
+    call_all = ClusterClient.call_all
 
-    def hang_before_the_change(self: FanOut, *arguments: Any) -> Any:  # noqa: ANN401 - those of `call_each`
-        if any(isinstance(request, broker_pb2.ResetOffsetsRequest) for request in arguments[2].values()):
+    def hang_before_the_change(self: ClusterClient, *arguments: Any) -> Any:  # noqa: ANN401 - those of `call_all`
+        requests = arguments[2].values() if isinstance(arguments[2], dict) else ()
+        if any(isinstance(request, broker_pb2.ResetOffsetsRequest) for request in requests):
             pair.server("broker-b").pause()
-        return call_each(self, *arguments)
+        return call_all(self, *arguments)
 
     with Admin(pair.nameserver, timeout_s=1.0) as admin:
         admin.create_topic("orders", 2)
         with monkeypatch.context() as patch:
-            patch.setattr(FanOut, "call_each", hang_before_the_change)
+            patch.setattr(ClusterClient, "call_all", hang_before_the_change)
             with pytest.raises(DeadlineExceeded) as failed:
                 admin.reset_offsets("g", "orders")
         text = str(failed.value)

@@ -8,11 +8,11 @@ import grpc
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer
-from minimq.routes.nameserver_link import NameServerLink
 from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_proto.v1 import broker_pb2
 from support.command import Minimq
+from support.nameserver_client import NameServerClient
 from support.reading import read_all
 from support.stores import make_batch
 from support.waiting import wait_until
@@ -33,8 +33,8 @@ def shown(cluster: LocalCluster, broker: str) -> list[Permission]:
     """Return what each name server shows for "orders" on a broker."""
     found = []
     for server in cluster.nameservers:
-        link = NameServerLink(server.address)
-        found += [data.permission for data in link.route("orders", 5).queues if data.broker_name == broker]
+        link = NameServerClient(server.address)
+        found += [data.permission for data in link.route("orders").queues if data.broker_name == broker]
         link.close()
     return found
 

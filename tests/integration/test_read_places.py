@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from minimq import LocalCluster, MessageQueue
-from minimq.routes.read_places import ReadPlace, ReadPlaces
-from minimq.routes.routing import RouteCache
+from minimq.connection.read_places import ReadPlace, ReadPlaces
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import NotMaster, Unavailable
 from minimq_common.model import BrokerData
+from support.open_routes import OpenRoutes
 from support.waiting import wait_until
 
 PATIENCE_S = 30.0
@@ -27,13 +27,13 @@ def links() -> Iterator[BrokerLinks]:
 
 
 @pytest.fixture
-def routes(cluster: LocalCluster) -> Iterator[RouteCache]:
-    made = RouteCache([cluster.nameserver])
+def routes(cluster: LocalCluster) -> Iterator[OpenRoutes]:
+    made = OpenRoutes([cluster.nameserver])
     yield made
     made.close()
 
 
-def test_the_master_comes_first_and_then_the_slave_with_the_lowest_id(routes: RouteCache, links: BrokerLinks) -> None:
+def test_the_master_comes_first_and_then_the_slave_with_the_lowest_id(routes: OpenRoutes, links: BrokerLinks) -> None:
     places = ReadPlaces(routes, links)
     assert places.for_group(BrokerData("c", "b", {2: "h:2", 0: "h:0", 1: "h:1"})) == ReadPlace(0, "h:0")
     assert places.for_group(BrokerData("c", "b", {2: "h:2", 1: "h:1"})) == ReadPlace(1, "h:1")
@@ -43,7 +43,7 @@ def test_the_master_comes_first_and_then_the_slave_with_the_lowest_id(routes: Ro
 
 
 def test_a_master_that_gave_no_answer_is_passed_over_until_it_does(
-    cluster: LocalCluster, routes: RouteCache, links: BrokerLinks
+    cluster: LocalCluster, routes: OpenRoutes, links: BrokerLinks
 ) -> None:
     places = ReadPlaces(routes, links)
     there, gone = cluster.brokers[0].address, NOBODY
@@ -56,7 +56,7 @@ def test_a_master_that_gave_no_answer_is_passed_over_until_it_does(
     assert places.for_group(gone_master) == ReadPlace(1, there)
 
 
-def test_members_of_a_group_never_pass_a_slave_over(routes: RouteCache, links: BrokerLinks) -> None:
+def test_members_of_a_group_never_pass_a_slave_over(routes: OpenRoutes, links: BrokerLinks) -> None:
     """Others may reach it: two slaves would have the same group."""
     places = ReadPlaces(routes, links)
     first, second = NOBODY, NOBODY_EITHER
@@ -65,7 +65,7 @@ def test_members_of_a_group_never_pass_a_slave_over(routes: RouteCache, links: B
 
 
 def test_a_master_that_has_answered_or_ended_a_stream_in_good_order_is_not_passed_over(
-    routes: RouteCache, links: BrokerLinks
+    routes: OpenRoutes, links: BrokerLinks
 ) -> None:
     places = ReadPlaces(routes, links)
     address = NOBODY
@@ -74,7 +74,7 @@ def test_a_master_that_has_answered_or_ended_a_stream_in_good_order_is_not_passe
     assert places.for_group(BrokerData("c", "b", {0: address, 1: "h:1"})) == ReadPlace(0, address)
 
 
-def test_a_queue_without_a_route_has_no_place(routes: RouteCache, links: BrokerLinks) -> None:
+def test_a_queue_without_a_route_has_no_place(routes: OpenRoutes, links: BrokerLinks) -> None:
     places = ReadPlaces(routes, links)
     queue = MessageQueue("unknown", "broker-a", 0)
     with pytest.raises(Unavailable, match="is broker-a running"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer
-from minimq.transport.broker_link import BrokerLink
+from minimq.connection.broker_calls import BrokerCalls
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 from pyspark_minimq.options import parse_stream_options
@@ -207,14 +207,14 @@ def test_an_idle_stream_asks_a_broker_twice_a_second_however_many_topics_it_has(
     topics = [new_name() for _ in range(4)]
     for topic in topics:
         admin.create_topic(topic, queues=1, brokers=["broker-a"])
-    asked, begin = 0, BrokerLink.begin
+    asked, call = 0, BrokerCalls.call
 
-    def counted(link: BrokerLink, method: Callable[..., Any], request: object, timeout_s: float) -> object:
+    async def counted(self: BrokerCalls, *arguments: Any) -> object:  # noqa: ANN401 - those of `call`
         nonlocal asked
         asked += 1
-        return begin(link, method, request, timeout_s)  # type: ignore[arg-type]
+        return await call(self, *arguments)
 
-    monkeypatch.setattr(BrokerLink, "begin", counted)
+    monkeypatch.setattr(BrokerCalls, "call", counted)
     parsed = parse_stream_options({"nameserver": cluster.nameserver, "topic": ",".join(topics)})
     with closing(MicroBatchPlanner(parsed)) as planner:
         done = planner.advance(planner.initial(), parsed.limits)

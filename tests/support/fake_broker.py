@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minimq.routes.nameserver_link import NameServerLink
 from minimq_broker.registration import Registration
 from minimq_common import rpc
 from minimq_common.model import BrokerData, TopicRoute
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.loop_thread import LoopThread
+from support.nameserver_client import NameServerClient
 from support.waiting import wait_until
 
 _ANSWER_S = 5.0
@@ -110,9 +110,9 @@ def alone(nameserver: str, *, name: str, broker_id: int = 0, address: str = "") 
 
 def registered(nameserver: str) -> list[BrokerData]:
     """Return the brokers that a name server knows now."""
-    link = NameServerLink(nameserver)
+    link = NameServerClient(nameserver)
     try:
-        return link.brokers(_ANSWER_S)
+        return link.brokers()
     finally:
         link.close()
 

@@ -36,6 +36,10 @@ def test_the_page_about_asyncio_is_one_program_that_runs(tmp_path: Path) -> None
     assert said[1:] == ["sent 900 SEND_OK", "polled 1000", "pushed 1000"]
 
 
+def test_the_page_about_connections_is_one_program_that_runs(tmp_path: Path) -> None:
+    assert run_page("docs/connections.md", tmp_path) == ["read b'espresso'", "loops 1", "stored 1"]
+
+
 def test_the_page_about_local_clusters_is_one_program_that_runs(tmp_path: Path) -> None:
     said = run_page("docs/local-cluster.md", tmp_path)
     assert said[0].endswith(" ['broker-a', 'broker-b'] ['nameserver-1']")

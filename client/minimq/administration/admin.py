@@ -8,14 +8,15 @@ from types import TracebackType
 from typing import Self
 
 from minimq.administration.descriptions import BrokerStatus, report_from_wire
-from minimq.administration.fan_out import FanOut, raise_failures
+from minimq.administration.failures import raise_failures
 from minimq.administration.group_admin import GroupAdmin
 from minimq.administration.masters import Masters
 from minimq.administration.topic_admin import TopicAdmin
-from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
+from minimq.options import DEFAULT_NAMESERVER
 from minimq.routes.away import state_of
 from minimq.routes.conflict_report import ConflictReport
-from minimq.routes.nameserver_link import NameServerLinks
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import AwayBroker, BrokerData, MessageQueue, Permission
@@ -34,7 +35,7 @@ class Admin(TopicAdmin, GroupAdmin):
     when it failed half-way: what has been done already stays done.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         timeout_s: seconds that one call to a server may take, seconds to wait until a broker has a master again on
             which something is to be changed, and seconds to wait until all name servers show the change.
 
@@ -42,12 +43,14 @@ class Admin(TopicAdmin, GroupAdmin):
         InvalidArgument: an address is not HOST:PORT.
     """
 
-    def __init__(self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, *, timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER, *, timeout_s: float = 5.0
+    ) -> None:
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
-        nameservers = NameServerLinks(nameserver_addresses(nameserver), timeout_s)
-        super().__init__(Masters(nameservers, FanOut(timeout_s), timeout_s))
-        self._when_dropped = WhenDropped(self, self._masters.close)
+        self._client = ClusterClient(nameserver, timeout_s)
+        super().__init__(Masters(self._client))
+        self._when_dropped = WhenDropped(self, self._client.close)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -62,7 +65,7 @@ class Admin(TopicAdmin, GroupAdmin):
     def close(self) -> None:
         """End all connections; later calls raise `Closed`. Idempotent."""
         self._when_dropped.closed()
-        self._masters.close()
+        self._client.close()
 
     # ---- Brokers --------------------------------------------------------------------------------
 
@@ -113,7 +116,7 @@ class Admin(TopicAdmin, GroupAdmin):
         A name server remembers a broker for a day (`--remember-away`), but not over a restart of its own; one that was
         stopped as well, since its queues exist. `forget_broker` ends it.
         """
-        return self._masters.nameservers.away()
+        return self._masters.all_away()
 
     def forget_broker(self, broker_name: str) -> bool:
         """Have the name servers forget a broker that is away, because it will not come back.
@@ -127,11 +130,12 @@ class Admin(TopicAdmin, GroupAdmin):
             InvalidArgument: it is registered and lacks nothing; or no broker can have that name.
             TransportError: a name server does not answer, and may remember it; the others were told.
         """
-        return self._masters.nameservers.forget(check_broker(broker_name))
+        nameservers = self._client.nameservers
+        return self._client.wait(nameservers.forget(check_broker(broker_name), self._client.timeout_s))
 
     def conflicts(self) -> list[ConflictReport]:
         """Return the brokers that name servers refused or replaced lately; each name server tells of its own."""
-        return self._masters.nameservers.conflicts()
+        return self._client.wait(self._client.nameservers.conflicts())
 
     def set_broker_permission(self, broker_name: str, permission: Permission, *, wait: bool = True) -> None:
         """Set what may be done with all topics of one broker; it is kept over restarts of the broker.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from minimq.administration.fan_out import raise_failures
+from minimq.administration.failures import raise_failures
 from minimq.administration.group_descriptions import GroupDescription, group_from_wire
 from minimq.administration.live_members import DELETION, refuse_if_live
 from minimq.administration.masters import Masters
@@ -184,7 +184,7 @@ class GroupAdmin:
     def _ask(self, groups: Sequence[str], masters: Mapping[str, str]) -> dict[str, _Answers]:
         """Return what the brokers say of each group, all asked at once."""
         keys = [(group, broker) for group in groups for broker in masters]
-        answers, failures = self._masters.calls.call_each(
+        answers, failures = self._masters.calls.call_all(
             {key: masters[key[1]] for key in keys},
             lambda stub: stub.DescribeGroup,
             {key: broker_pb2.DescribeGroupRequest(group=key[0]) for key in keys},

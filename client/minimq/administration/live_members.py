@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from minimq.administration.fan_out import raise_failures
+from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue

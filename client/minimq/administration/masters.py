@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from minimq.administration.fan_out import FanOut, raise_failures
+from minimq.administration.failures import raise_failures
+from minimq.connection.client import ClusterClient
 from minimq.routes.away import say_away
 from minimq.routes.cluster_view import ClusterView
-from minimq.routes.nameserver_link import NameServerLinks
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
@@ -20,7 +20,7 @@ from minimq_common.errors import (
     TopicUnavailable,
     Unavailable,
 )
-from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, MessageQueue
+from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, MessageQueue, TopicRoute
 from minimq_proto.v1 import broker_pb2
 
 Result = TypeVar("Result")
@@ -33,28 +33,29 @@ class Masters:
     """Finds and calls the masters that the name servers know. Thread-safe.
 
     Args:
-        nameservers: connections to all name servers.
-        calls: makes the calls to brokers.
-        timeout_s: seconds to wait until all name servers show a change, or a broker has a master again.
+        calls: makes the calls. Its `timeout_s` is also how long to wait until all name servers show a change, or a
+            broker has a master again.
     """
 
-    def __init__(self, nameservers: NameServerLinks, calls: FanOut, timeout_s: float) -> None:
-        self.nameservers = nameservers
+    def __init__(self, calls: ClusterClient) -> None:
         self.calls = calls
-        self._timeout_s = timeout_s
+        self._nameservers = calls.nameservers
+        self._timeout_s = calls.timeout_s
 
-    def close(self) -> None:
-        """End all connections. Idempotent."""
-        self.nameservers.close()
-        self.calls.close()
+    def route(self, topic: str) -> TopicRoute:
+        """Return the route of a topic, asked anew; raises as `NameServers.route` does."""
+        return self.calls.wait(self._nameservers.route(topic, self._timeout_s))
 
     def brokers(self, *, settled: bool = False) -> list[BrokerData]:
         """Return the brokers that the name servers know together, sorted. Raises `Unavailable` when none answers.
 
         With `settled` it waits for a name server that has just started, and may raise `SystemBusy`.
         """
-        known = self.nameservers.cluster()  # which has the words for it when nobody answers
-        return self.nameservers.brokers_of_all(settled=settled) or known
+        return self.calls.wait(self._brokers(settled=settled))
+
+    async def _brokers(self, *, settled: bool) -> list[BrokerData]:
+        known = await self._nameservers.cluster(self._timeout_s)  # which has the words for it when nobody answers
+        return await self._nameservers.brokers_of_all(settled=settled, timeout_s=self._timeout_s) or known
 
     def find(self, cluster: str | None = None, names: Sequence[str] = (), *, to_change: bool = False) -> dict[str, str]:
         """Return the addresses of masters by broker name.
@@ -79,7 +80,7 @@ class Masters:
         if not brokers:
             raise Unavailable(
                 "no broker is registered with the name server: start one with "
-                f"`minimq-broker --nameserver {self.nameservers.preferred()}`"
+                f"`minimq-broker --nameserver {self._nameservers.preferred}`"
             )
         known = sorted({broker.cluster for broker in brokers})
         if cluster is not None and cluster not in known:
@@ -126,8 +127,12 @@ class Masters:
 
     def away(self, cluster: str | None = None, topic: str | None = None) -> tuple[AwayBroker, ...]:
         """Return the brokers that have gone, sorted by name; only those of a cluster, or that carry a topic."""
-        found = self.nameservers.away() if topic is None else self.away_lookup()(topic)
+        found = self.all_away() if topic is None else self.away_lookup()(topic)
         return tuple(each for each in found if cluster in (None, each.cluster))
+
+    def all_away(self) -> list[AwayBroker]:
+        """Return the brokers that have gone, sorted by name; see `NameServers.away`."""
+        return self.calls.wait(self._nameservers.away())
 
     def refuse_if_away(
         self,
@@ -156,12 +161,12 @@ class Masters:
 
         Which brokers there are is looked up once; the topics, one by one, only if some have gone.
         """
-        gone = {away.broker_name for away in self.nameservers.away()}
+        gone = {away.broker_name for away in self.all_away()}
 
         @functools.cache
         def away(topic: str) -> tuple[AwayBroker, ...]:
             try:
-                found = self.nameservers.route(topic).away if gone else ()
+                found = self.route(topic).away if gone else ()
             except TopicUnavailable as error:
                 found = error.away
             except TopicNotFound:
@@ -229,7 +234,7 @@ class Masters:
         for queue in queues:
             if queue.broker_name not in addresses:
                 raise Unavailable(f"no name server knows broker {queue.broker_name} of queue {queue}")
-        answers, failures = self.calls.call_each(
+        answers, failures = self.calls.call_all(
             {queue: addresses[queue.broker_name] for queue in queues},
             lambda stub: stub.GetOffset,
             {
@@ -266,4 +271,4 @@ class Masters:
                     return f"it shows broker {broker} as it was before"
             return None
 
-        self.nameservers.wait_until_shown(lack, self._timeout_s)
+        self.calls.wait(self._nameservers.wait_until_shown(lack, self._timeout_s))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from minimq.administration.fan_out import raise_failures
+from minimq.administration.failures import raise_failures
 from minimq.administration.live_members import RESET, refuse_if_live, some_of
 from minimq.administration.masters import Masters
 from minimq.transport.start_position import Start, offset_or_start
@@ -50,7 +50,7 @@ class Reset:
         if dry_run:
             return self._targets(ids, described, masters)
         requests = {broker: _for_queues(request, ids[broker]) for broker in masters}
-        answers, failures = self._masters.calls.call_each(masters, lambda stub: stub.ResetOffsets, requests)
+        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.ResetOffsets, requests)
         done = f"done on {', '.join(answers)}: " if answers else ""
         remedy = f"{done}repeat the call to complete it"
         raise_failures(f"the offsets of group {group} were not reset", failures, masters, remedy)
@@ -114,7 +114,7 @@ class Reset:
     def _routed(self, topic: str) -> list[str]:
         """Return the names of the brokers to which the route of a topic leads."""
         try:
-            return [data.broker_name for data in self._masters.nameservers.route(topic).queues]
+            return [data.broker_name for data in self._masters.route(topic).queues]
         except TopicNotFound:
             return []  # which masters may carry all the same: it was made a moment ago
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from minimq.administration.fan_out import merge_failures
+from minimq.administration.failures import merge_failures
 from minimq.administration.masters import Masters
 from minimq.administration.resizing import Counts, next_counts, say_step, say_undo
 from minimq_common.errors import MiniMQError, NotDrained, SystemBusy, TransportError
@@ -109,7 +109,7 @@ class Resize:
             )
             for broker, step in steps.items()
         }
-        answers, failures = self._masters.calls.call_each(self._carriers, lambda stub: stub.UpdateTopic, requests)
+        answers, failures = self._masters.calls.call_all(self._carriers, lambda stub: stub.UpdateTopic, requests)
         for broker, answer in answers.items():
             self._now[broker] = Counts(answer.topic.read_queues, answer.topic.write_queues)
         if failures:

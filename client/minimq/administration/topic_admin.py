@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings
-from minimq.administration.fan_out import raise_failures
+from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.queue_counts import check_queue_counts
 from minimq.administration.resize import Resize
@@ -293,14 +293,16 @@ class TopicAdmin:
 
         Raises `Unavailable` when no name server answers.
         """
-        return self._masters.nameservers.topic_names()
+        calls = self._masters.calls
+        return calls.wait(calls.nameservers.topic_names(calls.timeout_s))
 
     def routes(self) -> list[TopicRoute]:
         """Return the routes of all topics, sorted; one whose brokers are all away has no queues.
 
         Raises `Unavailable` when no name server answers.
         """
-        return self._masters.nameservers.topics()
+        calls = self._masters.calls
+        return calls.wait(calls.nameservers.topics(calls.timeout_s))
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Return the settings of a topic and where its queues begin and end. Slaves are asked where there is no master.
@@ -348,7 +350,7 @@ class TopicAdmin:
 
         Raises `TopicNotFound`, `TopicUnavailable`, `SystemBusy` and `Unavailable`.
         """
-        return self._masters.nameservers.route(check_topic(topic))
+        return self._masters.route(check_topic(topic))
 
     def _carriers(
         self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None

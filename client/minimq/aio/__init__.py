@@ -12,5 +12,6 @@ loop, and there is no second implementation.
 from minimq.aio.producer import Producer
 from minimq.aio.pull_consumer import PullConsumer
 from minimq.aio.push_consumer import PushConsumer
+from minimq.connection.cluster import Cluster
 
-__all__ = ["Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["Cluster", "Producer", "PullConsumer", "PushConsumer"]

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.aio.outcomes import LoopOutcomes
+from minimq.connection.cluster import Cluster
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.outgoing import Outcome
@@ -33,7 +34,7 @@ class Producer:
     thread-safe: one loop at a time uses it.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         options: how to send; single options may be given by name instead.
         interceptors: called around each send, by threads of the producer as well as on the loop.
 
@@ -43,7 +44,7 @@ class Producer:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
         options: ProducerOptions | None = None,
         *,
         interceptors: Sequence[SendInterceptor] = (),

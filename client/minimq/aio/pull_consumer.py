@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
@@ -36,7 +37,7 @@ class PullConsumer:
     `poll` that runs with `Closed`. One loop uses it.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         group: the consumer group; its offsets are kept by the brokers.
         allocation: how the group divides queues, by name or as an object.
         start: where a new group begins: "earliest", "latest" or a time. Decided once per group and topic.
@@ -50,7 +51,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
         *,
         group: str | None = None,
         allocation: str | AllocationStrategy = "averagely",

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER
 from minimq.rebalance import AllocationStrategy
@@ -27,7 +28,7 @@ class PushConsumer:
     What it does and promises is the same as of `minimq.PushConsumer`.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         group: the consumer group.
         allocation: how the group divides queues, by name or as an object.
         start: where a new group begins: "earliest", "latest" or a time.
@@ -43,7 +44,7 @@ class PushConsumer:
 
     def __init__(  # noqa: PLR0913 - by name
         self,
-        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
         *,
         group: str,
         allocation: str | AllocationStrategy = "averagely",

@@ -14,15 +14,11 @@ _ANSWER_S = 0.5
 
 def complete_topics(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Return the topics whose names begin so; those that minimq makes itself only after a %."""
-    from minimq.options import nameserver_addresses
-    from minimq.routes.nameserver_link import NameServerLinks
+    from minimq.administration.admin import Admin
 
     try:
-        nameservers = NameServerLinks(nameserver_addresses(_nameserver(context)), _ANSWER_S)
-        try:
-            names = nameservers.topic_names()
-        finally:
-            nameservers.close()
+        with Admin(_nameserver(context), timeout_s=_ANSWER_S) as admin:
+            names = admin.list_topics()
     except MiniMQError:  # a shell has no place for an error
         return []
     return [name for name in names if name.startswith(begun) and name.startswith("%") == begun.startswith("%")]

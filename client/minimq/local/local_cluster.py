@@ -14,9 +14,9 @@ from string import ascii_lowercase
 from types import TracebackType
 from typing import Self
 
+from minimq.connection.client import ClusterClient
 from minimq.local.broker_process import BrokerProcess
 from minimq.local.server_process import ServerProcess, flags_from
-from minimq.routes.nameserver_link import NameServerLink
 from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, TransportError
 from minimq_common.names import check_cluster
 
@@ -224,11 +224,11 @@ class LocalCluster:
         """
         deadline = time.monotonic() + _REGISTERED_S
         for nameserver in self.nameservers:
-            link = NameServerLink(nameserver.address)
+            client = ClusterClient(nameserver.address, _ANSWER_S)
             try:
                 # Again and again looked at whether it runs: faults may be made while this waits.
                 while nameserver.running and not nameserver.paused:
-                    absent = self._absent_from(link)
+                    absent = self._absent_from(client)
                     if not absent:
                         break
                     if time.monotonic() >= deadline:
@@ -238,16 +238,17 @@ class LocalCluster:
                         )
                     time.sleep(_LOOK_AGAIN_S)
             finally:
-                link.close()
+                client.close()
 
     def _told_by(self, name: str) -> str:
         """Return what a server that is not ready has logged, as the end of an error."""
         return f"the end of the log of {name}:\n{self.server(name).log_tail()}\nThe logs are in {self.data_dir}"
 
-    def _absent_from(self, link: NameServerLink) -> list[str]:
+    def _absent_from(self, client: ClusterClient) -> list[str]:
         """Return the names of the running brokers that a name server does not know where they are."""
         try:
-            known = {address for broker in link.brokers(_ANSWER_S) for address in broker.addresses.values()}
+            brokers = client.wait(client.nameservers.cluster(_ANSWER_S))
+            known = {address for broker in brokers for address in broker.addresses.values()}
         except TransportError:
             known = set()
         return [

@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from minimq.connection.client import RouteCache
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_stores import OffsetLookup
 from minimq.receiving.queue_decisions import Commit
-from minimq.routes.routing import RouteCache
 from minimq_common.errors import MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from minimq.connection.read_places import ReadPlace
 from minimq.receiving.member_schedule import Heartbeats
-from minimq.routes.read_places import ReadPlace
 from minimq.transport.broker_link import BrokerLinks
 from minimq.transport.duplex import Duplex
 from minimq_common.errors import MiniMQError, TransportError

@@ -8,9 +8,11 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
+from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
-from minimq.options import nameserver_addresses
 from minimq.rebalance import AllocationStrategy, allocation, name_of
 from minimq.receiving.broadcast_reader import BroadcastReader
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
@@ -23,9 +25,6 @@ from minimq.receiving.queue_decisions import QueueEvent
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.session_requests import Membership
 from minimq.routes.away import describe_away
-from minimq.routes.read_places import ReadPlaces
-from minimq.routes.routing import RouteCache
-from minimq.transport.broker_link import BrokerLinks
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start, start_position
 from minimq_common.allocation import known_to_brokers
@@ -104,7 +103,7 @@ class Consumer:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str],
+        nameserver: str | Sequence[str] | Cluster,
         group: str | None,
         *,
         client_id: str | None,
@@ -127,8 +126,9 @@ class Consumer:
         if options.assignment == "server" and options.model == "clustering":
             known_to_brokers(name_of(self._strategy))
         self._start = start_position(start)
-        self._routes = RouteCache(nameserver_addresses(nameserver))
-        self._links = BrokerLinks()
+        self._client = ClusterClient(nameserver)
+        self._routes = self._client.routes
+        self._links = self._client.links
         self._places = ReadPlaces(self._routes, self._links, slaves=options.read_from_slaves)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
         callbacks = FetcherCallbacks(
@@ -305,5 +305,4 @@ class Consumer:
             self._revoke_all()
             self._member.close()
         self._fetcher.close()
-        self._links.close()
-        self._routes.close()
+        self._client.close()

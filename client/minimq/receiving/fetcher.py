@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.receiving.commits import Commits
 from minimq.receiving.consumer_options import ConsumerOptions
@@ -24,7 +25,6 @@ from minimq.receiving.pulls import Pulls
 from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, QueueEvent
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import ReceivedMessage
-from minimq.routes.read_places import ReadPlaces
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
+from minimq.connection.client import RouteCache
 from minimq.routes.retry_schedule import after_waiting
-from minimq.routes.routing import RouteCache
 from minimq_common.errors import GroupConflict, MiniMQError, SystemBusy, TopicNotFound
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from minimq.connection.client import RouteCache
+from minimq.connection.read_places import ReadPlace, ReadPlaces
 from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving import session_requests
 from minimq.receiving.assignment import GroupView, SharedTopics, carriers_of, own_share, shared_topics
@@ -29,8 +31,6 @@ from minimq.receiving.initial_offsets import InitialOffsets
 from minimq.receiving.member_schedule import RebalanceSchedule
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
 from minimq.receiving.session_requests import Membership, member_list_of, owners_of, queue_of
-from minimq.routes.read_places import ReadPlace, ReadPlaces
-from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue

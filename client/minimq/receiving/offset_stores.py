@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.queue_decisions import Commit
-from minimq.routes.read_places import ReadPlaces
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue

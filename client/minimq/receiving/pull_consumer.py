@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
@@ -31,7 +32,7 @@ class PullConsumer:
     commit it raises `Fenced`. Not thread-safe: one thread polls and runs the callbacks. Another one may close.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         group: the consumer group; its offsets are kept by the brokers. Without one the consumer can only be assigned
             queues, begins where `start` says, and commits nothing: it looks at messages and leaves no trace.
         allocation: how the group divides queues, by name or as an object.
@@ -47,7 +48,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
         *,
         group: str | None = None,
         allocation: str | AllocationStrategy = "averagely",

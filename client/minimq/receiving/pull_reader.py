@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer
@@ -77,7 +78,7 @@ class PullReader(Consumer):
     Not thread-safe: one thread polls and runs the callbacks. Another one may close.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         group: the consumer group; None for a reader without one.
         allocation: how the group divides queues, by name or as an object.
         start: where a new group begins.
@@ -91,7 +92,7 @@ class PullReader(Consumer):
 
     def __init__(
         self,
-        nameserver: str | Sequence[str],
+        nameserver: str | Sequence[str] | Cluster,
         *,
         group: str | None,
         allocation: str | AllocationStrategy,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.pull_stream import PullStream, frame_of, pull_request
 from minimq.receiving.queue_decisions import Cancel, Decision, LeaseOver, Pull
 from minimq.receiving.queue_reader import QueueReader
-from minimq.routes.read_places import ReadPlaces
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import MiniMQError
 from minimq_proto.v1 import broker_pb2

@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
+from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER, with_changes
@@ -66,7 +67,7 @@ class PushConsumer(Consumer):
     concurrent consumer has the messages tried again meanwhile, and does not look at what the listener answers later.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         group: the consumer group.
         allocation: how the group divides queues, by name or as an object.
         start: where a new group begins: "earliest", "latest" or a time.
@@ -82,7 +83,7 @@ class PushConsumer(Consumer):
 
     def __init__(  # noqa: PLR0913 - by name
         self,
-        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
         *,
         group: str,
         allocation: str | AllocationStrategy = "averagely",
@@ -116,8 +117,7 @@ class PushConsumer(Consumer):
         self._in_flight = InFlightDeliveries(limits, self._fetcher.wake, one_at_a_time=orderly)
         self._threads = ListenerThreads(threads, f"minimq-listener-{group}")
         self._sender = RetrySender(
-            nameserver,
-            self._routes,
+            self._client,
             group=group,
             levels=len(chosen.retry_delays_s),
             max_tries=self._max_tries or 0,
@@ -134,7 +134,7 @@ class PushConsumer(Consumer):
         self._ends_at = 0.0
         self._broken: BaseException | None = None
         #: Once it runs, its threads hold it, and it runs on: so it is one that was never started.
-        self._when_dropped = WhenDropped(self, partial(close_all, self._links, self._routes, self._sender))
+        self._when_dropped = WhenDropped(self, partial(close_all, self._sender, self._client))
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
 
     def __enter__(self) -> Self:

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Generic, TypeVar
 
-import grpc
-
-from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq.connection.broker_calls import BrokerMethod
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
+from minimq.connection.read_places import ReadPlace, ReadPlaces
+from minimq.options import DEFAULT_NAMESERVER
 from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.queue_decisions import Commit
-from minimq.routes.nameserver_link import NameServerLinks
-from minimq.routes.read_places import ReadPlace, ReadPlaces
-from minimq.routes.routing import RouteCache
-from minimq.transport.broker_link import BrokerLinks
-from minimq.transport.dropped import WhenDropped, close_all
+from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import AwayBroker, MessageQueue, Permission
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_group
 from minimq_proto.v1 import broker_pb2
-from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 
-Key = TypeVar("Key")
+Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-
-_Method = Callable[[BrokerStub], "grpc.UnaryUnaryMultiCallable[Request, Response]"]
 
 #: A topic at one broker, by both names.
 Carrier = tuple[str, str]
@@ -90,25 +84,25 @@ class QueueFinder:
     While a master does not answer, its slaves are asked.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses. Nothing is asked before the first question.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as
+            well. Nothing is asked before the first question.
         timeout_s: seconds that one broker may take.
 
     Raises:
         InvalidArgument: an address is not HOST:PORT.
     """
 
-    def __init__(self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, *, timeout_s: float = 5.0) -> None:
-        addresses = nameserver_addresses(nameserver)
-        self._timeout_s = timeout_s
-        self._nameservers = NameServerLinks(addresses, timeout_s)
-        self._routes = RouteCache(addresses, timeout_s=timeout_s)
-        self._links = BrokerLinks()
-        self._places = ReadPlaces(self._routes, self._links)
-        self._when_dropped = WhenDropped(self, partial(close_all, self._links, self._routes, self._nameservers))
+    def __init__(
+        self, nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER, *, timeout_s: float = 5.0
+    ) -> None:
+        self._client = ClusterClient(nameserver, timeout_s)
+        self._routes = self._client.routes
+        self._places = ReadPlaces(self._routes, self._client.links)
+        self._when_dropped = WhenDropped(self, self._client.close)
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
-        return self._nameservers.topic_names()
+        return self._client.wait(self._client.nameservers.topic_names(self._client.timeout_s))
 
     def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
         """Describe all queues of topics. A topic that nobody carries has none.
@@ -159,25 +153,21 @@ class QueueFinder:
         self, carriers: Iterable[Carrier]
     ) -> tuple[dict[Carrier, _Answer[broker_pb2.DescribeTopicResponse]], dict[Carrier, MiniMQError]]:
         """Ask brokers about topics to which no route leads; not slaves, which may just not have them yet."""
-        masters = {broker.broker_name: broker.master for broker in self._nameservers.brokers_of_all()}
-        answers: dict[Carrier, _Answer[broker_pb2.DescribeTopicResponse]] = {}
-        failures: dict[Carrier, MiniMQError] = {}
-        begun = {}
+        brokers = self._client.wait(self._client.nameservers.brokers_of_all())
+        masters = {broker.broker_name: broker.master for broker in brokers}
+        unknown: dict[Carrier, MiniMQError] = {}
+        addresses: dict[Carrier, str] = {}
         for carrier in carriers:
-            topic, broker = carrier
+            broker = carrier[1]
             master = masters.get(broker)
             if master is None:
-                failures[carrier] = Unavailable(f"no name server knows where broker {broker} is: is it running?")
+                unknown[carrier] = Unavailable(f"no name server knows where broker {broker} is: is it running?")
             else:
-                link = self._links.to(master)
-                request = broker_pb2.DescribeTopicRequest(topic=topic)
-                begun[carrier] = link.begin(link.stub.DescribeTopic, request, self._timeout_s)
-        for carrier, answer in begun.items():
-            try:
-                answers[carrier] = _Answer(answer(), from_slave=False)
-            except MiniMQError as error:
-                failures[carrier] = error
-        return answers, failures
+                addresses[carrier] = master
+        requests = {carrier: broker_pb2.DescribeTopicRequest(topic=carrier[0]) for carrier in addresses}
+        told, failures = self._client.call_all(addresses, lambda stub: stub.DescribeTopic, requests, reconnect_s=0)
+        answers = {carrier: _Answer(answer, from_slave=False) for carrier, answer in told.items()}
+        return answers, {**unknown, **failures}
 
     def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
         """Return for each queue the first offset stored at or after a moment, or its end when there is none.
@@ -213,23 +203,25 @@ class QueueFinder:
             InvalidArgument: the group cannot be named so.
         """
         store = BrokerOffsets(
-            self._links, lambda queue: self._place(queue).address, check_group(group), "", self._timeout_s
+            self._client.links,
+            lambda queue: self._place(queue).address,
+            check_group(group),
+            "",
+            self._client.timeout_s,
         )
         return store.save([Commit(queue, offset, sought=True) for queue, offset in offsets.items()])
 
     def close(self) -> None:
         """End all connections. Idempotent."""
         self._when_dropped.closed()
-        self._links.close()
-        self._routes.close()
-        self._nameservers.close()
+        self._client.close()
 
     def _place(self, queue: MessageQueue) -> ReadPlace:
         self._routes.route(queue.topic)  # without which places are not known
         return self._places.of(queue)
 
     def _ask(
-        self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: _Method[Request, Response]
+        self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: BrokerMethod[Request, Response]
     ) -> tuple[dict[Key, _Answer[Response]], dict[Key, MiniMQError]]:
         """Ask the brokers of queues, all at once; where one gives no answer, the next in its place.
 
@@ -241,27 +233,31 @@ class QueueFinder:
         tried: set[tuple[Key, str]] = set()
         waiting = dict(requests)
         while waiting:
-            begun = {}
-            for key, (queue, request) in waiting.items():
+            places: dict[Key, ReadPlace] = {}
+            for key, (queue, _) in waiting.items():
                 try:
                     place = self._place(queue)
-                    if (key, place.address) in tried:
-                        continue
+                except MiniMQError as error:
+                    failures.setdefault(key, error)
+                    continue
+                if (key, place.address) not in tried:
                     tried.add((key, place.address))
-                    link = self._places.link(place)
-                    begun[key] = place, link.begin(method(link.stub), request, self._timeout_s)
-                except MiniMQError as error:
-                    failures.setdefault(key, error)
+                    places[key] = place
+            told, failed = self._client.call_all(
+                {key: place.address for key, place in places.items()},
+                method,
+                {key: requests[key][1] for key in places},
+                reconnect_s=0,
+            )
+            for key, answer in told.items():
+                answers[key] = _Answer(answer, from_slave=not places[key].is_master)
+                failures.pop(key, None)
             waiting = {}
-            for key, (place, answer) in begun.items():
-                try:
-                    answers[key] = _Answer(answer(), from_slave=not place.is_master)
-                    failures.pop(key, None)
-                except MiniMQError as error:
-                    self._places.failed(place.address, error)
-                    failures.setdefault(key, error)
-                    if error.retriable:
-                        waiting[key] = requests[key]
+            for key, failure in failed.items():
+                self._places.failed(places[key].address, failure)
+                failures.setdefault(key, failure)
+                if failure.retriable:
+                    waiting[key] = requests[key]
         return answers, failures
 
 

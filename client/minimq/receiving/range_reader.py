@@ -13,16 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from minimq.options import DEFAULT_NAMESERVER, check_above_zero, nameserver_addresses
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
+from minimq.connection.read_places import ReadPlaces
+from minimq.options import DEFAULT_NAMESERVER, check_above_zero
 from minimq.receiving.member_state import Grant
 from minimq.receiving.pulls import Pulls
 from minimq.receiving.queue_decisions import FetchOptions
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import ReceivedBatch, StoredBatch
-from minimq.routes.read_places import ReadPlaces
-from minimq.routes.routing import RouteCache
-from minimq.transport.broker_link import BrokerLinks
-from minimq.transport.dropped import WhenDropped, close_all
+from minimq.transport.dropped import WhenDropped
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import tag_hash
 from minimq_common.errors import DeadlineExceeded, MiniMQError, OffsetOutOfRange, QueueNotFound
@@ -60,7 +60,8 @@ class RangeReader:
     """Reads ranges of queues. Thread-safe; a process that forks makes its readers afterwards.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses. Nothing is asked before the first read.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as
+            well. Nothing is asked before the first read.
         options: how to read.
 
     Raises:
@@ -68,19 +69,19 @@ class RangeReader:
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, options: RangeOptions | None = None
+        self, nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER, options: RangeOptions | None = None
     ) -> None:
         #: How ranges are read.
         self.options = options or RangeOptions()
         keep_freed_memory()  # a process that reads ranges passes on as many frames as it can
-        self._routes = RouteCache(nameserver_addresses(nameserver))
-        self._links = BrokerLinks()
+        self._client = ClusterClient(nameserver)
+        self._routes = self._client.routes
         #: Where the queues of a broker are read.
-        self.places = ReadPlaces(self._routes, self._links, slaves=self.options.read_from_slaves)
+        self.places = ReadPlaces(self._routes, self._client.links, slaves=self.options.read_from_slaves)
         self._fetch_options = FetchOptions(
             _MOST_MESSAGES, self.options.buffer_bytes, retry_s=_FIRST_RETRY_S, longest_retry_s=_LONGEST_RETRY_S
         )
-        self._when_dropped = WhenDropped(self, partial(close_all, self._links, self._routes))
+        self._when_dropped = WhenDropped(self, self._client.close)
 
     def read(
         self, queue: MessageQueue, start: int, end: int, tags: Collection[str] = (), term: int = 0
@@ -141,13 +142,12 @@ class RangeReader:
 
     def pulls(self, changed: threading.Condition, tag_hashes: Mapping[str, Sequence[int]]) -> Pulls:
         """Return pulls of one reading, whose lock is given."""
-        return Pulls(changed, self.places, self._links, tag_hashes, lambda reader, decision: None)
+        return Pulls(changed, self.places, self._client.links, tag_hashes, lambda reader, decision: None)
 
     def close(self) -> None:
         """End all connections; reads under way fail. Idempotent."""
         self._when_dropped.closed()
-        self._links.close()
-        self._routes.close()
+        self._client.close()
 
 
 class _Reading:

@@ -8,17 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import closing
 from typing import NamedTuple
 
-from minimq.administration.fan_out import FanOut, raise_failures
+from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
-from minimq.options import nameserver_addresses
+from minimq.connection.client import ClusterClient
 from minimq.receiving.in_flight import Delivery
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import copy_of, level_of, origin_of
-from minimq.routes.nameserver_link import NameServerLinks
-from minimq.routes.routing import RouteCache
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import MiniMQError, TopicExists, TopicNotFound, Unavailable
@@ -51,8 +48,7 @@ class RetrySender:
     """Makes the topics of a group when they are first needed, and sends to them. Used by one thread.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
-        routes: where queues are; not closed here.
+        client: makes the calls; not closed here.
         group: the consumer group.
         levels: how many waits there are: the queues of a new retry topic on each broker.
         max_tries: how often a message is tried again before it is a dead letter.
@@ -61,16 +57,15 @@ class RetrySender:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str],
-        routes: RouteCache,
+        client: ClusterClient,
         *,
         group: str,
         levels: int,
         max_tries: int,
         timeout_s: float,
     ) -> None:
-        self._nameservers = nameserver_addresses(nameserver)
-        self._routes = routes
+        self._client = client
+        self._routes = client.routes
         self._queues = {retry_topic(group): levels, dead_letter_topic(group): 1}
         self._group = group
         self._max_tries = max_tries
@@ -149,7 +144,7 @@ class RetrySender:
 
     def _send_copies(self, copies: Sequence[Message], queue: MessageQueue) -> list[tuple[int, MiniMQError | None]]:
         if self._producer is None:
-            self._producer = Producer(self._nameservers, send_timeout_s=self._timeout_s, max_body_bytes=_MOST_BYTES)
+            self._producer = Producer(self._client.cluster, send_timeout_s=self._timeout_s, max_body_bytes=_MOST_BYTES)
         under_way: list[Future[SendReceipt] | MiniMQError] = []
         for copy in copies:
             try:
@@ -189,15 +184,15 @@ class RetrySender:
             topic=topic, read_queues=queues, write_queues=queues, permission=int(Permission.READ_WRITE)
         )
         request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
-        links = NameServerLinks(self._nameservers, self._timeout_s)
-        with closing(links), closing(FanOut(self._timeout_s)) as calls:
-            masters = Masters(links, calls, self._timeout_s)
-            found = masters.find()
-            answers, failures = calls.call_all(found, lambda stub: stub.CreateTopic, request)
-            there = any(isinstance(error, TopicExists) for error in failures.values())
-            if not answers and not there:
-                raise_failures(f"topic {topic} was not made", failures, found, "it will be tried again")
-            masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
+        masters = Masters(self._client)
+        found = masters.find()
+        answers, failures = self._client.call_all(
+            found, lambda stub: stub.CreateTopic, request, timeout_s=self._timeout_s
+        )
+        there = any(isinstance(error, TopicExists) for error in failures.values())
+        if not answers and not there:
+            raise_failures(f"topic {topic} was not made", failures, found, "it will be tried again")
+        masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
         log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
         self._routes.refresh(topic)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 
-from minimq.administration.fan_out import FanOut, raise_failures
+from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
-from minimq.routes.nameserver_link import NameServerLinks
-from minimq_common.errors import Closed, MiniMQError, TopicNotFound
+from minimq.connection.client import ClusterClient
+from minimq_common.errors import MiniMQError, TopicNotFound
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
 
@@ -23,23 +22,17 @@ class AutoCreate:
     """Asks brokers for topics that do not exist. Thread-safe; lives as long as the producer.
 
     Of the threads that want the same topic at the same time one asks, and the others wait for its answer. A refusal is
-    remembered for a second, so that sends to a misspelt topic are no work for the brokers. Connections are made when
-    they are first needed.
+    remembered for a second, so that sends to a misspelt topic are no work for the brokers.
 
     Args:
-        nameservers: HOST:PORT of each.
-        timeout_s: seconds that a call to a broker may take, and seconds to wait until all name servers show the topic.
-
-    Raises:
-        InvalidArgument: there is no address, or one is not HOST:PORT.
+        client: makes the calls. Its `timeout_s` is also how long to wait until all name servers show the topic.
     """
 
-    def __init__(self, nameservers: Sequence[str], timeout_s: float = 5.0) -> None:
-        self._masters = Masters(NameServerLinks(nameservers, timeout_s), FanOut(timeout_s), timeout_s)
+    def __init__(self, client: ClusterClient) -> None:
+        self._masters = Masters(client)
         self._lock = threading.Lock()  # protects all below; never held while a call is made
         self._under_way: dict[str, Future[None]] = {}
         self._refusals: dict[str, tuple[float, TopicNotFound]] = {}  # each with the time at which it is forgotten
-        self._closed = False
 
     def create(self, topic: str) -> bool:
         """Ask all masters at once, and return when the name servers show the topic where it is now.
@@ -89,16 +82,9 @@ class AutoCreate:
         mine.set_result(None)
         return made
 
-    def close(self) -> None:
-        """End all connections; later calls, and those under way, raise `Closed`. Idempotent."""
-        with self._lock:
-            self._closed = True
-        self._masters.close()
-
     def _check(self, topic: str) -> None:
         """Raise what is known without asking."""
-        if self._closed:
-            raise Closed("the client was closed")
+        self._masters.calls.check_open()
         until, refusal = self._refusals.get(topic, (0.0, None))
         if refusal is not None and time.monotonic() < until:
             raise copy.copy(refusal)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from minimq.routes.routing import RouteCache
+from minimq.connection.client import RouteCache
 from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.decisions import Transaction
 from minimq.sending.flights import Flight, Flights

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self, Unpack
 
+from minimq.connection.cluster import Cluster
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
@@ -30,7 +31,7 @@ class Producer:
     same broker never stores a batch twice. Thread-safe: one producer serves a whole process.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         options: how to send; single options may be given by name instead.
         interceptors: called around each send, in their order.
 
@@ -40,7 +41,7 @@ class Producer:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
         options: ProducerOptions | None = None,
         *,
         interceptors: Sequence[SendInterceptor] = (),

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
+from minimq.connection.cluster import Cluster
 from minimq.options import DEFAULT_NAMESERVER
 from minimq.sending.decisions import Transaction
 from minimq.sending.outgoing import Records
@@ -22,7 +23,7 @@ class RecordsSender:
     """Sends prepared batches. Thread-safe; a context manager; lives as long as its process, and not in a fork of it.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         options: how to send. What concerns messages is left to whoever prepares the records: `max_body_bytes`,
             `batch_messages`, `batch_bytes` and the compression.
 
@@ -31,7 +32,7 @@ class RecordsSender:
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER, options: ProducerOptions | None = None
+        self, nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER, options: ProducerOptions | None = None
     ) -> None:
         self._sender = Sender(nameserver, options or ProducerOptions(), ())
         self._when_dropped = WhenDropped(self, self._sender.release)

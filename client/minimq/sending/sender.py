@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from minimq.options import nameserver_addresses
-from minimq.routes.routing import RouteCache
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
 from minimq.sending.decisions import Transaction
@@ -23,7 +23,6 @@ from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selector_queues import SelectorQueues
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
-from minimq.transport.broker_link import BrokerLinks
 from minimq.transport.home_process import HomeProcess
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.message_check import check_message
@@ -43,7 +42,7 @@ class Sender:
     """Prepares messages, hands them in, and ends all that serves them. Thread-safe.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         options: how to send.
         interceptors: see `SendInterceptor`.
 
@@ -52,20 +51,22 @@ class Sender:
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str], options: ProducerOptions, interceptors: Sequence[SendInterceptor]
+        self,
+        nameserver: str | Sequence[str] | Cluster,
+        options: ProducerOptions,
+        interceptors: Sequence[SendInterceptor],
     ) -> None:
         self._options = options
         self._interceptors = Interceptors(interceptors)
-        addresses = nameserver_addresses(nameserver)
-        self._routes = RouteCache(addresses)
-        self._auto_create = AutoCreate(addresses)
+        self._client = ClusterClient(nameserver)
+        self._routes = self._client.routes
+        self._auto_create = AutoCreate(self._client)
         self._selector_queues = SelectorQueues()
         self._routes.on_change(self._selector_queues.changed)
-        self._links = BrokerLinks()
         self._buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
-        self._dispatcher = Dispatcher(self._routes, self._links, self._buffer, options)
+        self._dispatcher = Dispatcher(self._routes, self._client.links, self._buffer, options)
         self._probe = FaultProbe(
-            self._links, self._dispatcher.to_probe, self._dispatcher.probed, options.probe_interval_s
+            self._client.links, self._dispatcher.to_probe, self._dispatcher.probed, options.probe_interval_s
         )
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
@@ -266,9 +267,7 @@ class Sender:
             left = self._buffer.left()
             self._probe.close()
             self._dispatcher.close()
-            self._links.close()
-            self._auto_create.close()
-            self._routes.close()
+            self._client.close()
             self._closed = True  # only now: a call that was interrupted can be made again
         if left:
             topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))

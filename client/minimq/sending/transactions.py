@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from types import TracebackType
 from typing import Self
 
-from minimq.administration.fan_out import FanOut
 from minimq.administration.masters import Masters
-from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
-from minimq.routes.nameserver_link import NameServerLinks
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
+from minimq.options import DEFAULT_NAMESERVER
 from minimq.sending.decisions import Call, Commit, CommitProtocol, Decision, Describe, StagedPart, Transaction
-from minimq.transport.dropped import WhenDropped, close_all
+from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -39,7 +37,7 @@ class TransactionCommitter:
     """Commits transactions whose batches were staged with `RecordsSender.send`. Thread-safe; a context manager.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         timeout_s: seconds that one call to a server may take.
         patience_s: seconds to wait for servers that are away or busy, as long as nothing goes on.
 
@@ -49,7 +47,7 @@ class TransactionCommitter:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
         *,
         timeout_s: float = 5.0,
         patience_s: float = 60.0,
@@ -57,12 +55,10 @@ class TransactionCommitter:
         for option, value in (("timeout_s", timeout_s), ("patience_s", patience_s)):
             if value <= 0:
                 raise InvalidArgument(f"{option} is {value}: it must be above 0")
-        nameservers = NameServerLinks(nameserver_addresses(nameserver), timeout_s)
-        self._masters = Masters(nameservers, FanOut(timeout_s), timeout_s)
-        self._others = FanOut(min(timeout_s, _OTHERS_S))
+        self._client = ClusterClient(nameserver, timeout_s)
+        self._masters = Masters(self._client)
         self._patience_s = patience_s
-        self._closed = threading.Event()
-        self._when_dropped = WhenDropped(self, partial(close_all, self._masters, self._others))
+        self._when_dropped = WhenDropped(self, self._client.close)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -109,7 +105,7 @@ class TransactionCommitter:
         """
         if not topics and not parts:
             raise InvalidArgument(f"transaction {transaction} has written nothing: no topic and no part is given")
-        attempt = _Attempt(CommitProtocol(transaction, parts, decided=decided), topics, self._masters, self._others)
+        attempt = _Attempt(CommitProtocol(transaction, parts, decided=decided), topics, self._masters)
         give_up = time.monotonic() + self._patience_s
         while not attempt.protocol.finished:
             if attempt.go_on():
@@ -117,26 +113,23 @@ class TransactionCommitter:
             elif time.monotonic() >= give_up:
                 raise attempt.out_of_patience(self._patience_s)
             else:
-                self._closed.wait(_AGAIN_S)
+                self._client.pause(_AGAIN_S)
         assert attempt.protocol.decision is not None
         return attempt.protocol.decision
 
     def close(self) -> None:
         """End all connections; later calls, and those under way, raise `Closed`. Idempotent."""
         self._when_dropped.closed()
-        self._closed.set()
-        self._masters.close()
-        self._others.close()
+        self._client.close()
 
 
 class _Attempt:
     """One call of `commit`."""
 
-    def __init__(self, protocol: CommitProtocol, topics: Collection[str], masters: Masters, others: FanOut) -> None:
+    def __init__(self, protocol: CommitProtocol, topics: Collection[str], masters: Masters) -> None:
         self.protocol = protocol
         self._topics = sorted(topics)
         self._masters = masters
-        self._others = others
         self._made: Sequence[Call] = ()
         #: Why a broker gave no answer, by its name; that of name servers by "".
         self._reasons: dict[str, MiniMQError] = {}
@@ -182,7 +175,7 @@ class _Attempt:
         known = self._masters.brokers(settled=undecided)
         addresses = {broker.broker_name: broker.master for broker in known if broker.master is not None}
         if undecided:
-            routes = [self._masters.nameservers.route(topic) for topic in self._topics]
+            routes = [self._masters.route(topic) for topic in self._topics]
             self.protocol.see({queues.broker_name for route in routes for queues in route.queues}, addresses)
         return addresses
 
@@ -202,9 +195,12 @@ class _Attempt:
         }
         answers: dict[str, broker_pb2.DescribeTransactionResponse] = {}
         failures: dict[str, MiniMQError] = {}
-        for fan_out, group in ((self._masters.calls, needed), (self._others, names - needed)):
+        client = self._masters.calls
+        for timeout_s, group in ((client.timeout_s, needed), (min(client.timeout_s, _OTHERS_S), names - needed)):
             of_group = {name: address for name, address in asked.items() if name in group}
-            answered, failed = fan_out.call_each(of_group, lambda stub: stub.DescribeTransaction, requests)
+            answered, failed = client.call_all(
+                of_group, lambda stub: stub.DescribeTransaction, requests, timeout_s=timeout_s
+            )
             answers |= answered
             failures |= failed
         for name, error in failures.items():
@@ -230,7 +226,7 @@ class _Attempt:
             )
             for name in asked
         }
-        answers, failures = self._masters.calls.call_each(asked, lambda stub: stub.CommitTransaction, requests)
+        answers, failures = self._masters.calls.call_all(asked, lambda stub: stub.CommitTransaction, requests)
         further = bool(answers)
         for name, answer in answers.items():
             self._reasons.pop(name, None)

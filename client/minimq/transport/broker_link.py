@@ -34,7 +34,8 @@ class BrokerLink:
         self.address = address
         self._channel = open_channel(address)
         self.stub = broker_pb2_grpc.BrokerStub(self._channel)
-        self._question: grpc.Future[broker_pb2.GetStatusResponse] | None = None  # gRPC drops what nobody holds
+        #: Under way; gRPC drops what nobody holds.
+        self._questions: set[grpc.Future[broker_pb2.GetStatusResponse]] = set()
 
     def call(self, method: Callable[..., Response], request: Request, timeout_s: float) -> Response:
         """Return the answer to one call, for example `link.call(link.stub.GetStatus, request, 3.0)`.
@@ -62,27 +63,30 @@ class BrokerLink:
 
         return answer
 
-    def when_answering(self, callback: Callable[[], None]) -> None:
+    def when_answering(self, callback: Callable[[], None], is_wanted: Callable[[], bool]) -> None:
         """Call back once the broker answers, however long that takes; never when the connection is closed before.
 
-        It runs in a thread of gRPC, and has to be quick.
+        Args:
+            callback: runs in a thread of gRPC, and has to be quick.
+            is_wanted: returns False when nobody waits any more.
         """
 
         def look(question: grpc.Future[broker_pb2.GetStatusResponse]) -> None:
-            if question.cancelled():
+            self._questions.discard(question)
+            if question.cancelled() or not is_wanted():
                 return
             error = question.exception()
             if isinstance(error, grpc.RpcError) and status_of(error)[0] is grpc.StatusCode.DEADLINE_EXCEEDED:
-                self.when_answering(callback)
+                self.when_answering(callback, is_wanted)
             else:
-                self._question = None
                 callback()
 
         with suppress(ValueError):  # closed just now
-            self._question = self.stub.GetStatus.future(
+            question = self.stub.GetStatus.future(
                 broker_pb2.GetStatusRequest(), timeout=_QUESTION_S, wait_for_ready=True
             )
-            self._question.add_done_callback(look)
+            self._questions.add(question)
+            question.add_done_callback(look)
 
     def close(self) -> None:
         """End the connection; calls under way fail."""
@@ -90,9 +94,14 @@ class BrokerLink:
 
 
 class BrokerLinks:
-    """The connections of one client, made when first asked for. Thread-safe."""
+    """Connections to brokers, made when first asked for. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        shared: has the connections, which several clients use; otherwise they are made and ended here.
+    """
+
+    def __init__(self, shared: BrokerLinks | None = None) -> None:
+        self._shared = shared
         self._process = HomeProcess("client")
         self._lock = threading.Lock()
         self._links: dict[str, BrokerLink] = {}
@@ -104,13 +113,22 @@ class BrokerLinks:
         with self._lock:
             if self._closed:
                 raise Closed("the client is closed")
+            if self._shared is not None:
+                return self._shared.to(address)
             link = self._links.get(address)
             if link is None:
                 link = self._links[address] = BrokerLink(address)
             return link
 
+    def when_answering(self, address: str, callback: Callable[[], None]) -> None:
+        """Call back once a broker answers, unless these connections are closed before; see `BrokerLink`.
+
+        Raises `Closed` as `to` does.
+        """
+        self.to(address).when_answering(callback, lambda: not self._closed)
+
     def close(self) -> None:
-        """End all connections; in a fork, whose they are not, nothing. Idempotent."""
+        """End all connections that were made here; in a fork, whose they are not, nothing. Idempotent."""
         if self._process.is_forked:
             return
         with self._lock:

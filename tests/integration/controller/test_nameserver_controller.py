@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from minimq.routes.nameserver_link import NameServerLinks
 from minimq_broker.replication.controller import parse
 from minimq_common.errors import BrokerConflict, InvalidArgument, Unavailable
 from support.controller_process import ControllerProcess
 from support.loop_thread import LoopThread
+from support.nameserver_client import NameServerClient
 from support.process import process
 from support.reporter import LEASE_S, StartReporter
 from support.reports import report
@@ -25,7 +25,7 @@ def test_of_two_processes_with_one_id_the_second_is_listed_as_a_conflict(
 ) -> None:
     first = start(own_nameserver.address, 0)
     wait_until(lambda: first.is_master)
-    with contextlib.closing(NameServerLinks([own_nameserver.address], 5)) as link:
+    with contextlib.closing(NameServerClient(own_nameserver.address)) as link:
         assert link.conflicts() == []
         second = start(own_nameserver.address, 0, run=77, address="second:1")
         [conflict] = wait_until(link.conflicts, 20)

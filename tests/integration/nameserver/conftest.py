@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from minimq.routes.routing import RouteCache
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.fake_broker import FakeBroker
 from support.loop_thread import LoopThread
+from support.open_routes import OpenRoutes
 from support.starting import OpenCache, StartBroker, StartNameServer
 from support.waiting import wait_until
 
@@ -73,8 +73,8 @@ def start_broker(loop: LoopThread, cleanup: contextlib.ExitStack) -> StartBroker
 
 @pytest.fixture
 def open_cache(cleanup: contextlib.ExitStack) -> OpenCache:
-    def open_it(*nameservers: str, timeout_s: float = 5, poll_s: float = 30) -> RouteCache:
-        cache = RouteCache(nameservers, timeout_s=timeout_s, poll_s=poll_s)
+    def open_it(*nameservers: str, timeout_s: float = 5, poll_s: float = 30) -> OpenRoutes:
+        cache = OpenRoutes(nameservers, timeout_s=timeout_s, poll_s=poll_s)
         cleanup.callback(cache.close)
         return cache
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import grpc
 import pytest
 
-from minimq.routes.nameserver_link import NameServerLinks
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
 from minimq_nameserver.server import NameServer
@@ -16,6 +15,7 @@ from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import brokers_of
 from support.line import Line
 from support.loop_thread import LoopThread
+from support.nameserver_client import NameServerClient
 from support.starting import OpenCache, StartBroker, StartNameServer
 from support.waiting import wait_until
 
@@ -26,14 +26,14 @@ def nameserver(start_nameserver: StartNameServer) -> NameServer:
 
 
 @pytest.fixture
-def links(nameserver: NameServer, cleanup: contextlib.ExitStack) -> NameServerLinks:
-    opened = NameServerLinks([nameserver.address], 5)
+def links(nameserver: NameServer, cleanup: contextlib.ExitStack) -> NameServerClient:
+    opened = NameServerClient(nameserver.address)
     cleanup.callback(opened.close)
     return opened
 
 
 def test_a_broker_that_was_stopped_is_told_from_one_that_was_lost(
-    loop: LoopThread, nameserver: NameServer, links: NameServerLinks, start_broker: StartBroker
+    loop: LoopThread, nameserver: NameServer, links: NameServerClient, start_broker: StartBroker
 ) -> None:
     start_broker(nameserver.address, name="broker-b")
     began = datetime.now(UTC)
@@ -53,7 +53,7 @@ def test_a_broker_that_was_stopped_is_told_from_one_that_was_lost(
 
 
 def test_a_topic_all_of_whose_brokers_are_away_is_said_to_be_so(
-    nameserver: NameServer, links: NameServerLinks, start_broker: StartBroker
+    nameserver: NameServer, links: NameServerClient, start_broker: StartBroker
 ) -> None:
     start_broker(nameserver.address, name="broker-b", topics=("bills",))
     start_broker(nameserver.address, name="broker-a").stop()
@@ -78,7 +78,7 @@ def test_a_broker_that_comes_back_empty_is_still_away_for_what_it_lacks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, second = start_nameserver(), start_nameserver()
-    links = NameServerLinks([first.address, second.address], 5)
+    links = NameServerClient(first.address, second.address)
     cleanup.callback(links.close)
     start_broker(second.address, name="broker-b", topics=("bills",)).stop()
     start_broker(second.address, name="broker-b", topics=())
@@ -107,7 +107,7 @@ def test_how_long_and_how_many_are_remembered_is_up_to_the_options(
     remembered: int,
 ) -> None:
     nameserver = start_nameserver(**{option: value})
-    links = NameServerLinks([nameserver.address], 5)
+    links = NameServerClient(nameserver.address)
     cleanup.callback(links.close)
     for name in ("broker-a", "broker-b"):
         start_broker(nameserver.address, name=name).stop()
@@ -131,7 +131,7 @@ def test_older_clients_are_answered_as_ever(nameserver: NameServer, start_broker
 
 
 def test_watchers_hear_who_is_away_and_who_was_forgotten(
-    nameserver: NameServer, links: NameServerLinks, start_broker: StartBroker, open_cache: OpenCache
+    nameserver: NameServer, links: NameServerClient, start_broker: StartBroker, open_cache: OpenCache
 ) -> None:
     start_broker(nameserver.address, name="broker-b")
     broker = start_broker(nameserver.address, name="broker-a")
@@ -156,7 +156,7 @@ def test_a_broker_that_another_name_server_has_is_not_away(
     first, second = start_nameserver(), start_nameserver()
     start_broker(first.address).stop()
     start_broker(second.address)
-    links = NameServerLinks([first.address, second.address], 5)
+    links = NameServerClient(first.address, second.address)
     cleanup.callback(links.close)
     assert links.away() == []
     assert brokers_of(links.route("orders")) == ["broker-a"]

@@ -9,7 +9,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from minimq.routes.nameserver_link import NameServerLinks
 from minimq_broker.options import BrokerOptions
 from minimq_broker.server import Broker
 from minimq_common import rpc
@@ -18,6 +17,7 @@ from minimq_proto.v1 import nameserver_pb2_grpc
 from support.fake_broker import registered
 from support.line import Line
 from support.loop_thread import LoopThread
+from support.nameserver_client import NameServerClient
 from support.starting import OpenCache, StartBroker, StartNameServer
 from support.waiting import wait_until
 
@@ -46,7 +46,7 @@ def test_name_servers_tell_who_was_refused_until_it_has_a_place(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     one, two = start_nameserver(), start_nameserver()
-    links = NameServerLinks([one.address, NOBODY, two.address], 5)
+    links = NameServerClient(one.address, NOBODY, two.address)
     cleanup.callback(links.close)
     holder = start_broker(one.address, two.address)
     wait_until(lambda: holder.connected_to(one.address, two.address))
@@ -76,7 +76,7 @@ def test_name_servers_tell_who_was_replaced(
     start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
 ) -> None:
     nameserver = start_nameserver()
-    links = NameServerLinks([nameserver.address], 5)
+    links = NameServerClient(nameserver.address)
     cleanup.callback(links.close)
     start_broker(nameserver.address)
     newer = start_broker(address="second:1")

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import pytest
 
-from minimq.routes.nameserver_link import NameServerLink
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
 from minimq_nameserver import server as server_module
@@ -17,6 +16,7 @@ from minimq_nameserver import watchers
 from minimq_nameserver.bounds import MAX_CALL_BYTES, MAX_TABLE_BYTES, MAX_WATCHED_BY_ONE
 from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from support.nameserver_client import NameServerClient
 from support.starting import StartBroker, StartNameServer
 from support.waiting import wait_until
 
@@ -43,9 +43,9 @@ def failure_of(call: Any) -> MiniMQError:  # noqa: ANN401 - a function that make
 
 
 def serves(nameserver: NameServer) -> bool:
-    link = NameServerLink(nameserver.address)
+    link = NameServerClient(nameserver.address, timeout_s=20)
     try:
-        return bool(link.route("orders", 20).queues and link.brokers(20))
+        return bool(link.route("orders").queues and link.brokers())
     finally:
         link.close()
 
@@ -110,11 +110,10 @@ def test_streams_without_a_request_come_to_an_end(
     assert serves(nameserver)
 
 
-def test_a_large_table_arrives_whole(nameserver: NameServer, start_broker: StartBroker) -> None:
+def test_a_large_table_arrives_whole(nameserver: NameServer, channel: grpc.Channel, start_broker: StartBroker) -> None:
     topics = tuple(f"topic-{number:05d}" + "-with-a-long-name" * 3 for number in range(3_000))
     start_broker(nameserver.address, name="broker-b", topics=topics)
-    link = NameServerLink(nameserver.address)
-    stub = link.stub
+    stub = nameserver_pb2_grpc.NameServerStub(channel)
     assert list(stub.ListTopics(nameserver_pb2.ListTopicsRequest(names_only=True)).names) == ["orders", *topics]
     answer = stub.ListTopics(nameserver_pb2.ListTopicsRequest())
     assert [route.topic for route in answer.routes] == ["orders", *topics]
@@ -128,7 +127,6 @@ def test_a_large_table_arrives_whole(nameserver: NameServer, start_broker: Start
     told = {event.route.topic: len(event.route.queues) for _, event in zip(topics, watch, strict=False)}
     assert told == dict.fromkeys(topics, 1)
     over.set()
-    link.close()
 
 
 def test_whoever_watches_too_much_is_refused(nameserver: NameServer, channel: grpc.Channel) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.routes.routing import RouteCache
 from minimq_common.model import Permission
+from support.open_routes import OpenRoutes
 from support.starting import OpenCache, StartBroker, StartNameServer
 from support.waiting import wait_until
 
 READ, READ_WRITE = Permission.READ, Permission.READ_WRITE
 
 
-def shown(cache: RouteCache) -> tuple[dict[int, str], Permission]:
+def shown(cache: OpenRoutes) -> tuple[dict[int, str], Permission]:
     """Return the addresses of broker-a, and what may be done with its queues, from memory."""
     route = cache.known("orders")
     assert route is not None

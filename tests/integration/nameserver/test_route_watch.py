@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.routes.routing import RouteCache
+from minimq.connection.route_table import RouteTable
+from minimq.connection.route_watch import RouteWatch
 from minimq_common import rpc
 from minimq_common.errors import TopicNotFound
 from minimq_common.model import TopicRoute
@@ -67,13 +67,13 @@ def test_the_watch_begins_anew_with_every_poll(
     cache = open_cache(nameserver.address, poll_s=0.1)
     cache.route("orders")
     opened: list[float] = []
-    open_watch = RouteCache._open_watch
+    open_watch = RouteWatch._open
 
-    def open_and_note(cache: RouteCache, nameserver: str, requests: Any) -> Iterator[nameserver_pb2.RouteEvent]:  # noqa: ANN401
+    def open_and_note(watch: RouteWatch, nameserver: str) -> object:
         opened.append(time.monotonic())
-        return open_watch(cache, nameserver, requests)
+        return open_watch(watch, nameserver)
 
-    monkeypatch.setattr(RouteCache, "_open_watch", open_and_note)
+    monkeypatch.setattr(RouteWatch, "_open", open_and_note)
     wait_until(lambda: len(opened) >= 4)
     broker.carry("orders", "more")
     assert cache.route("more").queues
@@ -89,15 +89,15 @@ def test_the_watch_survives_what_nobody_foresaw(
 ) -> None:
     nameserver = start_nameserver()
     start_broker(nameserver.address)
-    keep, failed = RouteCache._keep, threading.Event()
+    put, failed = RouteTable.put, threading.Event()
 
-    def fail_once(cache: RouteCache, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
+    def fail_once(table: RouteTable, route: TopicRoute, *, asked_at: int | None = None) -> tuple[TopicRoute, bool]:
         if asked_at is None and not failed.is_set():
             failed.set()
             raise RuntimeError("a defect")
-        return keep(cache, route, asked_at=asked_at)
+        return put(table, route, asked_at=asked_at)
 
-    monkeypatch.setattr(RouteCache, "_keep", fail_once)
+    monkeypatch.setattr(RouteTable, "put", fail_once)
     cache = open_cache(nameserver.address)
     cache.route("orders")
     assert failed.wait(5)
@@ -114,7 +114,12 @@ def test_routes_are_asked_for_when_the_watch_is_lost(
 ) -> None:
     nameserver = start_nameserver()
     start_broker(nameserver.address)
-    monkeypatch.setattr(RouteCache, "_run_watch", lambda cache: None)
+
+    async def hang(watch: RouteWatch, nameserver: str) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    monkeypatch.setattr(RouteWatch, "_follow", hang)
     cache = open_cache(nameserver.address, poll_s=0.1)
     assert brokers_of(cache.route("orders")) == ["broker-a"]
     start_broker(nameserver.address, name="broker-b")
@@ -137,11 +142,11 @@ def test_a_topic_that_is_not_found_leaves_nothing(
     for number in range(10):
         with pytest.raises(TopicNotFound):
             cache.route(f"typo-{number}")
-    assert cache._watch is None
+    assert not cache.routes.is_watched
     cache.route("orders")
     wait_until(lambda: watched(nameserver) == {"orders"})
-    assert (cache._topics.names(), list(cache._routes)) == (["orders"], ["orders"])
-    wait_until(lambda: list(cache._versions) == ["orders"])
+    assert (cache.table.watched(), list(cache.table.known)) == (["orders"], ["orders"])
+    wait_until(lambda: list(cache.table.versions()) == ["orders"])
 
 
 def test_a_forgotten_topic_is_asked_for_anew(
@@ -152,13 +157,13 @@ def test_a_forgotten_topic_is_asked_for_anew(
     cache = open_cache(nameserver.address)
     for topic in ("orders", "other"):
         cache.route(topic)
-    wait_until(lambda: watched(nameserver) == {"orders", "other"} and len(cache._versions) == 2)
+    wait_until(lambda: watched(nameserver) == {"orders", "other"} and len(cache.table.versions()) == 2)
     broker.carry("other")
     cache.forget("orders")
     cache.forget("orders")
     cache.forget("never")
     assert cache.known("orders") is None
-    assert list(cache._versions) == ["other"]
+    assert list(cache.table.versions()) == ["other"]
     wait_until(lambda: watched(nameserver) == {"other"})
     with pytest.raises(TopicNotFound):
         cache.route("orders")
@@ -175,7 +180,7 @@ def test_what_the_watch_had_on_its_way_does_not_bring_a_forgotten_topic_back(
     cache = open_cache(nameserver.address)
     late = cache.route("orders")
     cache.forget("orders")
-    cache._keep(late)
+    cache.table.put(late)
     assert cache.known("orders") is None
 
 
@@ -211,7 +216,7 @@ def test_the_watch_moves_on_to_the_other_name_server(
     wait_until(lambda: stays.connected_to(*servers) and leaves.connected_to(*servers))
     cache = open_cache(*servers)
     assert brokers_of(cache.route("orders")) == ["broker-a", "broker-b"]
-    loop.run(servers[cache._nameservers.preferred()].stop())
+    loop.run(servers[cache.nameservers.preferred].stop())
     wait_until(lambda: len(leaves.registration.connected) == 1)
     leaves.carry()
     wait_until(
@@ -261,8 +266,8 @@ def test_a_change_gets_past_a_name_server_that_hangs(open_cache: OpenCache, aske
         admin.create_topic("orders", queues=1)
         cache = open_cache(*(server.address for server in cluster.nameservers))
         cache.route("orders")
-        wait_until(lambda: "orders" in cache._versions, what="the first event of the watch")
-        preferred = cache._nameservers.preferred()
+        wait_until(lambda: "orders" in cache.table.versions(), what="the first event of the watch")
+        preferred = cache.nameservers.preferred
         [hangs] = [server for server in cluster.nameservers if server.address == preferred]
         hangs.pause()
         try:

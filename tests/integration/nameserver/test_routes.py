@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -9,13 +10,15 @@ import time
 
 import pytest
 
-from minimq.routes.nameserver_link import NameServerLinks
-from minimq.routes.routing import RouteCache
+from minimq.connection.route_watch import RouteWatch
+from minimq_common import rpc
 from minimq_common.errors import Closed, InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import TopicRoute
-from minimq_proto.v1 import nameserver_pb2
+from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import brokers_of, registered
 from support.loop_thread import LoopThread
+from support.nameserver_client import NameServerClient
+from support.open_routes import OpenRoutes
 from support.starting import OpenCache, StartBroker, StartNameServer
 from support.waiting import wait_until
 
@@ -38,12 +41,14 @@ def test_a_client_finds_what_brokers_registered(
     assert brokers_of(route) == ["broker-a", "broker-b"]
     assert len(route.write_queues()) == len(route.read_queues()) == 8
     assert route.brokers["broker-a"].addresses == {0: "broker-a-0:10911", 1: "broker-a-1:10911"}
-    links = NameServerLinks([nameserver.address], 5)
+    links = NameServerClient(nameserver.address)
     cleanup.callback(links.close)
     assert [route.topic for route in links.topics()] == links.topic_names() == ["%RETRY%g", "orders"]
-    assert links.to(nameserver.address).stub.ListTopics(nameserver_pb2.ListTopicsRequest(names_only=True)) == (
-        nameserver_pb2.ListTopicsResponse(names=["%RETRY%g", "orders"])
-    )
+    with rpc.open_channel(nameserver.address) as channel:
+        listed = nameserver_pb2_grpc.NameServerStub(channel).ListTopics(
+            nameserver_pb2.ListTopicsRequest(names_only=True)
+        )
+    assert listed == (nameserver_pb2.ListTopicsResponse(names=["%RETRY%g", "orders"]))
     assert [(broker.broker_name, broker.cluster) for broker in registered(nameserver.address)] == [
         ("broker-a", "default"),
         ("broker-b", "default"),
@@ -64,7 +69,7 @@ def test_errors_say_what_to_do(
     with pytest.raises(InvalidArgument, match="illegal topic name"):
         cache.route("a/b")
     with pytest.raises(InvalidArgument, match="no name server is given"):
-        RouteCache(())
+        OpenRoutes(())
     with pytest.raises(Unavailable, match=f"no name server listening at {NOBODY}: start one with"):
         open_cache(NOBODY).route("orders")
     with pytest.raises(Unavailable, match=rf"none of 2 .*{NOBODY}: nothing listens there; .*no\.such\.host\.invalid:1"):
@@ -103,16 +108,17 @@ def test_an_answer_that_was_overtaken_by_the_watch_is_dropped(
     start_broker(nameserver.address)
     cache = open_cache(nameserver.address)
     cache.route("orders")
-    wait_until(lambda: "orders" in cache._versions, what="the first event of the watch")
-    ask = cache._nameservers.route
+    wait_until(lambda: "orders" in cache.table.versions(), what="the first event of the watch")
+    ask = cache.nameservers.route
 
-    def ask_and_dawdle(topic: str, timeout_s: float | None) -> TopicRoute:
-        answer = ask(topic, timeout_s)
-        start_broker(nameserver.address, name="broker-b")
-        wait_until(lambda: len(cache.route("orders").queues) == 2)
+    async def ask_and_dawdle(topic: str, timeout_s: float) -> TopicRoute:
+        answer = await ask(topic, timeout_s)
+        await asyncio.to_thread(start_broker, nameserver.address, name="broker-b")
+        while len(cache.route("orders").queues) < 2:  # noqa: ASYNC110 - the watch's doing, which tells nobody
+            await asyncio.sleep(0.001)
         return answer
 
-    monkeypatch.setattr(cache._nameservers, "route", ask_and_dawdle)
+    monkeypatch.setattr(cache.nameservers, "route", ask_and_dawdle)
     assert brokers_of(cache.refresh("orders")) == ["broker-a", "broker-b"]
     assert brokers_of(cache.route("orders")) == ["broker-a", "broker-b"]
 
@@ -171,6 +177,12 @@ def test_closing_ends_a_question_under_way(open_cache: OpenCache) -> None:
     assert raised
 
 
+async def hang(watch: RouteWatch, nameserver: str) -> bool:
+    """Stand for a watch that tells nothing, whatever happens."""
+    await asyncio.Event().wait()
+    return False
+
+
 # ---- Questions in the background -------------------------------------------------------------------
 
 
@@ -183,7 +195,7 @@ def test_a_refresh_in_the_background_brings_what_the_watch_did_not_tell(
     nameserver = start_nameserver()
     start_broker(nameserver.address)
     cache = open_cache(nameserver.address)
-    monkeypatch.setattr(RouteCache, "_run_watch", lambda cache: None)
+    monkeypatch.setattr(RouteWatch, "_follow", hang)
     cache.route("orders")
     start_broker(nameserver.address, name="broker-b")
     assert brokers_of(cache.route("orders")) == ["broker-a"]

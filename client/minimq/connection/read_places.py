@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from minimq.connection.client import RouteCache
 from minimq.routes.away import state_of
-from minimq.routes.routing import RouteCache
 from minimq.transport.broker_link import BrokerLink, BrokerLinks
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, TopicRoute
@@ -115,7 +115,7 @@ class ReadPlaces:
                 return
             self._unreached.add(address)
         try:
-            self._links.to(address).when_answering(partial(self._reached, address))
+            self._links.when_answering(address, partial(self._reached, address))
         except Closed:
             self._reached(address)
 

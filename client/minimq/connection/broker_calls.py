@@ -1,0 +1,112 @@
+"""Calls to brokers: to one, or to many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc.aio
+
+from minimq.connection.channels import Channels
+from minimq_common.bound_check import check_answer
+from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.rpc import from_rpc_error
+
+if TYPE_CHECKING:  # at run time it is the plain stub
+    from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+
+Key = TypeVar("Key", bound=Hashable)
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+#: Picks the method of a stub.
+BrokerMethod = Callable[["BrokerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
+
+#: A broker that is not reached is tried again for this long, in seconds: one that has just come back needs a moment.
+RECONNECT_S = 1.5
+_PAUSE_S = 0.05
+#: Calls to one broker that are under way at once.
+_PARALLEL_CALLS = 32
+
+
+class BrokerCalls:
+    """Makes calls to brokers. Used on the event loop of the connection.
+
+    Args:
+        channels: the channels to brokers.
+    """
+
+    def __init__(self, channels: Channels[BrokerAsyncStub]) -> None:
+        self._channels = channels
+
+    async def call(
+        self,
+        address: str,
+        method: BrokerMethod[Request, Response],
+        request: Request,
+        timeout_s: float,
+        reconnect_s: float = 0.0,
+    ) -> Response:
+        """Return the answer of one broker.
+
+        Args:
+            address: HOST:PORT.
+            method: picks the method of a stub.
+            request: of the call, which must be safe to repeat unless `reconnect_s` is 0.
+            timeout_s: seconds that one try may take.
+            reconnect_s: seconds for which a broker that is not reached is tried again.
+
+        Raises:
+            MiniMQError: what the broker refused with, or `Unavailable` or `DeadlineExceeded`.
+            InternalError: it has answered what cannot be.
+        """
+        peer = f"broker {address}"
+        give_up = time.monotonic() + reconnect_s
+        while True:
+            try:
+                return check_answer(await method(self._channels.stub(address))(request, timeout=timeout_s), peer)
+            except grpc.aio.AioRpcError as failure:
+                error = from_rpc_error(failure, peer)
+            if not isinstance(error, Unavailable) or time.monotonic() >= give_up:
+                raise error
+            await asyncio.sleep(_PAUSE_S)
+
+    async def call_all(
+        self,
+        addresses: Mapping[Key, str],
+        method: BrokerMethod[Request, Response],
+        requests: Mapping[Key, Request],
+        timeout_s: float,
+        reconnect_s: float = 0.0,
+    ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+        """Make many calls at once, and return the answers and the failures by key, in the order of the addresses.
+
+        Args:
+            addresses: HOST:PORT by key.
+            method: picks the method of a stub.
+            requests: by key; who has none is not called.
+            timeout_s: as of `call`.
+            reconnect_s: as of `call`.
+        """
+        room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL_CALLS))
+        answers: dict[Key, Response] = {}
+        failures: dict[Key, MiniMQError] = {}
+
+        async def call(key: Key, address: str) -> None:
+            async with room[address]:
+                try:
+                    answers[key] = await self.call(address, method, requests[key], timeout_s, reconnect_s)
+                except MiniMQError as error:
+                    failures[key] = error
+
+        keys = [key for key in addresses if key in requests]
+        async with asyncio.TaskGroup() as calls:
+            for key in keys:
+                calls.create_task(call(key, addresses[key]))
+        return (
+            {key: answers[key] for key in keys if key in answers},
+            {key: failures[key] for key in keys if key in failures},
+        )

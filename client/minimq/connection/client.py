@@ -1,0 +1,248 @@
+"""The share that one client has of a cluster: blocking calls, which end when that client closes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from minimq.connection.broker_calls import RECONNECT_S, BrokerMethod
+from minimq.connection.cluster import Cluster
+from minimq.connection.connection import Connection
+from minimq.connection.loop_thread import CLOSED
+from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
+from minimq.connection.routes import RouteCallback
+from minimq.routes.retries import with_retries
+from minimq.transport.broker_link import BrokerLinks
+from minimq_common.errors import Closed, MiniMQError
+from minimq_common.model import TopicRoute
+
+Key = TypeVar("Key", bound=Hashable)
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+T = TypeVar("T")
+
+#: Least time for a question, in seconds, however little is left of the time to wait for servers.
+_SHORTEST_S = 0.2
+
+
+class ClusterClient:
+    """One client's use of a cluster. Thread-safe.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
+        timeout_s: seconds that one question to a server may take.
+
+    Attributes:
+        cluster: for other clients that share its connection.
+        nameservers: calls to name servers, to be waited for with `wait`.
+        routes: where queues are.
+        links: channels for streams to brokers.
+
+    Raises:
+        InvalidArgument: an address is not HOST:PORT.
+    """
+
+    def __init__(self, nameserver: str | Sequence[str] | Cluster, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self._shares = isinstance(nameserver, Cluster)
+        self.cluster = nameserver if isinstance(nameserver, Cluster) else Cluster(nameserver).leave_to_client()
+        self._connection = self.cluster.connection
+        self.timeout_s = timeout_s
+        self.nameservers: NameServers = self._connection.nameservers
+        self.links = BrokerLinks(self._connection.links)
+        self.routes = RouteCache(self, self._connection)
+        self._closed = threading.Event()
+        self._lock = threading.Lock()  # protects what follows
+        self._under_way: set[concurrent.futures.Future[Any]] = set()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop of the connection and return its result.
+
+        Raises:
+            Closed: the client is closed, or is closed meanwhile; or this is a fork.
+        """
+        try:
+            self.check_open()  # in a fork it takes no lock
+            with self._lock:
+                self.check_open()
+                answer = self._connection.submit(work)
+                self._under_way.add(answer)
+        except Closed:
+            work.close()
+            raise
+        try:
+            return answer.result()
+        except concurrent.futures.CancelledError:
+            raise Closed(f"{CLOSED} while a call was under way") from None
+        except BaseException:  # such as Ctrl-C, which does not wait for servers
+            answer.cancel()
+            raise
+        finally:
+            with self._lock:
+                self._under_way.discard(answer)
+
+    def call(self, address: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
+        """Return the answer of one broker, which is tried again for a moment when it is not reached.
+
+        Args:
+            address: HOST:PORT.
+            method: picks the method of a stub.
+            request: of the call, which must be safe to repeat.
+
+        Raises:
+            MiniMQError: what the broker refused with, or `Unavailable`, `DeadlineExceeded` or `Closed`.
+        """
+        reconnect_s = min(RECONNECT_S, self.timeout_s)
+        return self.wait(self._connection.brokers.call(address, method, request, self.timeout_s, reconnect_s))
+
+    def call_all(
+        self,
+        addresses: Mapping[Key, str],
+        method: BrokerMethod[Request, Response],
+        request: Request | Mapping[Key, Request],
+        *,
+        timeout_s: float | None = None,
+        reconnect_s: float = RECONNECT_S,
+    ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+        """Make the same call to many brokers at once.
+
+        Args:
+            addresses: HOST:PORT by key.
+            method: picks the method of a stub.
+            request: of all calls, or one for each key; a key that has none is not called.
+            timeout_s: seconds that one try may take, if not those of the client.
+            reconnect_s: seconds for which a broker that is not reached is tried again.
+
+        Returns:
+            The answers and the failures by key, in the order of the addresses.
+
+        Raises:
+            Closed: the client is closed, or is closed meanwhile.
+        """
+        requests = request if isinstance(request, Mapping) else dict.fromkeys(addresses, request)
+        if not requests:
+            return {}, {}
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        return self.wait(
+            self._connection.brokers.call_all(addresses, method, requests, limit_s, min(reconnect_s, limit_s))
+        )
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises `Closed` when the client is closed, or is closed meanwhile."""
+        if self._closed.wait(seconds):
+            raise Closed(CLOSED)
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, and in a fork."""
+        self._connection.check_open()
+        if self._closed.is_set():
+            raise Closed(CLOSED)
+
+    def close(self) -> None:
+        """End the calls that are under way, and the connection, if it is only of this client. Idempotent.
+
+        Does nothing in a fork.
+        """
+        if self._connection.is_forked:
+            return
+        with self._lock:
+            self._closed.set()
+            under_way = list(self._under_way)
+        for answer in under_way:
+            answer.cancel()
+        self.routes.close()
+        self.links.close()
+        if not self._shares:
+            self.cluster.close()
+
+
+class RouteCache:
+    """The routes of a cluster, as the threads of one client ask for them. Thread-safe.
+
+    Args:
+        client: of which this is a part.
+        connection: has the routes.
+    """
+
+    def __init__(self, client: ClusterClient, connection: Connection) -> None:
+        self._client = client
+        self._routes = connection.routes
+        self._known = connection.routes.table.known
+        self._callbacks: list[RouteCallback] = []
+
+    def route(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
+        """Return the route of a topic, asking only when it is not known.
+
+        Args:
+            topic: its name.
+            timeout_s: seconds that the question may take, if not those of the client.
+
+        Raises:
+            TopicNotFound: no broker carries it; the text says how to create it.
+            TopicUnavailable: all brokers that carry it are away, or none is registered.
+            SystemBusy: the name servers have just started and their brokers are not back yet.
+            Unavailable: no name server answered; the text lists each with the reason.
+            InvalidArgument: the name cannot be that of a topic.
+            Closed: the client was closed.
+        """
+        self._client.check_open()
+        limit_s = self._client.timeout_s if timeout_s is None else timeout_s
+        return self._known.get(topic) or self._client.wait(self._routes.route(topic, limit_s))
+
+    def refresh(self, topic: str) -> TopicRoute:
+        """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
+        return self._client.wait(self._routes.refresh(topic, self._client.timeout_s))
+
+    def patiently(self, attempt: Callable[[float], T], timeout_s: float) -> T:
+        """Return what an attempt returns, which is repeated while servers are absent.
+
+        Args:
+            attempt: asks for routes; takes the seconds that its questions may take.
+            timeout_s: seconds after which the failure of the latest attempt is raised.
+
+        Raises:
+            MiniMQError: what the attempt raises; at once if that is not retriable.
+            Closed: the client was closed.
+        """
+        return with_retries(
+            lambda left_s: attempt(min(max(left_s, _SHORTEST_S), self._client.timeout_s)),
+            timeout_s,
+            wait=self._client.pause,
+        )
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic if it is known, without asking anybody."""
+        return self._known.get(topic)
+
+    def is_deleted(self, topic: str) -> bool:
+        """Return whether name servers say that nobody carries a topic whose route is known, and that none is away.
+
+        It may also be that they have forgotten brokers that are away, so it takes a broker to be sure.
+        """
+        return self._routes.table.is_deleted(topic)
+
+    def refresh_soon(self, topic: str) -> None:
+        """Have the route of a topic asked for in the background; see `Routes.refresh_soon`."""
+        self._routes.refresh_soon(topic)
+
+    def watch(self, topic: str) -> None:
+        """Follow a topic that need not exist: `on_change` tells when it has a route. Returns at once."""
+        self._routes.watch(topic)
+
+    def forget(self, topic: str) -> None:
+        """Drop the route of a topic that does not exist any more; see `Routes.forget`."""
+        self._routes.forget(topic)
+
+    def on_change(self, callback: RouteCallback) -> None:
+        """Call back with each route that is new or has changed, until the client is closed.
+
+        It runs in the thread of the connection: it has to be quick. What it raises is logged.
+        """
+        self._callbacks.append(callback)
+        self._routes.add_callback(callback)
+
+    def close(self) -> None:
+        """Call nobody back any more."""
+        for callback in self._callbacks:
+            self._routes.remove_callback(callback)

@@ -1,0 +1,78 @@
+"""What a cluster is connected by: the event loop, the channels, the routes, and the calls."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from minimq.connection.broker_calls import BrokerCalls
+from minimq.connection.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
+from minimq.connection.loop_thread import LoopThread
+from minimq.connection.name_servers import NameServers
+from minimq.connection.routes import Routes
+from minimq.transport.broker_link import BrokerLinks
+from minimq_proto.v1.broker_pb2_grpc import BrokerStub
+from minimq_proto.v1.nameserver_pb2_grpc import NameServerStub
+
+if TYPE_CHECKING:  # at run time these are the plain stubs
+    from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+    from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
+
+T = TypeVar("T")
+
+
+class Connection:
+    """All that clients share: made by a `Cluster`, used by each `ClusterClient`.
+
+    Nothing is connected and no thread begins before the first question.
+
+    Args:
+        nameservers: HOST:PORT of each name server.
+        poll_s: seconds after which the watch of routes begins anew.
+
+    Attributes:
+        nameservers: calls to name servers; their coroutines run by `submit`.
+        brokers: calls to brokers; likewise.
+        routes: where queues are.
+        links: channels for streams to brokers, which threads read.
+
+    Raises:
+        InvalidArgument: there is no address, or one is not HOST:PORT.
+    """
+
+    def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0) -> None:
+        # The stubs of gRPC are the same classes for both kinds of channel; the types tell them apart.
+        self._nameserver_channels: Channels[NameServerAsyncStub] = Channels(
+            lambda channel: cast("NameServerAsyncStub", NameServerStub(channel)), NAMESERVER_OPTIONS
+        )
+        self._broker_channels: Channels[BrokerAsyncStub] = Channels(
+            lambda channel: cast("BrokerAsyncStub", BrokerStub(channel)), BROKER_OPTIONS
+        )
+        self._loop = LoopThread("minimq-cluster", self._end)
+        self.nameservers = NameServers(nameservers, self._nameserver_channels)
+        self.brokers = BrokerCalls(self._broker_channels)
+        self.routes = Routes(self._loop, self.nameservers, poll_s)
+        self.links = BrokerLinks()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin to run a coroutine on the event loop; return a future of its result. Raises `Closed`."""
+        return self._loop.submit(work)
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a fork of the process that made this."""
+        return self._loop.is_forked
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, and in a fork."""
+        self._loop.check_open()
+
+    def close(self) -> None:
+        """End all calls, all channels and the thread. Idempotent; does nothing in a fork."""
+        self.links.close()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        await self._nameserver_channels.close()
+        await self._broker_channels.close()

@@ -1,0 +1,110 @@
+"""One asyncio event loop on one thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from minimq.transport.home_process import HomeProcess
+from minimq_common.errors import Closed
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+CLOSED = "the client was closed"
+
+
+class LoopThread:
+    """An event loop that begins with the first use and ends with `close`. Thread-safe.
+
+    Args:
+        name: of the thread.
+        finish: ends what lives on the loop; awaited there after all tasks were cancelled.
+    """
+
+    def __init__(self, name: str, finish: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._finish = finish
+        self._process = HomeProcess("client")
+        self._lock = threading.Lock()  # protects all below; held while work is handed to the loop
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a fork of the process that made this: the thread is not there."""
+        return self._process.is_forked
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, and in a fork."""
+        self._process.check()
+        if self._closed:
+            raise Closed(CLOSED)
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin to run a coroutine on the loop; return a future of its result. Raises `Closed`."""
+        try:
+            if threading.current_thread() is self._thread:
+                raise RuntimeError("the thread of a connection must not wait for itself")
+            self._process.check()
+            with self._lock:
+                return asyncio.run_coroutine_threadsafe(work, self._started())
+        except BaseException:
+            work.close()
+            raise
+
+    def call_soon(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Have a function called on the loop; never, if the loop is closed. Returns at once."""
+        if self._process.is_forked:
+            return
+        with self._lock:
+            if not self._closed:
+                self._started().call_soon_threadsafe(callback, *arguments)
+
+    def close(self) -> None:
+        """Cancel what runs on the loop, end it, and wait for the thread. Idempotent; does nothing in a fork."""
+        if self._process.is_forked:
+            return
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                if self._loop is not None:
+                    self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._closed:
+            raise Closed(CLOSED)
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._loop.set_exception_handler(_log_failure)
+            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
+            self._thread.start()
+        return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+            loop.run_until_complete(self._end())
+        finally:
+            loop.close()
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._finish()
+
+
+def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # Of several loops in one process, older releases of gRPC wake all for each event, and only one finds it.
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)

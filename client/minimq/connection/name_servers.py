@@ -1,0 +1,353 @@
+"""Calls to name servers: to any one of them, or to each."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+import grpc.aio
+
+from minimq.connection.channels import Channels
+from minimq.routes.away import check_route
+from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view_from_wire
+from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
+from minimq_common import rpc
+from minimq_common.bound_check import check_answer
+from minimq_common.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    MiniMQError,
+    SystemBusy,
+    TransportError,
+    Unavailable,
+)
+from minimq_common.model import AwayBroker, BrokerData, TopicRoute
+from minimq_common.names import check_address
+from minimq_common.wire import route_from_wire
+from minimq_proto.v1 import nameserver_pb2
+
+if TYPE_CHECKING:  # at run time it is the plain stub
+    from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+T = TypeVar("T")
+
+Method = Callable[["NameServerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
+
+#: Time that a question may take, all tries together, in seconds, unless the client says otherwise.
+DEFAULT_TIMEOUT_S = 5.0
+
+#: Time between two looks at a name server that does not show yet what is waited for.
+_LOOK_AGAIN_S = 0.01
+#: Time between two looks at one that has just started and waits for its brokers.
+_BUSY_RETRY_S = 0.05
+#: One that does not answer within this time is not waited for.
+_ANSWER_S = 1.0
+
+
+class _NoAnswerError(Exception):
+    """A name server gave no answer, or none that can be; the text says why."""
+
+
+class NameServers:
+    """All name servers of a cluster. Used on the event loop of the connection; `preferred` by any thread.
+
+    Args:
+        addresses: HOST:PORT of each. All of them are asked before a question counts as failed.
+        channels: the channels to them.
+
+    Raises:
+        InvalidArgument: there is no address, or one is not HOST:PORT.
+    """
+
+    def __init__(self, addresses: Sequence[str], channels: Channels[NameServerAsyncStub]) -> None:
+        if not addresses:
+            raise InvalidArgument("no name server is given: pass the address of at least one, HOST:PORT")
+        self.addresses = tuple(dict.fromkeys(check_address(address) for address in addresses))
+        self._channels = channels
+        self._preferred = random.choice(self.addresses)  # so that the clients spread over the name servers
+
+    @property
+    def preferred(self) -> str:
+        """The address that is asked first: the others are asked when it does not answer, or does not know."""
+        return self._preferred
+
+    def avoid(self, address: str) -> None:
+        """Prefer the next one, if it is this one that is preferred."""
+        if self._preferred == address:
+            index = self.addresses.index(address) + 1
+            self._preferred = self.addresses[index % len(self.addresses)]
+
+    def stub(self, address: str) -> NameServerAsyncStub:
+        """Return the stub of one of them, for streams."""
+        return self._channels.stub(address)
+
+    # ---- Questions to any of them ---------------------------------------------------------------
+
+    async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
+        """Return the route of a topic.
+
+        Raises as `ask` does, and `TopicNotFound` and `TopicUnavailable`.
+        """
+
+        def read(answer: nameserver_pb2.GetRouteResponse) -> TopicRoute:
+            route = route_from_wire(answer.route)
+            if route.topic != topic:
+                raise InvalidArgument(f"the route of {route.topic} when asked for that of {topic}")
+            return check_route(route)
+
+        request = nameserver_pb2.GetRouteRequest(topic=topic, knows_away=True)
+        return await self.ask(lambda stub: stub.GetRoute, request, read, timeout_s)
+
+    async def topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[TopicRoute]:
+        """Return the routes of all topics, sorted by topic; one whose brokers are all away has no queues.
+
+        Raises as `ask` does.
+        """
+
+        def read(answer: nameserver_pb2.ListTopicsResponse) -> list[TopicRoute]:
+            return [route_from_wire(route) for route in (*answer.routes, *answer.away_routes)]
+
+        request = nameserver_pb2.ListTopicsRequest()
+        found = await self.ask(lambda stub: stub.ListTopics, request, read, timeout_s)
+        return sorted(found, key=lambda route: route.topic)
+
+    async def topic_names(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[str]:
+        """Return the names of all topics, sorted, also of those whose brokers are all away. Raises as `ask` does."""
+
+        def read(answer: nameserver_pb2.ListTopicsResponse) -> list[str]:
+            return sorted((*answer.names, *answer.away_names))
+
+        request = nameserver_pb2.ListTopicsRequest(names_only=True)
+        return await self.ask(lambda stub: stub.ListTopics, request, read, timeout_s)
+
+    async def cluster(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
+        """Return all brokers, sorted by name. Raises as `ask` does."""
+        request = nameserver_pb2.GetClusterRequest()
+        view = await self.ask(lambda stub: stub.GetCluster, request, view_from_wire, timeout_s)
+        return list(view.brokers)
+
+    async def ask(
+        self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float
+    ) -> T:
+        """Make a call to one name server after the other, until one answers it.
+
+        Also a refusal is no reason to ask no further: name servers do not know of each other, and a topic that is
+        unknown to one may have reached another.
+
+        Args:
+            method: picks the method of a stub.
+            request: of the call.
+            read: reads the answer; `InvalidArgument` says that no name server answers so, other errors are refusals.
+            timeout_s: seconds for all tries together.
+
+        Raises:
+            SystemBusy: the name servers have just started and their brokers are not back yet.
+            Unavailable: no name server answered; the text lists each with the reason.
+            MiniMQError: another refusal.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            refusal: MiniMQError | None = None
+            silent: dict[str, str] = {}
+            untried = self._in_order()
+            while untried:
+                # An equal share of what is left, so that one that hangs leaves time for the others.
+                share_s = max(0.001, (deadline - time.monotonic()) / len(untried))
+                address = untried.pop(0)
+                try:
+                    answer = await self._ask_one(address, method, request, read, share_s)
+                except _NoAnswerError as silence:
+                    silent[address] = str(silence)
+                except MiniMQError as error:
+                    refusal = _likelier_to_pass(refusal, error)
+                else:
+                    if silent:
+                        self._preferred = address
+                    return answer
+            if refusal is None:
+                raise _nobody_answers({address: silent[address] for address in self.addresses})
+            if not isinstance(refusal, SystemBusy) or time.monotonic() + refusal.retry_after_s >= deadline:
+                raise refusal
+            await asyncio.sleep(refusal.retry_after_s)
+
+    async def _ask_one(
+        self,
+        address: str,
+        method: Method[Request, Response],
+        request: Request,
+        read: Callable[[Response], T],
+        timeout_s: float,
+    ) -> T:
+        peer = f"name server {address}"
+        try:
+            answer = await method(self.stub(address))(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            error = rpc.from_rpc_error(failure, peer)
+            if isinstance(error, TransportError):
+                raise _NoAnswerError(_why_silent(failure, timeout_s)) from None
+            raise error from None
+        try:
+            return read(check_answer(answer, peer))
+        except (InvalidArgument, InternalError) as error:  # of what came: a false name server, or a damaged one
+            raise _NoAnswerError(f"it answers what cannot be: {error.message}") from None
+
+    # ---- Questions to each of them --------------------------------------------------------------
+
+    async def brokers_of_all(self, *, settled: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
+        """Return what the name servers that answer know together, sorted by broker name; empty when none answers.
+
+        Args:
+            settled: wait until one of them has settled: one that has just started knows only the brokers that have come
+                back already, which is not enough for a change that is to reach all of them.
+            timeout_s: seconds to wait for that.
+
+        Raises:
+            SystemBusy: none of those that answer has settled in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            views = await self._views()
+            if not settled or not views or any(view.settled for view in views.values()):
+                return merge(views.values())
+            if time.monotonic() >= deadline:
+                raise SystemBusy(
+                    f"name server {', '.join(views)} has just started and waits for its brokers: it is not known yet "
+                    "which ones there are; nothing was changed, try again",
+                    retry_after_s=_BUSY_RETRY_S,
+                )
+            await asyncio.sleep(_BUSY_RETRY_S)
+
+    async def away(self) -> list[AwayBroker]:
+        """Return the brokers that have gone, as the name servers that answer know together, sorted by name.
+
+        One that is registered with any of them, with all of its topics, has not gone.
+        """
+        return away_everywhere((await self._views()).values())
+
+    async def forget(self, broker_name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
+        """Have every name server forget a broker that is away; return whether one remembered it.
+
+        Raises:
+            InvalidArgument: it is registered, and no name server misses a topic of it.
+            TransportError: a name server does not answer, so that it may still remember it; the others were told.
+        """
+        request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
+        forgotten = False
+        failure: TransportError | None = None
+        refusal: InvalidArgument | None = None
+        for address in self.addresses:
+            try:
+                forgotten |= (await self._call(address, lambda stub: stub.ForgetBroker, request, timeout_s)).forgotten
+            except InvalidArgument as error:
+                refusal = error
+            except TransportError as error:
+                failure = error
+        if refusal is not None and not forgotten:
+            raise refusal
+        if failure is not None:
+            raise failure.with_message(
+                f"{failure.message}; repeat the call when it does: it may remember {broker_name}"
+            )
+        return forgotten
+
+    async def conflicts(self) -> list[ConflictReport]:
+        """Return the brokers that were refused or replaced lately, by each name server that answers.
+
+        Sorted by broker name, address and name server; empty when none answers.
+        """
+        reports = [
+            conflict_from_wire(address, conflict)
+            for address, answer in (await self._clusters()).items()
+            for conflict in answer.conflicts
+        ]
+        return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
+
+    async def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
+        """Wait until every name server that answers knows what is wanted.
+
+        Args:
+            lack: takes what a name server knows, and says what is still missing.
+            timeout_s: seconds for all of them together.
+
+        Raises:
+            DeadlineExceeded: the text names the name server and what it does not show.
+        """
+        deadline = time.monotonic() + timeout_s
+        for address in self.addresses:
+            while (missing := await self._lack_of(address, lack)) is not None:
+                if time.monotonic() >= deadline:
+                    raise DeadlineExceeded(
+                        f"the brokers have done it, but name server {address} lags {timeout_s} s behind: {missing}"
+                    )
+                await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _lack_of(self, address: str, lack: Callable[[ClusterView], str | None]) -> str | None:
+        """Return what one name server does not show yet; None also when it does not answer."""
+        try:
+            return lack(view_from_wire(await self._cluster(address)))
+        except TransportError:
+            return None
+
+    async def _views(self) -> dict[str, ClusterView]:
+        """Return what each name server that answers knows, by its address."""
+        return {address: view_from_wire(answer) for address, answer in (await self._clusters()).items()}
+
+    async def _clusters(self) -> dict[str, nameserver_pb2.GetClusterResponse]:
+        answers = await asyncio.gather(*map(self._cluster, self.addresses), return_exceptions=True)
+        clusters = {}
+        for address, answer in zip(self.addresses, answers, strict=True):
+            if isinstance(answer, nameserver_pb2.GetClusterResponse):
+                clusters[address] = answer
+            elif not isinstance(answer, TransportError):
+                raise answer
+        return clusters
+
+    async def _cluster(self, address: str) -> nameserver_pb2.GetClusterResponse:
+        return await self._call(address, lambda stub: stub.GetCluster, nameserver_pb2.GetClusterRequest(), _ANSWER_S)
+
+    async def _call(
+        self, address: str, method: Method[Request, Response], request: Request, timeout_s: float
+    ) -> Response:
+        """Return the answer of one name server. Raises what it refused with, and `TransportError`."""
+        peer = f"name server {address}"
+        try:
+            return check_answer(await method(self.stub(address))(request, timeout=timeout_s), peer)
+        except grpc.aio.AioRpcError as error:
+            raise rpc.from_rpc_error(error, peer) from None
+
+    def _in_order(self) -> list[str]:
+        first = self.addresses.index(self._preferred)
+        return [*self.addresses[first:], *self.addresses[:first]]
+
+
+def _likelier_to_pass(refusal: MiniMQError | None, other: MiniMQError) -> MiniMQError:
+    """Return the one of two refusals that is more likely to be over soon."""
+    if refusal is None or isinstance(other, SystemBusy) or (other.retriable and not refusal.retriable):
+        return other
+    return refusal
+
+
+def _why_silent(failure: grpc.aio.AioRpcError, waited_s: float) -> str:
+    code, details = rpc.status_of(failure)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"no answer within {waited_s:.1f} s"
+    return rpc.why_unreached(details)
+
+
+def _nobody_answers(silent: Mapping[str, str]) -> Unavailable:
+    """Name each address with the reason, and the remedy."""
+    start = f"start one with `minimq-nameserver --listen {next(iter(silent))}`, or check the address"
+    if len(silent) > 1:
+        tried = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
+        return Unavailable(f"none of {len(silent)} name servers answers ({tried}): {start}")
+    [(address, reason)] = silent.items()
+    if reason == rpc.NOTHING_LISTENS:
+        return Unavailable(f"no name server listening at {address}: {start}")
+    return Unavailable(f"the name server at {address} does not answer ({reason}): {start}")

@@ -1,0 +1,163 @@
+"""Where the queues of topics are: asked of the name servers, kept, and kept up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from minimq.connection.loop_thread import LoopThread
+from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
+from minimq.connection.route_refresher import RouteRefresher
+from minimq.connection.route_table import RouteTable
+from minimq.connection.route_watch import MOST_WATCHED, RouteWatch
+from minimq_common.errors import SystemBusy, TopicNotFound, TopicUnavailable, TransportError
+from minimq_common.model import TopicRoute
+from minimq_common.names import check_topic
+
+log = logging.getLogger(__name__)
+
+#: Called with a route that is new or has changed.
+RouteCallback = Callable[[TopicRoute], None]
+
+#: Time for a question in the background, in seconds: of two name servers, one that hangs gets half of it.
+_SOON_S = 2.0
+
+
+class Routes:
+    """The routes of a connection.
+
+    A route is fetched when it is first asked for. Once it is found the topic is watched, so that a change arrives
+    within milliseconds; every `poll_s` seconds the watch begins anew and brings every route again, in case a change got
+    lost on the way. Should the watch itself be lost, routes are asked for in its place. A topic that is not found
+    leaves nothing behind.
+
+    Coroutines run on the event loop of the connection; the other methods may be called by any thread.
+
+    Args:
+        loop: that event loop.
+        nameservers: whom to ask.
+        poll_s: seconds after which the watch begins anew.
+
+    Attributes:
+        table: the routes that are known.
+    """
+
+    def __init__(self, loop: LoopThread, nameservers: NameServers, poll_s: float) -> None:
+        self.table = RouteTable()
+        self._loop = loop
+        self._nameservers = nameservers
+        self._watch = RouteWatch(nameservers, self.table, self._keep, poll_s)
+        self._refresher = RouteRefresher(lambda topic: self.refresh(topic, _SOON_S), self._neglected, poll_s)
+        self._wanted: set[str] = set()  # on their way to the refresher
+        self._callbacks: tuple[RouteCallback, ...] = ()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the watch has begun."""
+        return self._watching is not None
+
+    async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
+        """Return the route of a topic, asking only when it is not known.
+
+        Args:
+            topic: its name.
+            timeout_s: seconds that the question may take, all tries together.
+
+        Raises:
+            TopicNotFound: no broker carries it; the text says how to create it.
+            TopicUnavailable: all brokers that carry it are away, or none is registered.
+            SystemBusy: the name servers have just started and their brokers are not back yet.
+            Unavailable: no name server answered; the text lists each with the reason.
+            InvalidArgument: the name cannot be that of a topic.
+        """
+        return self.table.known.get(topic) or await self.refresh(topic, timeout_s)
+
+    async def refresh(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
+        """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
+        check_topic(topic)
+        version = self.table.version(topic)
+        try:
+            route = await self._nameservers.route(topic, timeout_s)
+        except (TopicNotFound, TopicUnavailable, SystemBusy, TransportError):
+            known = self.table.known.get(topic)
+            if known is None:
+                raise
+            return known
+        finally:
+            self._watch.leave_silent()
+        return self._keep(route, asked_at=version)
+
+    def refresh_soon(self, topic: str) -> None:
+        """Have the route of a topic asked for in the background, after an error that says that it is out of date.
+
+        Returns at once, and costs little when called often: a topic is asked for once at a time, about every 100 ms at
+        most. Never raises; nothing happens once the connection is closed.
+        """
+        if topic not in self._wanted:
+            self._wanted.add(topic)
+            self._loop.call_soon(self._want, topic)
+
+    def watch(self, topic: str) -> None:
+        """Follow a topic that need not exist: callbacks tell when it has a route. Returns at once."""
+        self.table.watch(check_topic(topic))
+        self._loop.call_soon(self._topics_changed)
+
+    def forget(self, topic: str) -> None:
+        """Drop the route of a topic that does not exist any more, as a broker says, and watch it no longer.
+
+        The next `route` asks anew. Never raises; nothing happens when the topic is not known.
+        """
+        edition = self.table.edition
+        self.table.forget(topic)
+        if self.table.edition != edition:
+            self._loop.call_soon(self._topics_changed)
+
+    def add_callback(self, callback: RouteCallback) -> None:
+        """Call back with each route that is new or has changed, on the event loop: it has to be quick.
+
+        What it raises is logged.
+        """
+        self._callbacks = (*self._callbacks, callback)
+
+    def remove_callback(self, callback: RouteCallback) -> None:
+        """Call it back no more."""
+        self._callbacks = tuple(kept for kept in self._callbacks if kept is not callback)
+
+    # ---- on the event loop ----------------------------------------------------------------------
+
+    def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
+        edition = self.table.edition
+        route, is_new = self.table.put(route, asked_at=asked_at)
+        if self.table.edition != edition:
+            self._topics_changed()
+        for callback in self._callbacks if is_new else ():
+            try:
+                callback(route)
+            except Exception:
+                log.exception("callback failed topic=%s", route.topic)
+        return route
+
+    def _want(self, topic: str) -> None:
+        self._wanted.discard(topic)
+        self._refresher.want(topic)
+        self._begin_refreshing()
+
+    def _topics_changed(self) -> None:
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch.run())
+            self._begin_refreshing()
+        self._watch.topics_changed()
+
+    def _begin_refreshing(self) -> None:
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresher.run())
+
+    def _neglected(self) -> list[str]:
+        """Return the topics that are to be asked for because the watch has not brought all of them for two polls.
+
+        Those that are too many to be watched are always among them.
+        """
+        return self.table.watched()[MOST_WATCHED if self._watch.is_sound else 0 :]

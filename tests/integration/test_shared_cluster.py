@@ -1,0 +1,311 @@
+"""Clients that share a cluster: one thread, one set of channels, one watch; and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from minimq import (
+    Admin,
+    Cluster,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    aio,
+    errors,
+)
+from minimq.connection.broker_calls import BrokerCalls
+from minimq.connection.route_watch import RouteWatch
+from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
+from minimq.transport.broker_link import BrokerLinks
+from minimq_proto.v1 import broker_pb2
+from support.waiting import wait_until
+
+NOBODY = "127.0.0.1:9"
+
+
+def loops() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "minimq-cluster"]
+
+
+@pytest.fixture
+def watches(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the streams that watch routes, by name server."""
+    opened: Counter[str] = Counter()
+    open_stream = RouteWatch._open
+
+    def counted(watch: RouteWatch, nameserver: str) -> object:
+        opened[nameserver] += 1
+        return open_stream(watch, nameserver)
+
+    monkeypatch.setattr(RouteWatch, "_open", counted)
+    return opened
+
+
+def test_clients_that_share_a_cluster_have_one_thread_one_set_of_channels_and_one_watch(
+    cluster: LocalCluster, topic: str, watches: Counter[str]
+) -> None:
+    before = len(loops())
+    pushed = threading.Event()
+
+    def listener(_: list[ReceivedMessage]) -> ConsumeResult:
+        pushed.set()
+        return ConsumeResult.SUCCESS
+
+    with Cluster(cluster.nameserver) as shared:
+        with (
+            Admin(shared) as admin,
+            Producer(shared) as producer,
+            RecordsSender(shared) as sender,
+            PullConsumer(shared, group=topic) as consumer,
+            PushConsumer(shared, group=f"{topic}-push") as push,
+            TransactionCommitter(shared) as committer,
+        ):
+            queue = producer.send(Message(topic, b"body")).queue
+            consumer.subscribe(topic)
+            push.subscribe(topic)
+            push.start(listener)
+            while not consumer.poll(1.0):
+                pass
+            assert pushed.wait(30)
+            assert admin.describe_topic(topic).messages == 1
+            assert sender.queues(topic)
+            finder, ranges = QueueFinder(shared), RangeReader(shared)
+            assert finder.find([topic]).queues[queue].end == 1
+            assert ranges.bounds(queue) == (0, 1)
+            committer.commit(Transaction(f"row-{topic}", 0), [topic], ())
+            assert len(loops()) == before + 1
+            connection = shared.connection
+            assert connection._nameserver_channels.addresses() == list(shared.nameservers)
+            assert set(connection._broker_channels.addresses()) == {broker.address for broker in cluster.brokers}
+            assert set(connection.links._links) <= {broker.address for broker in cluster.brokers}
+            assert watches == {cluster.nameserver: 1}
+            finder.close()
+            ranges.close()
+        assert len(loops()) == before + 1, "a client has closed what it shares"
+        with Admin(shared) as admin:
+            assert topic in admin.list_topics()
+    assert len(loops()) == before
+
+
+def test_plain_clients_and_those_of_asyncio_share_one(cluster: LocalCluster, topic: str) -> None:
+    before = len(loops())
+
+    async def use() -> None:
+        async with aio.Cluster(cluster.nameserver) as shared:
+            async with aio.Producer(shared) as producer, aio.PullConsumer(shared, group=topic) as consumer:
+                await producer.send(Message(topic, b"body"))
+                consumer.subscribe(topic)
+                while not await consumer.poll(1.0):
+                    pass
+                assert len(loops()) == before + 1
+            with Admin(shared) as admin:
+                assert (await asyncio.to_thread(admin.describe_topic, topic)).messages == 1
+        assert len(loops()) == before
+
+    assert aio.Cluster is Cluster
+    asyncio.run(use())
+
+
+def test_a_client_that_closes_hears_no_more_of_routes_and_the_others_do(cluster: LocalCluster, topic: str) -> None:
+    with Cluster(cluster.nameserver) as shared:
+        with Producer(shared) as kept:
+            with Producer(shared) as closed:
+                closed.send(Message(topic, b"body"))
+                assert len(shared.connection.routes._callbacks) == 2
+            assert len(shared.connection.routes._callbacks) == 1
+            kept.send(Message(topic, b"body"))
+            with pytest.raises(errors.Closed):
+                closed.send(Message(topic, b"body"))
+        assert shared.connection.routes._callbacks == ()
+
+
+def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: LocalCluster, topic: str) -> None:
+    shared = Cluster(cluster.nameserver)
+    producer, consumer, admin = Producer(shared), PullConsumer(shared, group=topic), Admin(shared)
+    queue = producer.send(Message(topic, b"body")).queue
+    consumer.subscribe(topic)
+    consumer.poll(0.1)
+    shared.close()
+    shared.close()
+    for use in (admin.list_topics, lambda: admin.offset_at(queue, "-1h"), lambda: admin.route(topic)):
+        with pytest.raises(errors.Closed):
+            use()
+    with pytest.raises(errors.MiniMQError):
+        producer.send(Message(topic, b"body"))
+    for client in (producer, consumer, admin):
+        client.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == f"minimq-member-{topic}"]
+
+
+def test_a_call_under_way_ends_when_its_client_closes_and_that_of_another_client_does_not(
+    monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+    call = BrokerCalls.call
+
+    async def hang(self: BrokerCalls, *arguments: Any) -> Any:  # noqa: ANN401 - those of `call`
+        hangs.set()
+        await asyncio.to_thread(goes_on.wait, 30)
+        return await call(self, *arguments)
+
+    monkeypatch.setattr(BrokerCalls, "call", hang)
+    outcomes: dict[str, object] = {}
+
+    def ask(name: str, admin: Admin) -> None:
+        try:
+            outcomes[name] = len(admin.broker_status())
+        except errors.MiniMQError as error:
+            outcomes[name] = type(error)
+
+    with Cluster(cluster.nameserver) as shared, Admin(shared) as stays:
+        leaves = Admin(shared)
+        threads = [threading.Thread(target=ask, args=item) for item in (("stays", stays), ("leaves", leaves))]
+        for thread in threads:
+            thread.start()
+        assert hangs.wait(30)
+        wait_until(lambda: len(stays._client._under_way) == len(leaves._client._under_way) == 1)
+        leaves.close()
+        threads[1].join(30)
+        assert outcomes == {"leaves": errors.Closed}
+        goes_on.set()
+        threads[0].join(30)
+    assert outcomes["stays"] == len(cluster.brokers)
+
+
+def test_nothing_begins_before_the_first_question() -> None:
+    before = threading.active_count()
+    with Cluster(NOBODY) as shared, Admin(shared):
+        assert threading.active_count() == before
+        assert shared.nameservers == (NOBODY,)
+    with pytest.raises(errors.InvalidArgument, match="HOST:PORT"):
+        Cluster("nowhere")
+
+
+def test_a_cluster_that_is_dropped_warns_and_ends(cluster: LocalCluster) -> None:
+    gc.collect()
+    before = len(loops())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        shared = Cluster(cluster.nameserver)
+        with Admin(shared) as admin:
+            admin.list_topics()
+        del shared, admin
+        gc.collect()
+    [text] = [str(warning.message) for warning in caught if "minimq" in str(warning.message)]
+    assert text.startswith("a minimq.Cluster was dropped without being closed")
+    wait_until(lambda: len(loops()) <= before)
+
+
+def test_many_calls_at_once_answer_by_key_and_name_each_failure(cluster: LocalCluster, topic: str) -> None:
+    there = cluster.brokers[0].address
+    addresses: dict[object, str] = dict.fromkeys(range(300), there)
+    addresses["nobody"] = NOBODY
+    requests: dict[object, broker_pb2.DescribeTopicRequest] = {
+        key: broker_pb2.DescribeTopicRequest(topic=topic) for key in addresses if key != 7
+    }
+    requests[8] = broker_pb2.DescribeTopicRequest(topic="never")
+    with Admin(cluster.nameserver) as admin:
+        began = time.monotonic()
+        answers, failures = admin._client.call_all(addresses, lambda stub: stub.DescribeTopic, requests, reconnect_s=0)
+        assert time.monotonic() - began < 30
+    assert list(answers) == [number for number in range(300) if number not in (7, 8)]
+    assert {key: type(error) for key, error in failures.items()} == {
+        8: errors.TopicNotFound,
+        "nobody": errors.Unavailable,
+    }
+    assert {answer.topic.topic for answer in answers.values()} == {topic}
+
+
+def test_each_client_hears_that_a_broker_answers_unless_it_has_closed(cluster: LocalCluster) -> None:
+    broker = cluster.brokers[0]
+    heard: list[str] = []
+    with contextlib.closing(BrokerLinks()) as shared:
+        views = {name: BrokerLinks(shared) for name in ("one", "two", "closed")}
+        broker.pause()
+        try:
+            for name, view in views.items():
+                view.when_answering(broker.address, lambda name=name: heard.append(name))  # type: ignore[misc]
+            assert len(shared.to(broker.address)._questions) == 3
+            views["closed"].close()
+        finally:
+            broker.resume()
+        wait_until(lambda: sorted(heard) == ["one", "two"])
+        wait_until(lambda: not shared.to(broker.address)._questions)
+    assert sorted(heard) == ["one", "two"]
+
+
+# ---- ends that nobody has planned -------------------------------------------------------------------
+
+
+def test_an_interrupt_ends_a_call_and_leaves_no_task() -> None:
+    """As Ctrl-C does, by another signal: that one is for whoever runs the tests."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = f"127.0.0.1:{silent.getsockname()[1]}"
+            with Cluster(address) as shared, Admin(shared, timeout_s=60) as admin:
+
+                def wait_for_the_call() -> None:
+                    with silent.accept()[0]:
+                        os.kill(os.getpid(), signal.SIGUSR1)
+                        interrupted.wait(30)
+
+                asked = threading.Thread(target=wait_for_the_call)
+                asked.start()
+                with pytest.raises(KeyboardInterrupt):
+                    admin.list_topics()
+                interrupted.set()
+                asked.join()
+                assert not admin._client._under_way
+                loop = shared.connection._loop._loop
+                assert loop is not None
+                wait_until(lambda: not asyncio.all_tasks(loop))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_process_that_ends_with_open_clients_says_nothing(cluster: LocalCluster, topic: str) -> None:
+    program = f"""
+from minimq import Admin, Cluster, Message, Producer, PullConsumer
+shared = Cluster({cluster.nameserver!r})
+producer, alone, consumer = Producer(shared), Producer({cluster.nameserver!r}), PullConsumer(shared, group={topic!r})
+for each in (producer, alone):
+    each.send(Message({topic!r}, b"body"))
+consumer.subscribe({topic!r})
+while not consumer.poll(1.0):
+    pass
+admin = Admin(shared)
+admin.list_topics()
+print("done")
+"""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
