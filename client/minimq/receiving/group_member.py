@@ -114,11 +114,13 @@ class GroupMember:
 
     def release(self, epochs: Mapping[MessageQueue, int]) -> None:
         """Give queues back after their last commit, each with the epoch under which it was read."""
-        self._to_do.put(partial(self._release, dict(epochs)))
+        left = dict(epochs)
+        self._to_do.put(lambda: self._do(self._state.released(left)))
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Tell that the state that belongs to queues is saved. May be said before or after they are released."""
-        self._to_do.put(partial(self._state_saved, tuple(queues)))
+        saved = tuple(queues)
+        self._to_do.put(lambda: self._do(self._state.saved(saved)))
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
         """Tell that a broker no longer knows a lease: ask for the queue again if it is still to be this member's."""
@@ -181,12 +183,6 @@ class GroupMember:
 
     def _want_round(self) -> None:
         self._rounds.want(time.monotonic())
-
-    def _release(self, epochs: Mapping[MessageQueue, int]) -> None:
-        self._do(self._state.released(epochs))
-
-    def _state_saved(self, queues: Sequence[MessageQueue]) -> None:
-        self._do(self._state.saved(queues))
 
     def _lease_over(self, item: MessageQueue, epoch: int, error: MiniMQError) -> None:
         if isinstance(error, TopicNotFound):

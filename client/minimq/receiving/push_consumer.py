@@ -372,7 +372,7 @@ class PushConsumer(Consumer):
             else Verdict(range(len(delivery.messages)))
         )
         if self._in_flight.answered(delivery):
-            self._settle(delivery, found)
+            self._handle(delivery, found)
 
     def _is_for_others(self, delivery: Delivery) -> bool:
         """Tell whether a message waited for another try of a topic that others of the group know, and this one not."""
@@ -386,7 +386,7 @@ class PushConsumer(Consumer):
         self._in_flight.narrow(delivery, [passed_on(message) for message in delivery.messages])
         self._retry_worker.put(delivery, _PASS_ON_LEVEL)
 
-    def _settle(self, delivery: Delivery, found: Verdict) -> None:
+    def _handle(self, delivery: Delivery, found: Verdict) -> None:
         if not found.again:
             self._finish(delivery)
             return

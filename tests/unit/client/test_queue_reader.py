@@ -289,6 +289,12 @@ def test_a_queue_goes_on_unless_somebody_else_may_have_read_it(
         assert reader.is_pulling(1)
 
 
+def test_under_a_renewed_lease_a_failed_pull_is_tried_again_at_once() -> None:
+    reader = reader_from(10, epoch=FIRST)
+    reader.pull_failed(1, Unavailable("gone"), 0.0)
+    assert kinds(reader.renewed(Grant(SECOND, 10, 7), 0.1) or ()) == [Pull]
+
+
 def test_another_broker_is_asked_at_once_though_enough_is_fetched() -> None:
     reader = reader_from(10, options=FetchOptions(5, 1), epoch=FIRST)
     reader.frame_arrived(1, Frame([stored(10, 5)], max_offset=15, is_last=True), 0.0)
