@@ -26,6 +26,7 @@ from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, 
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.transport.broker_link import BrokerLinks
+from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 
@@ -34,12 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FetcherCallbacks:
-    """The calls of a fetcher to its consumer.
+    """The calls of a fetcher to its consumer. None of the first three may block.
 
     Attributes:
-        lease_over: gets a queue, its epoch and the reason when its broker does not know the lease; must not block.
-        begins: gets a queue that is about to be read, and its first offset; must not block.
-        lost: gets queues that were taken away; must not block.
+        lease_over: gets a queue, its epoch and the reason when its broker does not know the lease.
+        begins: gets a queue that is about to be read, and its first offset.
+        lost: gets queues that were taken away.
         announce: gets queues that were gained or lost, in the thread that takes messages and before the first message
             of those gained.
         offset_reset: gets what was missed when a queue goes on elsewhere, in the thread that takes messages.
@@ -79,6 +80,7 @@ class Fetcher:
         options: ConsumerOptions,
         callbacks: FetcherCallbacks,
     ) -> None:
+        keep_freed_memory()  # large frames come one after the other
         self._group = group
         self._callbacks = callbacks
         self._options = FetchOptions(
@@ -147,8 +149,7 @@ class Fetcher:
         """Read a queue of the group, or go on where it is read if its lease was only renewed."""
         with self._changed:
             reader = self._readers.get(queue)
-            decisions = reader.renewed(grant, time.monotonic()) if reader is not None else None
-            if reader is not None and decisions is not None:
+            if reader is not None and (decisions := reader.renewed(grant, time.monotonic())) is not None:
                 self._carry_out(reader, decisions)
                 return
         self._lose([queue])

@@ -34,6 +34,14 @@ def test_what_is_encoded_is_read_back(
     assert opened.tags(first) == [message.tag for message in sent[first:]]
 
 
+@pytest.mark.parametrize("compression", [None, ALWAYS])
+def test_large_bodies_are_read_back(compression: Compression | None) -> None:
+    bodies = [bytes([number]) * size for number, size in enumerate((4000, 1, 700, 2000))]
+    opened = RecordBatch(encode([one(body=body, tag="paid") for body in bodies], compression=compression))
+    for first in range(len(bodies) + 1):
+        assert opened.bodies(first) == bodies[first:]
+
+
 @given(st.lists(st.tuples(messages, born), min_size=1, max_size=10))
 def test_the_header_tells_what_a_broker_needs(records: list[tuple[Message, int]]) -> None:
     times = [born_ms for _, born_ms in records]
