@@ -10,7 +10,7 @@ TOLERANCE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What a broker knows of the time.
+    """The knowledge of a broker of the time.
 
     Attributes:
         clock_ms: the time of day in ms since 1970, as the machine tells it.

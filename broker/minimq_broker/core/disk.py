@@ -1,4 +1,4 @@
-"""How full the disk is, and what a broker does about it."""
+"""The fullness of the disk, and what a broker does about it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GAP = 0.02
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """How full a disk is.
+    """The fullness of a disk.
 
     Attributes:
         used_bytes: what all files on it use.
@@ -30,7 +30,7 @@ class DiskUse:
 
 
 class DiskLevel(IntEnum):
-    """What the fullness of the disk calls for; each level includes those before it."""
+    """The level of fullness, which calls for something; each level includes those before it."""
 
     NORMAL = 0
     WARN = 1

@@ -1,4 +1,4 @@
-"""Which groups still have messages to read in queues that are about to go out of sight."""
+"""Groups that still have messages to read in queues that are about to go out of sight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Bounds(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """What one group has not read: how many messages, of which queues. No group stands for none at all."""
+    """The backlog of one group: how many messages, of which queues. No group stands for none at all."""
 
     group: str | None
     messages: int

@@ -84,7 +84,7 @@ class GroupDeleted(msgspec.Struct, frozen=True, tag="group-deleted"):
 
 
 class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
-    """What may be done with all topics of the broker has changed."""
+    """The permission of the broker, which holds for all of its topics, has changed."""
 
     permission: int
 
@@ -141,14 +141,14 @@ class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired
 
 
 class TransactionPrepared(msgspec.Struct, frozen=True, tag="transaction-prepared"):
-    """What is staged for a transaction is all there, and its end may be decided elsewhere now: it is not idle."""
+    """A transaction has staged all it will, and its end may be decided elsewhere now: it is not idle."""
 
     name: str
     number: int
 
 
 class IdleTransactionsExpired(msgspec.Struct, frozen=True, tag="idle-transactions-expired"):
-    """What is staged for some transactions, by name and number, is let go of to make room for others."""
+    """Some transactions, by name and number, expired to make room for others."""
 
     transactions: tuple[tuple[str, int], ...]
 

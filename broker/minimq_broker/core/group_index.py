@@ -1,4 +1,4 @@
-"""Which groups have rows in the state, and in which topics: so that nobody has to look at the rows of all groups."""
+"""An index of the groups that have rows in the state, by topic, so that nobody looks at the rows of all groups."""
 
 from __future__ import annotations
 

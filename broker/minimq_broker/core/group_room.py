@@ -1,4 +1,4 @@
-"""How much the members of groups may have to say: what a broker keeps of them in memory, and tells each of them."""
+"""The room for members of groups: what a broker keeps of them in memory, and tells each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_GROUPS_OF_CLIENT = 64
 
 
 class Share(NamedTuple):
-    """What one member adds to its group, or all members together have.
+    """The room that one member takes in its group, or all members together.
 
     Attributes:
         topics: how many it subscribes to.

@@ -1,4 +1,4 @@
-"""Who is in which consumer group. The member list has a version, so that members know which one is newer.
+"""The members of consumer groups. The member list has a version, so that members know which one is newer.
 
 A member that contradicts the others is refused, and remembered, so that it can be told when the conflict is over.
 
@@ -30,7 +30,7 @@ MAX_HELD = 400_000
 
 
 class Remembered(NamedTuple):
-    """What groups agreed on before a start.
+    """The configurations of groups that were known before a start.
 
     Attributes:
         until: when it does not count any more unless a member has come that agrees.
@@ -60,7 +60,7 @@ class Members(NamedTuple):
 
     @property
     def member_list(self) -> MemberList:
-        """Who is in it and subscribes to what, by which queues are divided."""
+        """The members and their subscriptions, by which queues are divided."""
         return MemberList(self.client_ids, self.topics)
 
 
@@ -237,7 +237,7 @@ class GroupTable:
 
     @property
     def count(self) -> int:
-        """How many groups have members."""
+        """The number of groups that have members."""
         return len(self._groups)
 
     def names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which replicas of a broker are in sync, and up to where the log is confirmed, as their master sees it.
+"""The replicas of a broker that are in sync, and the confirmed position of the log, as their master sees it.
 
 The in-sync set is recorded by the controller, and any of its members may become the next master. So a set of a
 synchronous master keeps one rule: whoever is in the record, or may be by now, has everything that was ever confirmed.
@@ -36,7 +36,7 @@ class Patience:
 
 
 class ReplicaProgress(NamedTuple):
-    """How far a replica is.
+    """The progress of a replica.
 
     Attributes:
         position: up to where it has synced the log.
@@ -161,7 +161,7 @@ class InSync:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether somebody counts only because nobody knows what became of a question: it is to be settled by another.
+        """True if somebody counts only because nobody knows what became of a question: another one has to settle it.
 
         Nothing else ends that: who was asked for may have died, and would be waited for without an end.
         """

@@ -1,4 +1,4 @@
-"""Who owns a queue for a consumer group: at most one member at a time.
+"""The owners of queues for consumer groups: at most one member at a time.
 
 A member asks for a queue and gets a lease with an epoch as soon as nobody else holds it. It gives the queue back when
 the group's allocation gives it to another, after it has committed. Pulls and commits carry the epoch, so that a former
@@ -61,7 +61,7 @@ LeaseEvent = Granted | Wanted | Fencing
 
 
 class Claim(NamedTuple):
-    """What a member that asks knows of the run before.
+    """The knowledge of a member that asks of the run before.
 
     Attributes:
         epoch: under which it held the queue last, 0 if it did not.
@@ -109,7 +109,7 @@ class LeaseStatus(NamedTuple):
 
     @property
     def is_taken(self) -> bool:
-        """Whether somebody owns it or it is held for somebody."""
+        """True if somebody owns it or it is held for somebody."""
         return bool(self.owner or self.holder)
 
 

@@ -1,4 +1,4 @@
-"""Who waits for which queue. A waiter is any object; nobody is held in a thread."""
+"""The waiters of queues. A waiter is any object; nobody is held in a thread."""
 
 from __future__ import annotations
 

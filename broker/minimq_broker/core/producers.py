@@ -1,4 +1,4 @@
-"""Which batches of which producers are stored, and where: so that a batch that is sent again is not stored again.
+"""The stored batches of producers, and where they are, so that a batch that is sent again is not stored again.
 
 A producer numbers its batches and says with each of them which numbers it will never send again. The numbers above are
 remembered; one below that is not remembered may have been stored and forgotten, and is refused.
@@ -34,7 +34,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Producer(msgspec.Struct, array_like=True):
-    """What is known of one producer; also its row in the checkpoint.
+    """The record of one producer; also its row in the checkpoint.
 
     Attributes:
         last: log position of what it wrote last.

@@ -1,4 +1,4 @@
-"""Which segments of the CommitLog go, and when the one that is written to is sealed so that it can go."""
+"""Decides which segments of the CommitLog go, and when the one that is written to is sealed so that it can go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """How long segments are kept.
+    """The rules by which segments are kept.
 
     Attributes:
         max_age_ms: time in ms after its last batch was stored that a segment is kept; 0: for ever.
@@ -38,7 +38,7 @@ NOTHING_NEEDED = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What the decision needs to know of a segment.
+    """The facts about a segment that the decision needs.
 
     Attributes:
         start: log position of its first entry.

@@ -33,7 +33,7 @@ class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class BatchStaged(NamedTuple):
-    """What an entry with a staged batch changes; producer id and sequence as in the header of the batch."""
+    """The effect of an entry with a staged batch; producer id and sequence as in the header of the batch."""
 
     transaction: TransactionId
     producer_id: int
@@ -50,7 +50,7 @@ class StageKey(NamedTuple):
 
 
 class Stage(msgspec.Struct, array_like=True):
-    """What one producer has staged for one transaction that is not decided; also its row in the checkpoint.
+    """The batches that one producer has staged for an undecided transaction; also its row in the checkpoint.
 
     Attributes:
         batches: by sequence number.
@@ -62,7 +62,7 @@ class Stage(msgspec.Struct, array_like=True):
 
     @property
     def staged(self) -> Staged:
-        """How much it is."""
+        """The size of it."""
         return Staged(len(self.batches), sum(batch.size for batch in self.batches.values()), 1)
 
     @property
@@ -72,7 +72,7 @@ class Stage(msgspec.Struct, array_like=True):
 
 
 class Ending(msgspec.Struct, array_like=True):
-    """How the latest decided transaction of a name ended; also its row in the checkpoint.
+    """The end of the latest decided transaction of a name; also its row in the checkpoint.
 
     Attributes:
         at: log position of the decision.
@@ -90,5 +90,5 @@ class Ending(msgspec.Struct, array_like=True):
 
     @property
     def waiting(self) -> Iterator[StagedBatch]:
-        """What is still to be published."""
+        """The batches that are still to be published."""
         return map(self.batches.__getitem__, range(self.published, len(self.batches)))

@@ -24,7 +24,7 @@ _COME_BACK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StagingLimits:
-    """How much may wait for the end of its transaction.
+    """Limits on what waits for the end of its transaction.
 
     Attributes:
         batches: staged batches. All of them take 30 MB of memory.

@@ -1,4 +1,4 @@
-"""What the entries of the CommitLog add up to.
+"""The state that the entries of the CommitLog add up to.
 
 The state is changed only by `apply`, entry after entry in the order of the log: by the writer while the broker runs,
 be it a master or a slave, and by recovery. Whoever applies the same entries has the same state, which is what makes a
@@ -62,7 +62,7 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BatchApplied(NamedTuple):
-    """What an entry with a batch in a queue changes; producer id and numbers as in the header of the batch.
+    """The effect of an entry with a batch in a queue; producer id and numbers as in the header of the batch.
 
     A published one has none of these: its number was its own while it was staged.
     """
@@ -194,7 +194,7 @@ class State:
 
     @property
     def end_place(self) -> LogPlace:
-        """How far the log is applied, for comparisons with other replicas."""
+        """The end of what is applied, for comparisons with other replicas."""
         return LogPlace(self.term, self.position)
 
     def has_moved_since(self, group: str, queue: QueueKey, place: LogPlace) -> bool:

@@ -1,4 +1,4 @@
-"""Which terms a log was written in, and up to where two logs are the same.
+"""The terms in which a log was written, and the position up to which two logs are the same.
 
 A term has one master, and only the master decides what comes next in the log. So two logs that have a term which began
 at the same position are the same up to where the first of them leaves that term.

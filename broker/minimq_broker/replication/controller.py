@@ -1,4 +1,4 @@
-"""Who decides which replica is the master, as a broker sees it."""
+"""The controller, which decides which replica is the master, as a broker sees it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from minimq_common.errors import InvalidArgument, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a key holds, and the revision of etcd at which it was put there."""
+    """The value of a key, and the revision of etcd at which it was put there."""
 
     value: bytes
     revision: int
@@ -21,7 +21,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether a transaction was carried out, and all keys with the prefix as they are after it."""
+    """The result of a transaction: if it was carried out, and all keys with the prefix as they are after it."""
 
     succeeded: bool
     stored: Mapping[str, Stored]

@@ -77,7 +77,7 @@ class EtcdView:
 
     @property
     def master_lives(self) -> bool:
-        """Whether the lease of the master may not be over yet, as it was seen."""
+        """True if the lease of the master, as it was seen, may not be over yet."""
         return self._liveness is not None and self._liveness.master_lives(time.monotonic())
 
     def found(self, own: ReplicaReport) -> ReplicaSet | None:

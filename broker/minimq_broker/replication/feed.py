@@ -38,7 +38,7 @@ _DRAIN_S = 0.5
 
 
 class FollowerHello(NamedTuple):
-    """Who a slave says that it is: its id, what tells processes with the same id apart, and which log it has."""
+    """The introduction of a slave: its id, what tells processes with the same id apart, and which log it has."""
 
     replica_id: int
     run: int
@@ -95,7 +95,7 @@ class Feed:
 
     @property
     def copies(self) -> bool:
-        """Whether the slave copies everything, and has not come to the end yet."""
+        """True if the slave copies everything, and has not come to the end yet."""
         return self._copies and self._in_sync.position(self._replica_id) < self._copied_to
 
     @property
@@ -105,7 +105,7 @@ class Feed:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the stream is over, or will be soon."""
+        """True if the stream is over, or will be soon."""
         return self._end.is_set() or self._has_ended.is_set()
 
     def wake(self) -> None:

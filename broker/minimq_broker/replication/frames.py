@@ -1,4 +1,4 @@
-"""What both ends of a stream of replication go by: how long either may be silent, and how a frame is waited for."""
+"""Rules of both ends of a stream of replication: how long either may be silent, and how a frame is waited for."""
 
 from __future__ import annotations
 

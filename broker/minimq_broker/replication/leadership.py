@@ -1,4 +1,4 @@
-"""What the master of a term does: it feeds its slaves, keeps the in-sync set, and says what is confirmed."""
+"""The work of the master of a term: it feeds its slaves, keeps the in-sync set, and says what is confirmed."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Leadership:
 
     @property
     def has_enough(self) -> bool:
-        """Whether as many replicas are in sync as it takes to accept a batch."""
+        """True if as many replicas are in sync as it takes to accept a batch."""
         return not self.record.sync or len(self.in_sync.members) >= self.record.min_in_sync
 
     @property

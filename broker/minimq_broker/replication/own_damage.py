@@ -1,4 +1,4 @@
-"""What the damage in its own log means for a replica: whether it may lead, and who makes it good."""
+"""The damage in the own log of a replica: it decides whether the replica may lead, and who repairs it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OwnDamage:
 
     @property
     def reasons(self) -> Mapping[int, str]:
-        """What is to be made anew, by the starts of segments."""
+        """The damage that is to be repaired, by the starts of segments."""
         handle = self._engine.handle
         return {} if handle.is_closed else handle.store.log.damage.reasons
 

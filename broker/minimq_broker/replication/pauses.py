@@ -1,4 +1,4 @@
-"""How long a slave waits before it tries its master again.
+"""The pauses of a slave before it tries its master again.
 
 Pure: durations are arguments, in seconds.
 """

@@ -1,4 +1,4 @@
-"""Who a broker is among the replicas of its name."""
+"""The identity of a broker among the replicas of its name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """What a broker says of itself to its controller, and to its master; see `Report`."""
+    """The identity that a broker tells its controller, and its master; see `Report`."""
 
     cluster: str
     broker_name: str

@@ -1,4 +1,4 @@
-"""What a broker says of its place among the replicas of its name, and how it is given another one by hand."""
+"""The view of a broker of the replicas of its name, and the ways to change its place by hand."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class RoleKeeper:
 
     @property
     def is_master(self) -> bool:
-        """Whether this broker leads."""
+        """True if this broker leads."""
         return self.leadership is not None
 
     @property

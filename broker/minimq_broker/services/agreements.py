@@ -1,4 +1,4 @@
-"""What groups agree on, kept in the log: the next start, or the next master, refuses whom this one has refused."""
+"""The configurations of groups, kept in the log: the next start, or master, refuses whom this one has refused."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class _Answers:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether so many wait to be sent that no further request is to be taken."""
+        """True if so many wait to be sent that no further request is to be taken."""
         return len(self._results) >= MAX_WAITING
 
     async def fewer(self) -> None:

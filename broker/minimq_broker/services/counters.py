@@ -1,4 +1,4 @@
-"""What a broker has done, for its metrics."""
+"""Counters of a broker, for its metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minimq_common.histogram import SECONDS, Histogram
 
 @dataclass(slots=True)
 class Counters:
-    """What was done since the start: messages, and what retention has deleted.
+    """Counts since the start: messages, and what retention has deleted.
 
     Attributes:
         bytes_in, bytes_out: those of batches.

@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 class Damage:
-    """What is known to be damaged. Any thread may call any method.
+    """The known damage. Any thread may call any method.
 
     Attributes:
         known: the reason for each segment that stays damaged, by its start.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from minimq_broker.core.leases import Claim, Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine, now_ms
-from minimq_broker.services.starts import Beginning, GroupStarts
+from minimq_broker.services.starts import Beginning, GroupBeginnings
 from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.slices import slices
@@ -46,7 +46,7 @@ class LeaseKeeper:
         tell: brings the news to a member.
     """
 
-    def __init__(self, engine: Engine, starts: GroupStarts, broker_name: str, tell: Tell) -> None:
+    def __init__(self, engine: Engine, starts: GroupBeginnings, broker_name: str, tell: Tell) -> None:
         self._engine = engine
         self._starts = starts
         self._broker_name = broker_name

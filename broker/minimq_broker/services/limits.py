@@ -1,4 +1,4 @@
-"""What a broker lets through."""
+"""Limits on what a broker accepts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the broker lets through.
+    """Limits on what the broker accepts.
 
     Attributes:
         max_body_bytes: largest body of a message, in bytes.

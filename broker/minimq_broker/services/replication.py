@@ -1,4 +1,4 @@
-"""What services know of the replicas of their broker."""
+"""The replicas of a broker, as its services see them."""
 
 from __future__ import annotations
 

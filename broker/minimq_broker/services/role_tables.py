@@ -1,4 +1,4 @@
-"""What begins anew with each role of a broker: groups, leases, and the versions under which it registers."""
+"""The tables that begin anew with each role of a broker: groups, leases, and the versions under which it registers."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class RoleTables:
 
     @property
     def data_version(self) -> int:
-        """What is registered from the state after this was read is of this version, or a later one."""
+        """The least version of what is registered from the state after this was read."""
         return (self._term << 32) + self._versions_before + self._state().made
 
     @property
     def answered_version(self) -> int:
-        """What was read from the state before this is shown by a registration of this version, or a later one."""
+        """The version whose registration, or a later one, shows what was read from the state before this."""
         return (self._term << 32) + self._versions_before + self._state().begun
 
     def begin(self, term: int, *, stand_in: int | None) -> None:

@@ -21,7 +21,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.newcomers import check_new_group
 from minimq_broker.services.session_events import SessionEvents
-from minimq_broker.services.starts import Beginning, GroupStarts
+from minimq_broker.services.starts import Beginning, GroupBeginnings
 from minimq_broker.services.streams import raise_failure
 from minimq_common.allocation import known_to_brokers
 from minimq_common.bound_check import check_bounds
@@ -111,7 +111,7 @@ class SessionService:
         #: Time that the latest round took, in seconds.
         self._round_took_s = 0.0
         self.agreements = Agreements(engine)
-        self._starts = GroupStarts(engine)
+        self._starts = GroupBeginnings(engine)
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
         asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
 

@@ -28,7 +28,7 @@ class Beginning(NamedTuple):
     since_ms: int | None = None
 
 
-class GroupStarts:
+class GroupBeginnings:
     """Decides where groups begin, and tells where they have. Belongs to the loop of the engine.
 
     Args:

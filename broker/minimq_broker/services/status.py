@@ -23,7 +23,7 @@ _DISK_LEVEL = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which broker this is."""
+    """The identity of this broker."""
 
     cluster: str
     broker_name: str

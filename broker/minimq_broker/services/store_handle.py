@@ -30,7 +30,7 @@ _COME_BACK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """How far a log goes.
+    """The status of a log.
 
     Attributes:
         last_term: the latest term that it knows.
@@ -119,7 +119,7 @@ class StoreHandle:
 
     @property
     def log_status(self) -> LogStatus:
-        """What is told about the log without a look into it; nothing while nobody may look."""
+        """The status of the log, told without a look into it; an empty one while nobody may look."""
         if self._closed is not None:
             return LogStatus()
         store = self._store
@@ -127,12 +127,12 @@ class StoreHandle:
 
     @property
     def is_slave(self) -> bool:
-        """Whether the log is that of a master elsewhere."""
+        """True if the log is that of a master elsewhere."""
         return not self._store.leads
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody may look into the store at this moment."""
+        """True if nobody may look into the store at this moment."""
         return self._closed is not None
 
     @contextlib.contextmanager

@@ -40,7 +40,7 @@ from minimq_common.words import count_of
 
 @dataclass
 class Report:
-    """What a check has found.
+    """The findings of a check.
 
     Attributes:
         findings: one line for each thing that is wrong.

@@ -30,7 +30,7 @@ class DamagedCheckpoint(DamagedFile):
 
 
 class ChangedRows(NamedTuple):
-    """What a checkpoint lacks: the rows of a state that were changed, as they are stored, and its log position.
+    """The changes that a checkpoint lacks: changed rows of a state, as they are stored, and its log position.
 
     None stands for a row that is gone.
     """

@@ -1,4 +1,4 @@
-"""What the writer has done: for those who watch a broker."""
+"""Figures of the writer, for those who watch a broker."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from minimq_common.words import count_of
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison has found.
+    """The findings of a comparison.
 
     Attributes:
         start: log position from which on both logs hold entries.

@@ -1,4 +1,4 @@
-"""What is on this disk but not yet on those of the other replicas: who waits for that, and what readers see meanwhile.
+"""Groups on this disk but not yet on those of the other replicas: who waits for them, and what readers see meanwhile.
 
 The confirmed position is the one up to which all replicas that count have the log. Only what is confirmed is answered
 and can be read: nothing else is sure to be there under the next master.
@@ -19,8 +19,8 @@ from minimq_broker.store.jobs import AnyJob, Notify
 from minimq_common.errors import MiniMQError
 
 
-class _Group(NamedTuple):
-    """What became part of the log together: it ends at a log position."""
+class _UnconfirmedGroup(NamedTuple):
+    """A group that became part of the log together: it ends at a log position."""
 
     end: int
     since: float
@@ -41,13 +41,13 @@ class Confirmation:
         self._position = 0
         self._holds = holds
         self._changed = threading.Condition()
-        self._groups: deque[_Group] = deque()
+        self._groups: deque[_UnconfirmedGroup] = deque()
         #: Where queues end for readers, and at the groups after that. None of these rows is ever empty: others look.
         self._ends: dict[QueueKey, deque[QueueEnd]] = {}
 
     @property
     def holds(self) -> bool:
-        """Whether what is written from now on waits until it is confirmed."""
+        """True if what is written from now on waits until it is confirmed."""
         return self._holds
 
     @property
@@ -71,7 +71,7 @@ class Confirmation:
     def add(self, end: int, jobs: list[AnyJob], queues: Set[QueueKey], now: float) -> None:
         """Keep a group that is applied, with the queues that were covered for it, until it is confirmed."""
         with self._changed:
-            self._groups.append(_Group(end, now, jobs, queues))
+            self._groups.append(_UnconfirmedGroup(end, now, jobs, queues))
             released = self._release(self._position)
         self._tell(*released)
 

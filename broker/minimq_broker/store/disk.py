@@ -56,7 +56,7 @@ class Disk:
 
     @property
     def latest(self) -> tuple[DiskUse, DiskLevel]:
-        """What the latest look has found."""
+        """The result of the latest look."""
         return self._latest
 
     def look(self) -> tuple[DiskUse, DiskLevel]:

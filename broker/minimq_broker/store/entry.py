@@ -32,7 +32,7 @@ _TRANSACTION = struct.Struct("<qH")
 
 
 class Kind(IntEnum):
-    """What follows the header of an entry."""
+    """The kind of what follows the header of an entry."""
 
     BATCH = 1
     FACT = 2

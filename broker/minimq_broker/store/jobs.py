@@ -1,4 +1,4 @@
-"""What is handed to the writer, and comes back with a result or an error."""
+"""Jobs for the writer, which come back with a result or an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minimq_common.errors import MiniMQError
 
 
 class SendStatus(IntEnum):
-    """What the sender of an acknowledged batch may rely on."""
+    """The guarantee that the sender of an acknowledged batch has."""
 
     #: It is on disk.
     OK = 0

@@ -1,4 +1,4 @@
-"""What a transaction has lost here: batches that were staged and decided on, and cannot be read any more."""
+"""Lost batches of transactions: they were staged and decided on, and cannot be read any more."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class MessageStore:
 
     @property
     def state(self) -> State:
-        """What the entries add up to; only to look at. After a truncation it is another object."""
+        """The state that the entries add up to; only to look at. After a truncation it is another object."""
         return self._writer.state
 
     @property
@@ -180,7 +180,7 @@ class MessageStore:
 
     @property
     def leads(self) -> bool:
-        """Whether the broker writes as the master."""
+        """True if the broker writes as the master."""
         return self._writer.leads
 
     def lead(self, term: int, *, waits_for_replicas: bool = False) -> None:
@@ -300,12 +300,12 @@ class MessageStore:
 
     @property
     def figures(self) -> CommitFigures:
-        """How large commits were, and how long they took."""
+        """The sizes and durations of commits."""
         return self._writer.figures
 
     @property
     def has_failed(self) -> bool:
-        """Whether everything is refused until the broker is started anew."""
+        """True if everything is refused until the broker is started anew."""
         return self._writer.has_failed
 
     # ---- reading ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whether the pages of a segment are in order: LMDB trusts them, and some damage ends the process, or hides rows.
+"""A check of the pages of a segment: LMDB trusts them, and some damage ends the process, or hides rows.
 
 All of them are looked at in the background after a start. Who reads a segment before has it looked at then, unless it
 has so many pages that others would have to wait.

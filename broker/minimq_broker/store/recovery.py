@@ -1,4 +1,4 @@
-"""What a log adds up to: the state after a start, and after the end of the log was cut off."""
+"""Recovery of the state that a log adds up to: after a start, and after the end of the log was cut off."""
 
 from __future__ import annotations
 

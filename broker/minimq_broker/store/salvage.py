@@ -1,4 +1,4 @@
-"""What can still be read of some queues of a segment, and how much is lost to damage."""
+"""Salvage of what can still be read of some queues of a segment, with how much is lost to damage."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Segment:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many entries and rows it has."""
+        """The numbers of its entries and rows."""
         with self._reading() as txn:
             return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"]
 

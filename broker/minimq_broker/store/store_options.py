@@ -1,4 +1,4 @@
-"""How a store keeps its data, and who hears of it."""
+"""Options of a store, and its observer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minimq_broker.store.data_dir import Owner
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How a store keeps its data.
+    """Options of a store: how it keeps its data.
 
     Attributes:
         segment_bytes: size in bytes at which a segment of the CommitLog is sealed.

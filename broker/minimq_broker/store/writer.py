@@ -129,7 +129,7 @@ class Writer:
 
     @property
     def has_failed(self) -> bool:
-        """Whether everything is refused until the broker is started anew."""
+        """True if everything is refused until the broker is started anew."""
         return self._failure is not None
 
     def start(self) -> None:

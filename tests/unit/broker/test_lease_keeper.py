@@ -11,7 +11,7 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
-from minimq_broker.services.starts import GroupStarts
+from minimq_broker.services.starts import GroupBeginnings
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import PATIENCE_S
@@ -36,7 +36,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
             if event.HasField("granted"):
                 told.put_nowait((client_id, event.granted))
 
-        keeper = LeaseKeeper(engine, GroupStarts(engine), "broker-a", tell)
+        keeper = LeaseKeeper(engine, GroupBeginnings(engine), "broker-a", tell)
         items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
         for name in ("former", "next"):
             engine.groups.join("g", name, GroupConfig((("t", ""),), "averagely"))
