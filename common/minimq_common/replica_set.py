@@ -366,7 +366,7 @@ def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) 
         known = ", ".join(map(str, sorted(replica_set.in_sync)))
         raise NotInSync(
             f"replica {replica_id} of {replica_set} is not in sync ({known}), so it may lack acknowledged messages: "
-            "promote one that is, wait until it is, or promote it with --unclean and lose what it lacks"
+            "promote one that is in sync, wait until this one is, or add --unclean and lose the messages that it lacks"
         )
     return replace(
         replica_set,

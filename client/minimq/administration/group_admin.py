@@ -200,6 +200,6 @@ class GroupAdmin:
 
 def _not_found(group: str) -> GroupNotFound:
     return GroupNotFound(
-        f"there is no group {group}: `minimq group list` shows those there are; one that only brokers know which are "
-        "away comes back with them"
+        f"there is no group {group}: `minimq group list` shows the groups; if only absent brokers know it, it comes "
+        "back with them"
     )

@@ -274,8 +274,8 @@ class TopicAdmin:
                     return
                 where = f" on {', '.join(brokers)}" if brokers else ""
                 raise TopicNotFound(
-                    f"there is no topic {name}{where} to delete: `minimq topic list` shows those there are; one on a "
-                    "broker that is away can be deleted when that is back"
+                    f"there is no topic {name}{where} to delete: `minimq topic list` shows the topics; one on a "
+                    "broker that is away can be deleted when the broker is back"
                 ) from None
             began = True
             answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.DeleteTopic, request)

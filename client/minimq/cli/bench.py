@@ -199,8 +199,8 @@ def _refuse_unforced(topic: str | None, count: int, *, force: bool) -> None:
     """Raise `InvalidArgument` when messages would be sent into a topic that may be somebody's."""
     if topic is not None and not force:
         raise InvalidArgument(
-            f"--topic {topic}: the {count_of(count, 'message')} would stay in it, for all who read it; leave --topic "
-            "out for a topic of its own, which is deleted in the end, or add --force"
+            f"--topic {topic}: the {count_of(count, 'message')} would stay in it, for all its readers; leave --topic "
+            "out to use a new topic, which is deleted at the end, or add --force"
         )
 
 

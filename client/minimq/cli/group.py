@@ -340,14 +340,14 @@ def reset_offset(  # noqa: PLR0913 - by name
         is_new = name not in admin.list_groups()
         if is_new and not new:
             raise GroupNotFound(
-                f"there is no group {check_group(name)}: `minimq group list` shows those there are; --new says where "
-                "one begins that is still to come"
+                f"there is no group {check_group(name)}: `minimq group list` shows the groups; add --new to set the "
+                "beginning of a future group"
             )
         before = admin.committed_offsets(name, topic)
         if not (new or before or topic in _topics_of(admin, name)):
             raise GroupNotFound(
-                f"group {name} has not read topic {topic} so far: `minimq group describe {name}` shows what it reads; "
-                "--new says where it begins in a topic that is new to it"
+                f"group {name} has not read topic {topic} so far: `minimq group describe {name}` shows its topics; "
+                "add --new to set its beginning in a new one"
             )
         after = admin.reset_offsets(name, topic, to, queues=chosen, force=force, dry_run=dry_run)
         away = () if chosen else admin.route(topic).away

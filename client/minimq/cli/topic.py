@@ -109,8 +109,8 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
     """
     if name.startswith("%"):
         raise InvalidArgument(
-            f"topic name {name!r} begins with %, as only those do that minimq makes itself, such as %DLQ%GROUP: "
-            "choose another"
+            f"topic name {name!r} begins with %, which is reserved for topics that minimq creates, such as "
+            "%DLQ%GROUP: choose another"
         )
     with _admin(nameserver) as admin:
         is_new = admin.create_topic(name, permission=PERMISSIONS[permission], **settings)

@@ -102,7 +102,7 @@ class DecisionFile:
         except lmdb.MapFullError:
             raise StoreError(
                 f"{self._path} is full: it holds {_MAP_BYTES >> 20} MiB, thousands of brokers; move it away while the "
-                "brokers run, which teach the controller what was decided, and records of brokers that are no more go"
+                "brokers run: they report the decisions again, and records of former brokers are gone"
             ) from None
         except (lmdb.Error, RowDamage) as error:
             raise StoreError(f"{self._path} cannot be written: {error}") from error
