@@ -140,7 +140,7 @@ def test_a_measurement_keeps_out_of_other_topics_unless_forced(
 ) -> None:
     refused = minimq("bench", what, "--topic", topic, "--count", "5")
     assert refused.exit_code == 2
-    assert "leave --topic out for a topic of its own" in refused.stderr
+    assert "leave --topic out to use a new topic" in refused.stderr
     assert admin.describe_topic(topic).messages == 0
     assert minimq("bench", what, "--topic", topic, "--count", "5", "--force").exit_code == 0
     assert admin.describe_topic(topic).messages == 6  # one to begin with
