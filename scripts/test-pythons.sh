@@ -5,7 +5,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 supported="3.11 3.12 3.13 3.14"
-tests=${*:-tests/unit tests/integration/test_{admin,aio_consumers,aio_producer,cli,consumer_group,dropped_clients,forks,local_cluster,producer,pull_consumer,push_consumer,transactions}.py}
+tests=("$@")
+if [ ${#tests[@]} = 0 ]; then
+  tests=(tests/unit tests/integration/test_{admin,aio_consumers,aio_producer,cli,consumer_group,dropped_clients,forks}.py)
+  tests+=(tests/integration/test_{local_cluster,producer,pull_consumer,push_consumer,transactions}.py)
+fi
 
 # One interpreter of each version: on PATH, or installed by pyenv.
 find_pythons() {
@@ -31,9 +35,8 @@ for python in $pythons; do
   PIP_CONSTRAINT=constraints.txt "$venv/bin/python" -m pip install --quiet --use-pep517 -c constraints.txt \
     "$(ls dist/minimq-*.whl)[spark,etcd,dev,demo]"
   # Without the source roots on the path: what is imported is the wheel.
-  # shellcheck disable=SC2086  # several words
   PYSPARK_PYTHON=$PWD/$venv/bin/python "$venv/bin/python" -P -m pytest -o pythonpath=tests -p no:cacheprovider \
-    -n "${WORKERS:-4}" --no-loadscope-reorder $tests || failed="$failed $version"
+    -n "${WORKERS:-4}" --no-loadscope-reorder "${tests[@]}" || failed="$failed $version"
 done
 echo "---- tested: Python $(for python in $pythons; do "$python" -c 'import platform; print(platform.python_version(), end=" ")'; done)"
 [ -z "$failed" ] || { echo "---- FAILED with Python$failed" >&2; exit 1; }
