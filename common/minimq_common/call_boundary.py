@@ -101,9 +101,21 @@ class CallBoundary(grpc.aio.ServerInterceptor):
             known = InternalError(
                 f"{method.rpartition('/')[2]} failed on the server: {type(error).__name__}: {error}; its log says where"
             )
+        _forget_places(error)
         if context.done():
             raise asyncio.CancelledError from error  # gRPC would log any other error, for nobody
         await rpc.abort(context, known)
+
+
+def _forget_places(error: BaseException) -> None:
+    """Let go of the frames that an error came through, and of what they have in hand, maybe large requests.
+
+    The end of a call and its error refer to each other, so they stay until the collector of garbage comes by some day.
+    """
+    each: BaseException | None = error
+    while each is not None and each.__traceback__ is not None:
+        each.__traceback__ = None
+        each = each.__context__
 
 
 def _or_why_not(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -16,6 +16,8 @@ from minimq_common.errors import InvalidArgument, SystemBusy
 
 #: Seconds after which to repeat a call that gave way.
 _RETRY_S = 0.1
+#: So long a request may keep others waiting; and when that is over, to be read if it is there by then. In seconds.
+_PATIENCE_S, _LAST_CHANCE_S = 0.1, 0.005
 
 
 class Begun:
@@ -56,38 +58,44 @@ class Begun:
 
 
 class Arrivals:
-    """Requests of calls that are not there yet: nobody knows how large they are.
+    """Requests of calls that are not there yet: nobody knows how large they are. Lives on one event loop.
 
-    A further one takes the place of another one: of the connection that has most of them, the one that has waited
-    longest. Lives on one event loop.
+    Further calls wait, in turn by connection: those of one that makes many wait for each other. While somebody waits,
+    a request has to come soon.
 
     Args:
         most: how many are received at once.
+        patience_s: time for which a request may keep others waiting, in seconds.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._waiting: dict[asyncio.Future[None], str] = {}  # the peer of each, the oldest first
+    def __init__(self, most: int, patience_s: float = _PATIENCE_S) -> None:
+        self._free = most
+        self._patience_s = patience_s
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by peer; whose turn it is is the first
+        self._receiving: dict[asyncio.Future[None], float] = {}  # when each began, the oldest first
+        self._timer: asyncio.TimerHandle | None = None
 
     async def receive(self, requests: AsyncIterator[Any], method: str, peer: str) -> Any:  # noqa: ANN401 - of any call
         """Return the only request of a call of a peer when all of it is there.
 
         Raises:
-            SystemBusy: others came after it, and it is not there yet.
+            SystemBusy: others wait, and it is not there yet.
             InvalidArgument: the call came without.
         """
-        if len(self._waiting) >= self._most:
-            [(busiest, _)] = Counter(self._waiting.values()).most_common(1)
-            oldest = next(waiting for waiting, its_peer in self._waiting.items() if its_peer == busiest)
-            del self._waiting[oldest]
-            oldest.set_result(None)
-        gives_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[gives_way] = peer
+        await self._turn(peer)
+        loop = asyncio.get_running_loop()
+        gives_way: asyncio.Future[None] = loop.create_future()
+        self._receiving[gives_way] = loop.time()
         reading = _read(aiter(requests).__anext__)
         try:
+            self._look_at_oldest()
             await asyncio.wait((reading, gives_way), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():  # it may have come while the loop did something else
+                await asyncio.wait((reading,), timeout=_LAST_CHANCE_S)
         finally:
-            self._waiting.pop(gives_way, None)
+            del self._receiving[gives_way]
+            self._free += 1
+            self._let_in()
         if not reading.done():
             raise SystemBusy(
                 "many requests come in at once, and this one was not there when others were", retry_after_s=_RETRY_S
@@ -96,6 +104,48 @@ class Arrivals:
             return await reading
         except StopAsyncIteration:
             raise InvalidArgument(f"{method} came without a request") from None
+
+    async def _turn(self, peer: str) -> None:
+        if self._free and not self._waiting:
+            self._free -= 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(peer, deque()).append(waiter)
+        self._look_at_oldest()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():  # it had its turn already
+                self._free += 1
+                self._let_in()
+            raise
+
+    def _let_in(self) -> None:
+        while self._free and self._waiting:
+            peer = next(iter(self._waiting))
+            waiters = self._waiting.pop(peer)
+            waiter = waiters.popleft()
+            if waiters:
+                self._waiting[peer] = waiters  # behind those of others
+            if not waiter.done():
+                self._free -= 1
+                waiter.set_result(None)
+
+    def _look_at_oldest(self) -> None:
+        """See to it that the oldest gives way in time, if others wait."""
+        if self._timer is None and self._waiting and self._receiving:
+            began = next(iter(self._receiving.values()))
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(began + self._patience_s, loop.time() + _LAST_CHANCE_S), self._end_oldest)
+
+    def _end_oldest(self) -> None:
+        self._timer = None
+        if self._waiting:
+            over = asyncio.get_running_loop().time() - self._patience_s
+            for gives_way, began in self._receiving.items():
+                if began <= over and not gives_way.done():
+                    gives_way.set_result(None)
+        self._look_at_oldest()
 
 
 def _read(anext_: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:

@@ -28,7 +28,7 @@ MAX_WATCHED_BY_ALL = 300_000
 
 #: Connections, and calls and streams on each.
 MAX_CONNECTIONS = 5_000
-MAX_STREAMS_OF_A_CONNECTION = 128
+MAX_STREAMS_OF_A_CONNECTION = 32
 #: Bytes of the largest request: the table of a broker, or the topics of a watcher.
 MAX_TABLE_BYTES = 4 << 20
 #: Bytes of a request of any other kind.

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc.aio
@@ -30,6 +30,7 @@ from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict
 from minimq_nameserver.counters import Counters
 from minimq_nameserver.listing import TopicLists
+from minimq_nameserver.loop_share import LoopShare
 from minimq_nameserver.registration_reader import RegistrationReader
 from minimq_nameserver.route_event_writer import RouteEventWriter
 from minimq_nameserver.route_events import RouteEvents
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 #: What a client is asked to wait before it asks again while brokers are coming back.
 _BUSY_RETRY_S = 0.1
 _STOPPING = "the name server stops"
+#: So fast gRPC takes an answer over, while everybody else waits.
+_COPIED_BYTES_PER_S = 400 << 20
 
 
 class NameServerService(nameserver_pb2_grpc.NameServerServicer):
@@ -69,6 +72,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
         self._watches: set[asyncio.Task[object]] = set()
         self._reader = RegistrationReader()
+        self._changes = LoopShare()  # of the table, by registrations with many topics
+        self._handing_out = LoopShare()
         self._stopping = False
         self.counters = Counters()
 
@@ -177,7 +182,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         """Take in what a broker tells; return the answer, and whether it stops."""
         if isinstance(request, bytes):
             state = await self._reader.read_encoded(request, self._table.topics())
-            self._enter(session, state)
+            await self._changes.step(lambda: self._enter(session, state))
             return self._registered(state.broker_name), False
         if not request.heartbeat_only:
             self._enter(session, await self._reader.read(request, self._table.topics()))
@@ -260,22 +265,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
     ) -> bytes:
         """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
-        while True:
-            answer = await self._lists.get(names_only=request.names_only)
-            size = len(answer)
-            if self._unsent.has_room(size):
-                return self._take(answer, context)
-            del answer  # who waits holds no list that is older than that of others
-            await self._unsent.room(size)
-
-    def _take(self, answer: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        """Return the answer to the call of the present task, which counts until that task has ended."""
-        if len(answer) > SMALL_BYTES:
-            task = asyncio.current_task()
-            assert task is not None
-            write = self._unsent.begin(context.peer(), len(answer))
-            task.add_done_callback(lambda _: self._unsent.end(write))
-        return answer
+        return await self._hand_out(lambda: self._lists.get(names_only=request.names_only), context)
 
     async def GetCluster(  # type: ignore[override]  # encoded, as the route
         self,
@@ -283,8 +273,9 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
     ) -> bytes:
         """Answer all brokers and their versions, sorted by name, and those whose place another one has."""
-        if self._cluster is not None:
-            await self._unsent.room(len(self._cluster[1]))
+        return await self._hand_out(self._describe_cluster, context)
+
+    async def _describe_cluster(self) -> bytes:
         if self._cluster is None or self._cluster[0] != self._table.edition:
             brokers = nameserver_pb2.GetClusterResponse(
                 brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
@@ -300,7 +291,36 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             settled=self._settled,
         )
         # Encoded messages one after the other are the message that has the fields of both.
-        return self._take(self._cluster[1] + rest.SerializeToString(), context)
+        return self._cluster[1] + rest.SerializeToString()
+
+    async def _hand_out(
+        self, make: Callable[[], Awaitable[bytes]], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> bytes:
+        """Return an answer to the call of the present task: a large one when there is room, one after the other.
+
+        It takes its room until the task has ended.
+        """
+        answer = await make()
+        if len(answer) <= SMALL_BYTES:
+            return answer
+        del answer  # whoever waits holds none that is older than that of others
+        task = asyncio.current_task()
+        assert task is not None
+        size = 0
+        await self._handing_out.begin()
+        try:
+            while True:
+                answer = await make()
+                size = len(answer)
+                if self._unsent.has_room(size):
+                    break
+                del answer
+                await self._unsent.room(size)
+            write = self._unsent.begin(context.peer(), size)
+            task.add_done_callback(lambda _: self._unsent.end(write))
+            return answer
+        finally:
+            self._handing_out.rest(size / _COPIED_BYTES_PER_S)
 
     async def ForgetBroker(
         self,

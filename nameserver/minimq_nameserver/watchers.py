@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, SystemBusy
@@ -92,7 +92,8 @@ class Watchers:
     def __init__(self, ready: Callable[[Watcher], None]) -> None:
         self._ready = ready
         self._all: set[Watcher] = set()
-        self._by_topic: dict[str, set[Watcher]] = {}
+        #: Mostly one alone: a set for each topic would take most of the memory.
+        self._by_topic: dict[str, Watcher | set[Watcher]] = {}
         self._held = True
         self._watched = 0
         self._share = LoopShare()
@@ -141,17 +142,17 @@ class Watchers:
             raise _too_many()
         async with self._share:
             if isinstance(request, bytes):
+                if not watcher.topics:  # so many it brings at least
+                    self._check_room(len(request) // _TOPIC_BYTES)
                 request = WatchRoutesRequest.FromString(request)
             if len(request.topics) > MAX_WATCHED_BY_ONE:
                 raise _too_many()
+            await self._share.turn()
             check_bounds(request)
+            await self._share.turn()
             wanted = dict.fromkeys(request.topics)
-            if self._watched + len(wanted.keys() - watcher.topics.keys()) > MAX_WATCHED_BY_ALL:
-                raise SystemBusy(
-                    f"clients watch {self._watched} topics, and the limit is {MAX_WATCHED_BY_ALL}: ask for the routes "
-                    "of these topics instead",
-                    retry_after_s=_BUSY_RETRY_S,
-                )
+            await self._share.turn()
+            self._check_room(len(wanted.keys() - watcher.topics.keys()))
             await self._drop(watcher, [topic for topic in watcher.topics if topic not in wanted])
             added = [topic for topic in wanted if topic not in watcher.topics]
             for number, topic in enumerate(added):
@@ -162,7 +163,7 @@ class Watchers:
     def publish(self, topics: Iterable[str]) -> None:
         """Tell everybody who watches one of these topics that its route has changed."""
         watched = [topic for topic in topics if topic in self._by_topic]
-        if not self._changed and sum(len(self._by_topic[topic]) for topic in watched[:_STEP]) <= 10 * _STEP:
+        if not self._changed and sum(len(self._watching(topic)) for topic in watched[:_STEP]) <= 10 * _STEP:
             for topic in watched[:_STEP]:
                 self._spread(topic)
             del watched[:_STEP]
@@ -172,11 +173,22 @@ class Watchers:
             if not is_spreading:
                 self._in_background(self._spread_all())
 
+    def _check_room(self, added: int) -> None:
+        if self._watched + added > MAX_WATCHED_BY_ALL:
+            raise SystemBusy(
+                f"clients watch {self._watched} topics, and the limit is {MAX_WATCHED_BY_ALL}: ask for the routes of "
+                "these topics instead",
+                retry_after_s=_BUSY_RETRY_S,
+            )
+
     def _watch(self, watcher: Watcher, topic: str) -> None:
-        watchers = self._by_topic.get(topic)
-        if watchers is None:
-            watchers = self._by_topic[check_topic(topic)] = set()
-        watchers.add(watcher)
+        others = self._by_topic.get(topic)
+        if others is None:
+            self._by_topic[check_topic(topic)] = watcher
+        elif isinstance(others, set):
+            others.add(watcher)
+        else:
+            self._by_topic[topic] = {others, watcher}
         watcher.begin(topic)
         self._watched += 1
         if not self._held:
@@ -185,9 +197,12 @@ class Watchers:
     async def _drop(self, watcher: Watcher, topics: Sequence[str]) -> None:
         for number, topic in enumerate(topics):
             watcher.end(topic)
-            watchers = self._by_topic[topic]
-            watchers.discard(watcher)
-            if not watchers:
+            others = self._by_topic[topic]
+            if isinstance(others, set):
+                others.remove(watcher)
+                if len(others) == 1:
+                    self._by_topic[topic] = others.pop()
+            else:
                 del self._by_topic[topic]
             self._watched -= 1
             if number % _STEP == 0:
@@ -207,8 +222,12 @@ class Watchers:
             await share.turn()
 
     def _spread(self, topic: str) -> None:
-        for watcher in self._by_topic.get(topic, ()):
+        for watcher in self._watching(topic):
             self._notify(watcher, topic)
+
+    def _watching(self, topic: str) -> Collection[Watcher]:
+        watching = self._by_topic.get(topic, ())
+        return (watching,) if isinstance(watching, Watcher) else watching
 
     def _notify(self, watcher: Watcher, topic: str) -> None:
         watcher.add_news(topic)

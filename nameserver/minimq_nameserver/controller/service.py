@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which an answer is held back at most, whatever the reporter wants.
 _LONGEST_HOLD_S = 60.0
+#: Between two looks for masters to elect there is so much more time than a look takes.
+_REST = 20
 
 #: Returned by what decides: a record, and None where nothing may be decided.
 Decision = TypeVar("Decision", bound=ReplicaSet | None)
@@ -230,6 +232,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 now = time.monotonic()
                 # What comes meanwhile puts elections off, or is decided when it comes.
                 wait_s = min(self._table.next_look_at(now) - now, wait_s)
+                # A look at thousands of sets takes its time, and each of them may be due at another moment.
+                wait_s = max(wait_s, _REST * (time.monotonic() - now))
             except StoreError:
                 pass  # it was logged
             except Exception as error:  # noqa: BLE001 - without elections brokers would stay without a master

@@ -54,7 +54,7 @@ class ControllerTable:
         self._lease_s = lease_s
         self._records: dict[Key, ReplicaSet] = {}
         self._liveness: dict[Key, ReplicaLiveness] = {}
-        self._bootstraps: dict[Key, Bootstrap] = {}
+        self._bootstraps: dict[Key, Bootstrap] = {}  # those that were heard of longest ago first
         self._elections: dict[Key, int] = {}
         #: How often sets are founded, and how often replicas of one come or move: each is written to the disk.
         self._pace = Pace(*_SETS_PACE, now)
@@ -90,10 +90,11 @@ class ControllerTable:
         Raises:
             SystemBusy: the controller knows too many sets, or has made many of them a moment ago.
         """
-        bootstrap = self._bootstraps.get(report.key)
+        bootstrap = self._bootstraps.pop(report.key, None)
         if bootstrap is None:
             self._check_room(report, now, coming)
-            bootstrap = self._bootstraps[report.key] = Bootstrap(self._lease_s)
+            bootstrap = Bootstrap(self._lease_s)
+        self._bootstraps[report.key] = bootstrap
         bootstrap.hear(report, now)
         record = bootstrap.found(now)
         if record is not None and not self._pace.take(now):
@@ -186,8 +187,8 @@ class ControllerTable:
                 f"for {report.broker_name}",
                 retry_after_s=_RETRY_S,
             )
-        if len(self._bootstraps) >= MAX_BOOTSTRAPS:
-            self._bootstraps = {key: each for key, each in self._bootstraps.items() if each.is_recent(now)}
+        while self._bootstraps and not self._bootstraps[oldest := next(iter(self._bootstraps))].is_recent(now):
+            del self._bootstraps[oldest]
         if len(self._bootstraps) >= MAX_BOOTSTRAPS:
             raise SystemBusy(
                 f"{len(self._bootstraps)} brokers of which nothing is recorded report, which is the limit",

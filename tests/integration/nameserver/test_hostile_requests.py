@@ -12,7 +12,7 @@ import pytest
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
 from minimq_nameserver import server as server_module
-from minimq_nameserver import watchers
+from minimq_nameserver import service, watchers
 from minimq_nameserver.bounds import MAX_CALL_BYTES, MAX_TABLE_BYTES, MAX_WATCHED_BY_ONE
 from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
@@ -127,6 +127,20 @@ def test_a_large_table_arrives_whole(nameserver: NameServer, channel: grpc.Chann
     told = {event.route.topic: len(event.route.queues) for _, event in zip(topics, watch, strict=False)}
     assert told == dict.fromkeys(topics, 1)
     over.set()
+
+
+def test_large_lists_wait_until_those_before_them_are_taken(
+    start_nameserver: StartNameServer, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_UNSENT_BYTES", 1)
+    nameserver = start_nameserver()
+    topics = tuple(f"topic-{number:05d}" + "-with-a-long-name" * 3 for number in range(3_000))
+    start_broker(nameserver.address, topics=topics)
+    request = nameserver_pb2.ListTopicsRequest(names_only=True)
+    with rpc.open_channel(nameserver.address) as channel:
+        stub = nameserver_pb2_grpc.NameServerStub(channel)
+        calls: list[Any] = [stub.ListTopics.future(request, timeout=60) for _ in range(16)]
+        assert [len(call.result().names) for call in calls] == [len(topics)] * 16
 
 
 def test_whoever_watches_too_much_is_refused(nameserver: NameServer, channel: grpc.Channel) -> None:

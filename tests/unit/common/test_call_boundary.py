@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
 from minimq_common.errors import CorruptEntry, InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from support.loop_thread import LoopThread
+from support.waiting import wait_until
 
 PATIENCE_S = 30.0
 KINDS = ["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
@@ -66,9 +69,28 @@ def decode(data: bytes) -> bytes:
     return data
 
 
+class Large:
+    """What a handler has in hand."""
+
+
+HELD: list[weakref.ref[Large]] = []
+
+
+async def holding(requests: AsyncIterator[bytes], context: Any) -> None:  # noqa: ANN401 - of gRPC
+    large = Large()
+    HELD.append(weakref.ref(large))
+    await fail_with(await first_of(requests), large)
+
+
+async def fail_with(what: bytes, large: Large) -> None:
+    raise TopicNotFound(f"{what!r}: {large}")
+
+
 class Handlers(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         kind = handler_call_details.method.rpartition("/")[2]
+        if kind == "holding":
+            return grpc.stream_stream_rpc_method_handler(holding, decode)
         if kind not in KINDS:
             return None
         return getattr(grpc, f"{kind}_rpc_method_handler")(globals()[kind], decode)  # type: ignore[no-any-return]
@@ -125,3 +147,16 @@ def test_a_call_that_does_not_exist_is_said_to_be_unknown_by_grpc_itself(channel
     with pytest.raises(grpc.RpcError) as raised:
         call(channel, "unary_unary", b"", name="nothing")
     assert rpc.status_of(raised.value)[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_what_a_handler_had_in_hand_is_given_back_at_once(channel: grpc.Channel) -> None:
+    call: Any = channel.stream_stream("/t.T/holding")
+    gc.disable()
+    try:
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError):
+                list(call(iter([b"x"]), timeout=PATIENCE_S))
+        wait_until(lambda: [reference() for reference in HELD] == [None] * 3)
+    finally:
+        gc.enable()
+        HELD.clear()

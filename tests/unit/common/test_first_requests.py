@@ -64,23 +64,51 @@ def test_streams_take_turns() -> None:
     asyncio.run(run())
 
 
-def test_of_the_connection_with_most_calls_the_one_that_has_waited_longest_gives_way() -> None:
+async def outcome(arrivals: Arrivals, requests: Requests, peer: str) -> Any:  # noqa: ANN401 - of any call
+    try:
+        return await arrivals.receive(requests, "Echo", peer)
+    except MiniMQError as error:
+        return type(error)
+
+
+def test_a_call_whose_request_does_not_come_gives_way_to_those_that_wait() -> None:
     async def run() -> None:
-        arrivals, calls = Arrivals(3), [Requests() for _ in range(4)]
-
-        async def outcome(requests: Requests, peer: str) -> Any:  # noqa: ANN401 - of any call
-            try:
-                return await arrivals.receive(requests, "Echo", peer)
-            except MiniMQError as error:
-                return type(error)
-
-        peers = ["ipv4:127.0.0.1:1", "ipv4:127.0.0.1:2", "ipv4:127.0.0.1:2", "ipv4:127.0.0.1:3"]
-        waiting = [asyncio.ensure_future(outcome(*each)) for each in zip(calls, peers, strict=True)]
+        arrivals, calls = Arrivals(1, patience_s=0.05), [Requests() for _ in range(2)]
+        calls[1].sent.set()
+        first, second = (asyncio.ensure_future(outcome(arrivals, each, "ipv4:127.0.0.1:1")) for each in calls)
         async with asyncio.timeout(PATIENCE_S):
-            assert await waiting.pop(1) is SystemBusy
-            await check_that_reading_goes_on(calls.pop(1))
-            for requests in calls:
-                requests.sent.set()
-            assert await asyncio.gather(*waiting) == [b"late"] * 3
+            assert await first is SystemBusy
+            assert await second == b"late"
+            await check_that_reading_goes_on(calls[0])
 
     asyncio.run(run())
+
+
+def test_calls_of_one_connection_wait_for_each_other_and_others_do_not_wait_for_them() -> None:
+    async def run() -> None:
+        arrivals, order = Arrivals(1, patience_s=PATIENCE_S), []
+        first = Requests()
+
+        async def call(requests: Requests, name: str) -> None:
+            assert await outcome(arrivals, requests, name[0]) == b"late"
+            order.append(name)
+
+        names = ["a1", "a2", "a3", "b1", "c1"]
+        waiting = [asyncio.ensure_future(call(first if name == "a1" else sent(), name)) for name in names]
+        await asyncio.sleep(0)
+        left = asyncio.ensure_future(call(sent(), "b2"))
+        await asyncio.sleep(0)
+        left.cancel()
+        first.sent.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*waiting)
+        assert order == ["a1", "a2", "b1", "c1", "a3"]
+        assert await outcome(arrivals, sent(), "a") == b"late"
+
+    asyncio.run(run())
+
+
+def sent() -> Requests:
+    requests = Requests()
+    requests.sent.set()
+    return requests
