@@ -30,8 +30,6 @@ EXEMPT = [
 #: Rooms in which words of the past are still to be replaced.
 OUTDATED = [
     *EXEMPT,
-    "broker/minimq_broker/metrics",
-    "broker/minimq_broker/server.py",
     *(f"client/minimq/{room}" for room in ("administration", "aio", "transport")),
 ]
 #: The asyncio classes have the names of the plain ones.
