@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from minimq.sending.interceptor import SendInterceptor
     from minimq.sending.producer import Producer
     from minimq.sending.producer_options import ProducerOptions
-    from minimq.sending.queue_selection import by_consistent_hash, by_hash, by_random
     from minimq.sending.receipt import SendReceipt, SendStatus
+    from minimq.sending.selectors import by_consistent_hash, by_hash, by_random
     from minimq.sending.statistics import ProducerStatistics
     from minimq_common.errors import MiniMQError
     from minimq_common.model import Message, MessageQueue, Permission
@@ -91,9 +91,9 @@ else:
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",
         "allocation": "minimq.rebalance",
-        "by_consistent_hash": "minimq.sending.queue_selection",
-        "by_hash": "minimq.sending.queue_selection",
-        "by_random": "minimq.sending.queue_selection",
+        "by_consistent_hash": "minimq.sending.selectors",
+        "by_hash": "minimq.sending.selectors",
+        "by_random": "minimq.sending.selectors",
         "errors": "minimq.errors",
     }
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from minimq_common.batch import MAX_METADATA, MAX_TAG
+from collections.abc import Sequence
+
+from minimq_common.batch import MAX_METADATA, MAX_TAG, SEPARATOR
 from minimq_common.batch_builder import BatchBuilder
-from minimq_common.model import Message
+from minimq_common.model import NO_PROPERTIES, Message
+
+_LISTS = (list, tuple)
 
 
 def check_message(message: Message, max_body_bytes: int) -> int:
@@ -19,8 +23,9 @@ def check_message(message: Message, max_body_bytes: int) -> int:
             long.
         MessageTooLarge: the body is over the limit.
     """
-    if _is_plain(message, max_body_bytes):
-        return len(message.body) + sum(map(len, message.keys)) + max(len(message.keys) - 1, 0)
+    if is_plain(message, max_body_bytes):
+        keys = message.keys
+        return len(message.body) + (len(SEPARATOR.join(keys)) if keys else 0)
     # Anything unusual goes the long way, so that the rules stand in one place: what makes a batch is a message.
     records = BatchBuilder(max_body_bytes)
     records.add([message])
@@ -28,19 +33,22 @@ def check_message(message: Message, max_body_bytes: int) -> int:
     return records.size
 
 
-def _is_plain(message: Message, max_body_bytes: int) -> bool:
+def is_plain(message: Message, max_body_bytes: int) -> bool:
     """Tell whether a message is certainly in order, at a tenth of the cost of making a batch of it."""
-    keys = message.keys
-    return (
-        type(message.body) is bytes
-        and 0 < len(message.body) <= max_body_bytes
-        and not message.properties
-        and (message.tag is None or (_is_plain_text(message.tag) and len(message.tag) <= MAX_TAG))
-        and type(keys) in (list, tuple)
-        and all(map(_is_plain_text, keys))
-        and sum(map(len, keys)) + len(keys) <= MAX_METADATA
-    )
+    body, tag, keys, properties = message.body, message.tag, message.keys, message.properties
+    if type(body) is not bytes or not 0 < len(body) <= max_body_bytes:
+        return False
+    if properties is not NO_PROPERTIES and (type(properties) is not dict or properties):
+        return False
+    if tag is not None and (type(tag) is not str or len(tag) > MAX_TAG or not tag.isascii() or SEPARATOR in tag):
+        return False
+    return type(keys) in _LISTS and (not keys or _are_plain(keys))
 
 
-def _is_plain_text(text: object) -> bool:
-    return type(text) is str and text.isascii() and "\0" not in text
+def _are_plain(keys: Sequence[str]) -> bool:
+    size = len(keys)
+    for key in keys:
+        if type(key) is not str or not key.isascii() or SEPARATOR in key:
+            return False
+        size += len(key)
+    return size <= MAX_METADATA

@@ -15,7 +15,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
 from minimq.receiving.pull_stream import PullStream
-from minimq.sending.dispatcher import Dispatcher
+from minimq.sending.sender import Sender
 from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_proto.v1 import broker_pb2
@@ -216,19 +216,19 @@ def test_an_answer_that_is_not_taken_in_ends_the_stream_for_all(
 def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(
     single: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tick = Dispatcher._tick
+    tick = Sender._tick
     looks = 0
     failed = threading.Event()
 
-    def fail_once(dispatcher: Dispatcher, now: float) -> None:
+    def fail_once(sender: Sender, now: float) -> None:
         nonlocal looks
         looks += 1
         if looks == 1:
             failed.set()
             raise RuntimeError("once")
-        tick(dispatcher, now)
+        tick(sender, now)
 
-    monkeypatch.setattr(Dispatcher, "_tick", fail_once)
+    monkeypatch.setattr(Sender, "_tick", fail_once)
     [broker] = single.brokers
     with Producer(single.nameserver, send_timeout_s=0.5) as producer:
         producer.send(Message("t", b"x"))

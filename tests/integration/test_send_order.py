@@ -24,7 +24,7 @@ from minimq import (
     by_hash,
 )
 from minimq.aio import Producer as AsyncProducer
-from minimq.sending.queue_selection import Selector
+from minimq.sending.selectors import Selector
 from minimq_common.errors import Closed, InvalidArgument, SendFailed, TopicNotFound
 from support.waiting import wait_until
 
@@ -310,7 +310,7 @@ def test_many_take_no_more_than_the_buffer(cluster: LocalCluster, admin: Admin, 
 
 def test_a_producer_of_another_process_says_so(cluster: LocalCluster, topic: str) -> None:
     producer = Producer(cluster.nameserver)
-    producer._sender._process._process = -1  # as if this process were a fork of the one that made it
+    producer._core._process._process = -1  # as if this process were a fork of the one that made it
     with pytest.raises(Closed, match="fork before the first client is made"):
         producer.send(Message(topic, b"x"))
     with pytest.raises(Closed, match="fork before the first client is made"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -55,15 +56,15 @@ class LoopOutcome(Generic[T]):
         self.future = future
         self._carry = carry
 
-    def set_running_or_notify_cancel(self) -> bool:
-        """Return whether somebody still waits."""
-        return not self.future.cancelled()
+    def complete(self, result: T | None, error: BaseException | None, /) -> None:
+        """Take the result, or the reason why there is none."""
+        if not self.future.cancelled():
+            self._carry(partial(self._resolve, result, error))
 
-    def set_result(self, result: T, /) -> None:
-        """Take the result."""
-        self._carry(lambda: None if self.future.done() else self.future.set_result(result))
-
-    def set_exception(self, exception: BaseException | None, /) -> None:
-        """Take the reason why there is no result."""
-        if exception is not None:
-            self._carry(lambda: None if self.future.done() else self.future.set_exception(exception))
+    def _resolve(self, result: T | None, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        elif result is not None:
+            self.future.set_result(result)

@@ -13,11 +13,11 @@ from minimq.aio.outcomes import LoopOutcomes
 from minimq.connection.cluster import Cluster
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.sending.interceptor import SendInterceptor
-from minimq.sending.outgoing import Outcome
+from minimq.sending.pending_batch import Outcome
+from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
-from minimq.sending.queue_selection import Selector
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.sender import Sender
+from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import Closed, SendFailed
@@ -51,13 +51,13 @@ class Producer:
         **changes: Unpack[ProducerChanges],
     ) -> None:
         self._options = with_changes(options or ProducerOptions(), changes, Producer)
-        self._sender = Sender(nameserver, self._options, interceptors)
+        self._core = ProducerCore(nameserver, self._options, interceptors)
         # One thread, so that what waits is handed in in its order.
         self._waiting = ThreadPoolExecutor(1, "minimq-aio-producer")
         #: How many messages are with it.
         self._with_thread = 0
         self._outcomes: LoopOutcomes[SendReceipt] | None = None
-        self._when_dropped = WhenDropped(self, self._sender.release)
+        self._when_dropped = WhenDropped(self, self._core.release)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,24 +117,24 @@ class Producer:
         """
         if isinstance(messages, AsyncIterable):
             return await self._send_stream(messages, queue, selector)
-        return await asyncio.to_thread(self._sender.send_many, messages, queue, selector)
+        return await asyncio.to_thread(self._core.send_many, messages, queue, selector)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything handed in is on disk or has failed; see `minimq.Producer.flush`."""
-        self._sender.check_process()
-        await asyncio.to_thread(self._sender.flush, timeout)
+        self._core.check_process()
+        await asyncio.to_thread(self._core.flush, timeout)
 
     def statistics(self) -> ProducerStatistics:
         """Return what was done so far."""
-        return self._sender.statistics()
+        return self._core.statistics()
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush and end; see `minimq.Producer.close`. Idempotent."""
-        if self._sender.is_forked:
+        if self._core.is_forked:
             return
         self._when_dropped.closed()
         try:
-            await asyncio.to_thread(self._sender.close, timeout)
+            await asyncio.to_thread(self._core.close, timeout)
         finally:
             self._waiting.shutdown(wait=False)
 
@@ -147,12 +147,12 @@ class Producer:
 
         What comes while others are with the thread goes there as well, or it would overtake them.
         """
-        self._sender.check_process()
-        if not self._with_thread and len(message.body) < _LARGE_BYTES and self._sender.knows(message.topic):
-            prepared = self._sender.prepare(message, queue, selector)
-            if self._sender.try_hand_in(prepared, outcome):
+        self._core.check_process()
+        if not self._with_thread and len(message.body) < _LARGE_BYTES and self._core.knows(message.topic):
+            item = self._core.prepare(message, queue, selector, outcome)
+            if self._core.hand_in(item, wait=False):
                 return
-            call = partial(self._sender.hand_in, prepared, outcome)
+            call: Callable[[], object] = partial(self._core.hand_in, item)
         else:
             call = partial(self._prepare_and_hand_in, message, queue, selector, outcome)
         await self._in_thread(call)
@@ -160,9 +160,9 @@ class Producer:
     def _prepare_and_hand_in(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
     ) -> None:
-        self._sender.hand_in(self._sender.prepare(message, queue, selector), outcome)
+        self._core.send(message, queue, selector, outcome)
 
-    async def _in_thread(self, call: Callable[[], None]) -> None:
+    async def _in_thread(self, call: Callable[[], object]) -> None:
         try:
             answer = asyncio.get_running_loop().run_in_executor(self._waiting, call)
         except RuntimeError:  # the thread is gone
@@ -172,7 +172,7 @@ class Producer:
         # What the thread has been given it does, whatever becomes of this task: others wait behind it.
         await asyncio.shield(answer)
 
-    def _thread_is_done(self, answer: asyncio.Future[None]) -> None:
+    def _thread_is_done(self, answer: asyncio.Future[object]) -> None:
         self._with_thread -= 1
         if not answer.cancelled():
             answer.exception()  # whose task was cancelled does not hear of it
@@ -185,8 +185,8 @@ class Producer:
         async for message in messages:
             part.append(message)
             if len(part) == self._options.batch_messages:
-                receipts += await asyncio.to_thread(self._sender.send_many, part, queue, selector)
+                receipts += await asyncio.to_thread(self._core.send_many, part, queue, selector)
                 part = []
         if part:
-            receipts += await asyncio.to_thread(self._sender.send_many, part, queue, selector)
+            receipts += await asyncio.to_thread(self._core.send_many, part, queue, selector)
         return receipts

@@ -24,7 +24,7 @@ from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.sending.producer import Producer
-    from minimq.sending.queue_selection import Selector
+    from minimq.sending.selectors import Selector
     from minimq.sending.statistics import ProducerStatistics
 
 #: Bytes that are read before they are sent. All that waits in memory is this, and one line.
@@ -127,7 +127,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
     """  # noqa: D301 - click's mark for lines that stay as they are
     from minimq.cli.producer_statistics import show_statistics
     from minimq.sending.producer import Producer
-    from minimq.sending.queue_selection import by_hash
+    from minimq.sending.selectors import by_hash
 
     selector = by_hash() if by_key else None
     lines = _line_format(topic, key_field, tag_field, tag, properties, is_json=shape == "json")

@@ -1,1 +1,1 @@
-"""From a message to its receipt. `producer` is the public face, `dispatcher` the core."""
+"""From a message to its receipt. `producer` is the public face, `record_accumulator` decides, `sender` does."""

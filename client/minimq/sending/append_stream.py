@@ -39,7 +39,7 @@ class AppendStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the stream is over, so that a new one is needed."""
+        """True once the stream is over, so that a new one is needed."""
         return self._end is not None
 
     def append(

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from typing import Any
 
-from minimq.sending.dispatcher import Dispatcher
-from minimq.sending.outgoing import Completion, InBuffer
+from minimq.sending.pending_batch import BufferShare, Completion
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.sending.send_buffer import SendBuffer
+from minimq.sending.sender import Sender
 from minimq_common.batch_builder import BatchBuilder, bytes_of_bodies
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
@@ -50,9 +49,9 @@ class _OpenBatch:
         self.size = 0
 
     @property
-    def room(self) -> InBuffer:
-        """The room that it takes of the buffer."""
-        return InBuffer(self.tickets, self.size, self.counts)
+    def share(self) -> BufferShare:
+        """Its share of the buffer."""
+        return BufferShare(self.tickets, self.size, self.counts)
 
     def split(self, count: int) -> list[_OpenBatch]:
         """Return its messages as so many batches, as even as can be and in their order."""
@@ -80,8 +79,7 @@ class BulkSend:
     """One call of `send_many`. Belongs to its thread, but for the outcomes of batches.
 
     Args:
-        dispatcher: sends the batches.
-        buffer: holds room for them.
+        sender: sends the batches, and has the buffer.
         options: of the producer.
         find: returns the route of a topic, or raises.
         choose: returns the queue where a message must go, None for any; without it all may go anywhere.
@@ -89,14 +87,13 @@ class BulkSend:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
-        buffer: SendBuffer,
+        sender: Sender,
         options: ProducerOptions,
         find: Callable[[str], TopicRoute],
         choose: Callable[[Message], MessageQueue | None] | None,
     ) -> None:
-        self._dispatcher = dispatcher
-        self._buffer = buffer
+        self._sender = sender
+        self._buffer = sender.buffer
         self._options = options
         self._find = find
         self._choose = choose
@@ -134,7 +131,7 @@ class BulkSend:
             self._send_all(messages)
         except BaseException as error:
             for batch in (*self._open.values(), *(batch for _, batch in self._leaving)):
-                self._buffer.release(*batch.room)
+                self._buffer.release(*batch.share)
             self._open.clear()
             self._leaving.clear()
             self._failure = error if isinstance(error, MiniMQError) else _not_sent(error)
@@ -244,7 +241,7 @@ class BulkSend:
         number = self._batches = self._batches + 1
         with self._lock:
             self._under_way.add(number)
-        self._dispatcher.send_batch(*destination, batch.records, batch.room, self._completion(number, batch.slots))
+        self._sender.send_batch(*destination, batch.records, batch.share, self._completion(number, batch.slots))
 
     def _completion(self, number: int, slots: list[Slots]) -> Completion:
         def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:

@@ -1,4 +1,4 @@
-"""How a transaction over several brokers ends: what is asked of whom, and which decision stands.
+"""The end of a transaction over several brokers: what is asked of whom, and which decision stands.
 
 A transaction is decided once, by one broker, its *coordinator*: the first decision that reaches it stands, and whoever
 comes later, with whatever it has staged by then, is told that one and brings it to the other brokers. For this all who
@@ -63,7 +63,7 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a transaction ended: the same at all brokers.
+    """The end of a transaction: the same at all brokers.
 
     Attributes:
         number: of the transaction.
@@ -110,14 +110,14 @@ class Describe:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitCall:
     """Tell a broker a decision; it answers with the one that it keeps."""
 
     broker_name: str
     decision: Decision
 
 
-Call = Describe | Commit
+Call = Describe | CommitCall
 
 
 class CommitProtocol:
@@ -215,7 +215,7 @@ class CommitProtocol:
 
     @property
     def finished(self) -> bool:
-        """Whether all of it is published, everywhere."""
+        """True if all of it is published, everywhere."""
         return self.decision is not None and self.needed <= self._done
 
     def calls(self) -> Sequence[Call]:
@@ -225,13 +225,13 @@ class CommitProtocol:
             TransactionExpired: a broker has let go of something, so that nothing may be decided.
         """
         if self.decision is not None:
-            return [Commit(name, self.decision) for name in sorted(self.needed - self._done)]
+            return [CommitCall(name, self.decision) for name in sorted(self.needed - self._done)]
         unheard = (self.needed - self._latest.keys()) | self._others
         if unheard:
             return [self._describe(name) for name in sorted(unheard)]
         last = self._last
         if last is not None and (behind := self._behind(last)):
-            return [Commit(name, last) for name in behind]
+            return [CommitCall(name, last) for name in behind]
         if self.decided:  # a broker has said so, and will tell how: also one that was passed over may be that
             return [self._describe(name) for name in sorted(self.needed | self._passed_over)]
         if self._missing:
@@ -246,7 +246,7 @@ class CommitProtocol:
             )
         names = tuple(sorted(self._taking_part))
         coordinator = min(last.broker_names if last and last.broker_names else names)
-        return [Commit(coordinator, Decision(self.transaction.number, self._parts, names))]
+        return [CommitCall(coordinator, Decision(self.transaction.number, self._parts, names))]
 
     def _describe(self, broker_name: str) -> Describe:
         """Return the question to a broker. Of an attempt whose parts are not all, nothing is to be kept."""

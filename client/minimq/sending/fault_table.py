@@ -1,4 +1,4 @@
-"""Which brokers are left out for a while because they were slow, refused for reasons of their own, or were not reached.
+"""Brokers that are left out for a while because they were slow, refused for reasons of their own, or were not reached.
 
 A broker may be excluded for two kinds of reasons at once. It is *slow* when its answers took long or said that it has
 too much to do: only time ends that. It is *unreachable* when no answer came: that ends with time too, or as soon as a
@@ -99,12 +99,12 @@ class FaultTable:
     # ---- what follows ---------------------------------------------------------------------------
 
     def available(self, broker_name: str, now: float) -> bool:
-        """Whether a broker is not excluded."""
+        """Return True if a broker is not excluded."""
         part = self._slow.get(broker_name)
         return (part is None or part.until <= now) and self.reachable(broker_name, now)
 
     def reachable(self, broker_name: str, now: float) -> bool:
-        """Whether a broker is not excluded for being unreachable; it may be slow."""
+        """Return True if a broker is not excluded for being unreachable; it may be slow."""
         part = self._unreachable.get(broker_name)
         return part is None or part.until <= now
 

@@ -1,11 +1,11 @@
-"""What users put around each send: a look at, or another message instead of, every one that a producer sends."""
+"""Interceptors, which see every message that a producer sends, may replace it, and hear of its outcome."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
-from minimq.sending.outgoing import Outcome
+from minimq.sending.pending_batch import Outcome
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Message
@@ -58,29 +58,17 @@ class Interceptors:
 
 
 class WatchedOutcome:
-    """Tells the interceptors of the outcome of a message, then whoever waits for it. See `outgoing.Outcome`."""
+    """Tells the interceptors of the outcome of a message, then whoever waits for it. See `Outcome`."""
 
-    __slots__ = ("_interceptors", "_message", "_outcome", "_wanted")
+    __slots__ = ("_interceptors", "_message", "_outcome")
 
     def __init__(self, interceptors: Interceptors, message: Message, outcome: Outcome | None) -> None:
         self._interceptors = interceptors
         self._message = message
         self._outcome = outcome
-        self._wanted = False
 
-    def set_running_or_notify_cancel(self) -> bool:
-        """Return True: the interceptors want to know, whoever else does."""
-        self._wanted = self._outcome is not None and self._outcome.set_running_or_notify_cancel()
-        return True
-
-    def set_result(self, result: SendReceipt, /) -> None:
-        """Pass the receipt on."""
-        self._interceptors.after_send(self._message, result, None)
-        if self._outcome is not None and self._wanted:
-            self._outcome.set_result(result)
-
-    def set_exception(self, exception: MiniMQError | None, /) -> None:
-        """Pass the reason on why there is no receipt."""
-        self._interceptors.after_send(self._message, None, exception)
-        if self._outcome is not None and self._wanted:
-            self._outcome.set_exception(exception)
+    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> None:
+        """Pass the outcome on."""
+        self._interceptors.after_send(self._message, receipt, error)
+        if self._outcome is not None:
+            self._outcome.complete(receipt, error)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.sending.interceptor import SendInterceptor
+from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
-from minimq.sending.queue_selection import Selector
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.sender import Sender
+from minimq.sending.receipt_future import AwaitedReceipt, ReceiptFuture
+from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed
@@ -47,8 +49,10 @@ class Producer:
         interceptors: Sequence[SendInterceptor] = (),
         **changes: Unpack[ProducerChanges],
     ) -> None:
-        self._sender = Sender(nameserver, with_changes(options or ProducerOptions(), changes, Producer), interceptors)
-        self._when_dropped = WhenDropped(self, self._sender.release)
+        self._core = ProducerCore(
+            nameserver, with_changes(options or ProducerOptions(), changes, Producer), interceptors
+        )
+        self._when_dropped = WhenDropped(self, self._core.release)
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +86,9 @@ class Producer:
             SendFailed: all tries failed; its text lists them.
             Closed: the producer was closed.
         """
-        return self.send_async(message, queue=queue, selector=selector).result()
+        awaited = AwaitedReceipt()
+        self._core.send(message, queue, selector, awaited)
+        return awaited.result()
 
     def send_async(
         self,
@@ -104,11 +110,10 @@ class Producer:
         Returns:
             A future of the receipt, which raises what `send` would.
         """
-        prepared = self._sender.prepare(message, queue, selector)
-        future: Future[SendReceipt] = Future()
+        future = ReceiptFuture()
         if callback is not None:
-            future.add_done_callback(lambda done: _call_back(callback, done))
-        self._sender.hand_in(prepared, future)
+            future.add_done_callback(partial(_call_back, callback))
+        self._core.send(message, queue, selector, future)
         return future
 
     def send_one_way(
@@ -118,7 +123,7 @@ class Producer:
 
         What is wrong with the message itself is raised, as `send` does. What happens later shows in `statistics`.
         """
-        self._sender.hand_in(self._sender.prepare(message, queue, selector), None)
+        self._core.send(message, queue, selector, None)
 
     def send_many(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, selector: Selector | None = None
@@ -142,7 +147,7 @@ class Producer:
             SendFailed: some messages were not acknowledged; the text says how many were.
             Closed: the producer was closed.
         """
-        return self._sender.send_many(messages, queue, selector)
+        return self._core.send_many(messages, queue, selector)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything handed in so far is on disk or has failed; what a `send_many` has taken counts as well.
@@ -153,11 +158,11 @@ class Producer:
         Raises:
             SendFailed: messages were still on their way after that time.
         """
-        self._sender.flush(timeout)
+        self._core.flush(timeout)
 
     def statistics(self) -> ProducerStatistics:
         """Return what was done so far: messages, retries, bytes, latencies, and the brokers that are left out now."""
-        return self._sender.statistics()
+        return self._core.statistics()
 
     def close(self, timeout: float | None = None) -> None:
         """Flush and end. Idempotent.
@@ -170,7 +175,7 @@ class Producer:
                 `Closed`.
         """
         self._when_dropped.closed()
-        self._sender.close(timeout)
+        self._core.close(timeout)
 
 
 def _call_back(callback: SendCallback, future: Future[SendReceipt]) -> None:

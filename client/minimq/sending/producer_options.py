@@ -40,7 +40,7 @@ class ProducerChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """How a producer sends.
+    """Options of a producer.
 
     Attributes:
         send_timeout_s: seconds for all tries of a message together, from the first try on; each goes to another broker
@@ -95,5 +95,5 @@ class ProducerOptions:
 
     @property
     def batch_compression(self) -> Compression | None:
-        """How batches are compressed; None when they are not."""
+        """Compression of batches; None for none."""
         return Compression(self.compress_above_bytes) if self.compression == "zstd" else None

@@ -1,4 +1,4 @@
-"""What a producer gets for a message that a broker has stored."""
+"""Receipts for messages that a broker has stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minimq_common.moments import moment
 
 
 class SendStatus(Enum):
-    """What a broker promises with a receipt."""
+    """The promise of a broker that comes with a receipt."""
 
     #: The message is on disk.
     SEND_OK = 0
@@ -53,7 +53,7 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def status(self) -> SendStatus:
-        """What the broker promises."""
+        """The promise of the broker."""
         return self.batch.status
 
     @property

@@ -10,10 +10,10 @@ from typing import Self
 from minimq.connection.cluster import Cluster
 from minimq.options import DEFAULT_NAMESERVER
 from minimq.sending.decisions import Transaction
-from minimq.sending.outgoing import Records
+from minimq.sending.pending_batch import Records
+from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
-from minimq.sending.sender import Sender
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import SendFailed
 from minimq_common.model import MessageQueue
@@ -34,8 +34,8 @@ class RecordsSender:
     def __init__(
         self, nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER, options: ProducerOptions | None = None
     ) -> None:
-        self._sender = Sender(nameserver, options or ProducerOptions(), ())
-        self._when_dropped = WhenDropped(self, self._sender.release)
+        self._core = ProducerCore(nameserver, options or ProducerOptions(), ())
+        self._when_dropped = WhenDropped(self, self._core.release)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -57,7 +57,7 @@ class RecordsSender:
         These are the writable ones, and with them those of brokers that were there before and are away: a key keeps its
         queue. Raises `TopicNotFound` and `Unavailable`.
         """
-        return self._sender.queues(topic)
+        return self._core.queues(topic)
 
     def send(
         self, topic: str, queue: MessageQueue | None, records: Records, *, transaction: Transaction | None = None
@@ -83,9 +83,9 @@ class RecordsSender:
             BufferFull: there is no room, and the buffer does not block.
             Closed: it is closed.
         """
-        return self._sender.send_records(topic, queue, records, transaction)
+        return self._core.send_records(topic, queue, records, transaction)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Take nothing in any more, wait for what is on its way, and end; raises `SendFailed`. Idempotent."""
         self._when_dropped.closed()
-        self._sender.close(timeout_s)
+        self._core.close(timeout_s)

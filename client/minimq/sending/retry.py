@@ -1,4 +1,4 @@
-"""What becomes of a batch after a try that failed, and how much time a try may take."""
+"""The decision about a batch after a try that failed, and the time that a try may take."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def next_step(
     return TryAgain(delay_s, error.refresh_route)
 
 
-def patience_s(now: float, deadline: float, tries: int) -> float:
+def try_timeout_s(now: float, deadline: float, tries: int) -> float:
     """Return how many seconds the next try of a batch may take, after so many tries: its share of the time left."""
     return max((deadline - now) / _SHARES[min(tries, len(_SHARES) - 1)], _SHORTEST_TRY_S)

@@ -1,38 +1,65 @@
-"""The queues among which selectors choose, by topic."""
+"""The queues among which selectors choose, by topic. Pure."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
-from minimq.sending.ordered_queues import OrderedQueues
-from minimq_common.model import MessageQueue, TopicRoute
+from minimq_common.model import MessageQueue, Permission, TopicRoute
+
+
+class OrderedQueues:
+    """The queues of one topic among which selectors choose. Not thread-safe.
+
+    When a broker dies, its queues vanish from the route. A hash over those that are left would send nearly every key to
+    another queue and so break the order of its messages. So this remembers the queues of every broker that once was
+    there with a master: their messages wait or fail, all others stay where they are.
+
+    What a broker with a master says itself is believed: without the permission to write, or with fewer queues, it takes
+    part with what is left. That is how a broker is taken out of service: its permission to write is withdrawn first.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}  # queues that take messages, by broker name
+        self._queues: tuple[MessageQueue, ...] = ()
+
+    def update(self, route: TopicRoute) -> None:
+        """Take in the route of the topic as it is now; always that of the same topic."""
+        counts = self._counts | {
+            data.broker_name: data.write_queues if data.permission & Permission.WRITE else 0
+            for data in route.queues
+            if route.master_of(data.broker_name) is not None
+        }
+        if counts == self._counts:
+            return
+        self._counts = counts
+        self._queues = tuple(
+            MessageQueue(route.topic, broker_name, queue_id)
+            for broker_name in sorted(counts)
+            for queue_id in range(counts[broker_name])
+        )
+
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """Return the queues, sorted; the same tuple until they change."""
+        return self._queues
 
 
 class SelectorQueues:
-    """What one producer remembers of the queues of each topic; see `OrderedQueues`. Thread-safe."""
+    """The `OrderedQueues` of each topic of one producer. Not thread-safe: guarded by a lock of its `ProducerCore`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._memory: dict[str, OrderedQueues] = {}
-        self._latest: dict[str, tuple[TopicRoute, Sequence[MessageQueue]]] = {}  # read without the lock
+        self._topics: dict[str, OrderedQueues] = {}
+        self._latest: dict[str, TopicRoute] = {}
 
     def of(self, route: TopicRoute) -> Sequence[MessageQueue]:
         """Return the queues of a topic, given its route as it is now."""
-        latest = self._latest.get(route.topic)
-        if latest is not None and latest[0] is route:
-            return latest[1]
-        with self._lock:
-            return self._update(self._memory.setdefault(route.topic, OrderedQueues()), route)
+        if route is not self._latest.get(route.topic):
+            self._topics.setdefault(route.topic, OrderedQueues())
+            self.changed(route)
+        return self._topics[route.topic].queues()
 
     def changed(self, route: TopicRoute) -> None:
         """Take in a route that has changed, though nothing is sent: what it says may be gone before the next send."""
-        with self._lock:
-            memory = self._memory.get(route.topic)
-            if memory is not None:
-                self._update(memory, route)
-
-    def _update(self, memory: OrderedQueues, route: TopicRoute) -> Sequence[MessageQueue]:
-        memory.update(route)
-        self._latest[route.topic] = route, memory.queues()
-        return memory.queues()
+        known = self._topics.get(route.topic)
+        if known is not None:
+            known.update(route)
+            self._latest[route.topic] = route

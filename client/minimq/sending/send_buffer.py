@@ -17,13 +17,15 @@ class SendBuffer:
     Args:
         limit_bytes: what may be on its way; a single message larger than that still goes when the buffer is empty.
         block_when_full: let `reserve` wait for room, or raise.
+        lock: of the owner, when it is to protect this as well. A plain one: Ctrl-C cannot come between its being taken
+            and its being held.
     """
 
-    def __init__(self, limit_bytes: int, *, block_when_full: bool) -> None:
+    def __init__(self, limit_bytes: int, *, block_when_full: bool, lock: threading.Lock | None = None) -> None:
         self._limit_bytes = limit_bytes
         self._block_when_full = block_when_full
-        #: Protects everything below. A plain lock: Ctrl-C cannot come between its being taken and its being held.
-        self._lock = threading.Lock()
+        #: Protects everything below.
+        self._lock = lock or threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
         self._closed = False
@@ -41,25 +43,42 @@ class SendBuffer:
             Closed: the buffer was closed, before the call or while it waited.
         """
         with self._lock:
-            self._waiting += 1
-            try:
-                while not self._has_room(size) and not self._closed:
-                    if not self._block_when_full:
-                        raise BufferFull(
-                            f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}: "
-                            "send more slowly, raise buffer_bytes, or set block_when_full"
-                        )
-                    self._changed.wait()
-            finally:
-                self._waiting -= 1
-            return self._take(topic, count, size)
+            ticket = self.reserve_locked(topic, count, size)
+        assert ticket is not None  # it has waited
+        return ticket
 
     def try_reserve(self, topic: str, count: int, size: int) -> int | None:
         """Take room if there is room at once; return the ticket, or None. Raises `Closed`."""
         with self._lock:
-            if not self._has_room(size) and not self._closed:
+            return self.reserve_locked(topic, count, size, wait=False)
+
+    def reserve_locked(self, topic: str, count: int, size: int, *, wait: bool = True) -> int | None:
+        """Take room as `reserve`, or as `try_reserve` without `wait`; the caller holds the lock."""
+        if self.bytes and self.bytes + size > self._limit_bytes and not self._closed:
+            if not wait:
                 return None
-            return self._take(topic, count, size)
+            self._wait_for_room(size)
+        if self._closed:
+            raise Closed("the producer is closed")
+        ticket = self._next
+        self._next = ticket + 1
+        self._alive[ticket] = topic, count
+        self.bytes += size
+        self.messages += count
+        return ticket
+
+    def _wait_for_room(self, size: int) -> None:
+        self._waiting += 1
+        try:
+            while self.bytes and self.bytes + size > self._limit_bytes and not self._closed:
+                if not self._block_when_full:
+                    raise BufferFull(
+                        f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}: "
+                        "send more slowly, raise buffer_bytes, or set block_when_full"
+                    )
+                self._changed.wait()
+        finally:
+            self._waiting -= 1
 
     def grow(self, size: int) -> None:
         """Note that what has a ticket takes more room than was thought; it is given back with the rest."""
@@ -73,14 +92,17 @@ class SendBuffer:
         """
         with self._lock:
             self.bytes -= size
-            for index, ticket in enumerate(tickets):
-                topic, alive = self._alive[ticket]
-                count = alive if counts is None else counts[index]
-                if count == alive:
-                    del self._alive[ticket]
-                else:
-                    self._alive[ticket] = topic, alive - count
-                self.messages -= count
+            alive = self._alive
+            if counts is None:
+                self.messages -= sum([alive.pop(ticket)[1] for ticket in tickets])
+            else:
+                for ticket, count in zip(tickets, counts, strict=True):
+                    topic, left = alive[ticket]
+                    if count == left:
+                        del alive[ticket]
+                    else:
+                        alive[ticket] = topic, left - count
+                    self.messages -= count
             if self._waiting:
                 self._changed.notify_all()
 
@@ -108,16 +130,3 @@ class SendBuffer:
             for topic, count in self._alive.values():
                 left[topic] += count
             return left
-
-    def _has_room(self, size: int) -> bool:
-        return not self.bytes or self.bytes + size <= self._limit_bytes
-
-    def _take(self, topic: str, count: int, size: int) -> int:
-        if self._closed:
-            raise Closed("the producer is closed")
-        ticket = self._next
-        self._next += 1
-        self._alive[ticket] = topic, count
-        self.bytes += size
-        self.messages += count
-        return ticket

@@ -1,283 +1,339 @@
-"""The sending side of a client, as both faces use it: `minimq.Producer` and `minimq.aio.Producer`."""
+"""The part of sending that does I/O: it tells the `RecordAccumulator` what happens, and carries out what that decides.
+
+There is no sending thread. Whoever hands something in sends it if the window has room; otherwise it goes out when an
+answer makes room, by the thread that brought the answer, together with all that has gathered meanwhile. So a lone
+message leaves at once, and a flood travels in large batches.
+"""
 
 from __future__ import annotations
 
+import logging
+import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import NamedTuple
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from functools import partial
 
-from minimq.connection.client import ClusterClient
-from minimq.connection.cluster import Cluster
-from minimq.sending.auto_create import AutoCreate
-from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
+from minimq.connection.client import RouteCache
+from minimq.sending.append_stream import AppendStream
+from minimq.sending.batch_encoder import BatchEncoder
+from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.decisions import Transaction
-from minimq.sending.dispatcher import Dispatcher
-from minimq.sending.fault_probe import FaultProbe
-from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
-from minimq.sending.outgoing import InBuffer, Outcome, Records, messages_were
+from minimq.sending.pending_batch import BufferShare, Completion, PendingBatch, PendingMessage, Records
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.queue_selection import Selector
-from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.sending.selector_queues import SelectorQueues
+from minimq.sending.queue_selector import QueueSelector
+from minimq.sending.receipt import BatchReceipt, SendStatus
+from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRoute, RecordAccumulator, Send
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
-from minimq.transport.home_process import HomeProcess
-from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
-from minimq_common.message_check import check_message
-from minimq_common.model import Message, MessageQueue, TopicRoute
-from minimq_common.names import check_topic
+from minimq.transport.broker_link import BrokerLinks
+from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, SendFailed, Unavailable
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
 
+log = logging.getLogger(__name__)
 
-class Prepared(NamedTuple):
-    """A message that is ready to be handed in."""
-
-    message: Message
-    queue: MessageQueue | None
-    size: int
+#: How often late tries are looked for.
+_TICK_S = 0.1
+#: How long the end of the timer is waited for.
+_JOIN_S = 5.0
+_STATUS = {status.value: status for status in SendStatus}
 
 
 class Sender:
-    """Prepares messages, hands them in, and ends all that serves them. Thread-safe.
+    """Sends batches and messages. Thread-safe.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        options: how to send.
-        interceptors: see `SendInterceptor`.
+        routes: where the queues are.
+        links: connections to brokers.
+        options: of the producer.
 
-    Raises:
-        InvalidArgument: an address is wrong.
+    Attributes:
+        buffer: bounds what is handed in; has the lock of this.
     """
 
-    def __init__(
-        self,
-        nameserver: str | Sequence[str] | Cluster,
-        options: ProducerOptions,
-        interceptors: Sequence[SendInterceptor],
-    ) -> None:
-        self._options = options
-        self._interceptors = Interceptors(interceptors)
-        self._client = ClusterClient(nameserver)
-        self._routes = self._client.routes
-        self._auto_create = AutoCreate(self._client)
-        self._selector_queues = SelectorQueues()
-        self._routes.on_change(self._selector_queues.changed)
-        self._buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
-        self._dispatcher = Dispatcher(self._routes, self._client.links, self._buffer, options)
-        self._probe = FaultProbe(
-            self._client.links, self._dispatcher.to_probe, self._dispatcher.probed, options.probe_interval_s
-        )
-        #: Held while the producer closes, so that nobody thinks it is closed before it is.
-        self._closing = threading.RLock()
+    def __init__(self, routes: RouteCache, links: BrokerLinks, options: ProducerOptions) -> None:
+        self._routes = routes
+        self._links = links
+        self._encoder = BatchEncoder(options)
+        #: Protects everything below. Never held while a batch is encoded or an outcome told.
+        self._lock = threading.Lock()
+        self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full, lock=self._lock)
+        self._accumulator = RecordAccumulator(QueueSelector(routes, options, random.Random()), options)
+        #: Streams by address.
+        self._streams: dict[str, AppendStream] = {}
+        self._outages = BrokerOutages()
         self._closed = False
-        self._process = HomeProcess("producer")
+        #: What is still to be failed because the producer closes.
+        self._left: deque[Action] = deque()
+        self._stop = threading.Event()
+        self._timer = threading.Thread(target=self._keep_time, name="minimq-producer-timer", daemon=True)
+        self._timer.start()
 
-    @property
-    def is_forked(self) -> bool:
-        """True if the caller runs in a fork of the process that made this."""
-        return self._process.is_forked
+    # ---- handing in -----------------------------------------------------------------------------
 
-    def check_process(self) -> None:
-        """Raise `Closed` in a fork."""
-        self._process.check()
-
-    # ---- one by one -----------------------------------------------------------------------------
-
-    def knows(self, topic: str) -> bool:
-        """Tell whether `prepare` can do without asking a name server."""
-        return self._routes.known(topic) is not None
-
-    def prepare(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> Prepared:
-        """Return the message as it will be sent. Asks a name server, and so waits, when its topic is not known.
+    def send_message(self, item: PendingMessage, *, wait: bool = True) -> bool:
+        """Send a checked message; return False when there is no room for it and the caller does not wait.
 
         Raises:
-            InvalidArgument: the message breaks a rule, or its queue is of another topic.
-            TopicNotFound: no broker carries the topic, and none makes topics by itself.
-            TopicUnavailable: its brokers are away, or none is registered, for all the time that a message is tried.
-            TransportError: no name server answers in that time.
+            BufferFull: there is no room, and the buffer does not block.
+            Closed: the producer was closed.
         """
-        self._process.check()
-        if not self._interceptors:
-            return self._prepared(message, queue, selector)
-        message = self._interceptors.before_send(message)
-        with self._told(message):
-            return self._prepared(message, queue, selector)
-
-    def _prepared(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> Prepared:
-        size = check_message(message, self._options.max_body_bytes) + OVERHEAD_BYTES
-        self._find(message.topic)
-        return Prepared(message, self._destination(message, queue, selector), size)
-
-    def hand_in(self, prepared: Prepared, outcome: Outcome | None) -> None:
-        """Send it, after waiting for room in the buffer. Raises `BufferFull` and `Closed`."""
-        with self._told(prepared.message):
-            ticket = self._buffer.reserve(prepared.message.topic, 1, prepared.size)
-        self._send(prepared, ticket, outcome)
-
-    def try_hand_in(self, prepared: Prepared, outcome: Outcome | None) -> bool:
-        """Send it if there is room in the buffer at once; return whether there was. Raises `Closed`."""
-        with self._told(prepared.message):
-            ticket = self._buffer.try_reserve(prepared.message.topic, 1, prepared.size)
-        if ticket is None:
-            return False
-        self._send(prepared, ticket, outcome)
+        with self._lock:
+            ticket = self.buffer.reserve_locked(item.message.topic, 1, item.size, wait=wait)
+            if ticket is None:
+                return False
+            item.ticket = ticket
+            item.born_ms = time.time_ns() // 1_000_000
+            item.handed_in = now = time.monotonic()
+            if self._accumulator.join(item):
+                return True
+            batch = self._accumulator.add_message(item, now)
+        if batch is not None:
+            self._transmit(batch)
+        if batch is None or self._accumulator.is_waiting:
+            self._drain()
         return True
 
-    def _send(self, prepared: Prepared, ticket: int, outcome: Outcome | None) -> None:
-        if self._interceptors:
-            outcome = WatchedOutcome(self._interceptors, prepared.message, outcome)
-        room = InBuffer((ticket,), prepared.size)
-        self._dispatcher.send_message(prepared.message, prepared.queue, room, outcome)
+    def send_batch(
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        records: Records,
+        share: BufferShare,
+        completion: Completion,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Send the records of one topic, which have a share of the buffer, as one batch.
 
-    @contextmanager
-    def _told(self, message: Message) -> Iterator[None]:
-        """Tell the interceptors when a message that they have seen is not even handed in."""
-        try:
-            yield
-        except BaseException as error:
-            told = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
-            self._interceptors.after_send(message, None, told)
-            raise
-
-    # ---- many at once ---------------------------------------------------------------------------
-
-    def send_many(
-        self, messages: Iterable[Message], queue: MessageQueue | None, selector: Selector | None
-    ) -> list[SendReceipt]:
-        """Send messages in large batches and wait for all; see `Producer.send_many`."""
-        choose: Callable[[Message], MessageQueue | None] | None = None
-        if queue is not None or selector is not None:
-
-            def choose(message: Message) -> MessageQueue | None:
-                return self._destination(message, queue, selector)
-
-        self._process.check()
-        bulk = BulkSend(self._dispatcher, self._buffer, self._options, self._find, choose)
-        given = iter(messages)
-        if self._interceptors:
-            given = bulk.watched(given, self._interceptors.before_send, self._interceptors.after_send)
-        try:
-            bulk.send(given)
-        finally:
-            bulk.wait()
-        return bulk.receipts()
-
-    # ---- prepared batches -----------------------------------------------------------------------
-
-    def send_records(
-        self, topic: str, queue: MessageQueue | None, records: Records, transaction: Transaction | None
-    ) -> Future[BatchReceipt]:
-        """Send records as one batch; see `RecordsSender.send`."""
-        self._process.check()
-        self._check_queue(topic, queue)
-        self._find(topic)
-        future: Future[BatchReceipt] = Future()
-
-        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            if receipt is not None:
-                future.set_result(receipt)
-            else:
-                future.set_exception(error)
-
-        size = records.size
-        room = InBuffer((self._buffer.reserve(topic, len(records), size),), size)
-        self._dispatcher.send_batch(topic, queue, records, room, complete, transaction)
-        return future
-
-    def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """Return the queues of a topic among which selectors choose."""
-        self._process.check()
-        return self._selector_queues.of(self._find(topic))
-
-    # ---- where to -------------------------------------------------------------------------------
-
-    def _find(self, topic: str) -> TopicRoute:
-        """Return the route of a topic; brokers that are allowed to make the topic do so when there is none.
-
-        Absent servers are waited for, for as long as a message may be tried.
+        Raises:
+            InvalidArgument: they make none; `completion` has been called without an outcome.
         """
+        with self._lock:
+            number = self._accumulator.new_number()
         try:
-            known = self._routes.known(topic)
-        except TypeError:  # it is a list, or another thing that cannot be looked up
-            known = None
-        if known is not None:
-            return known
-        check_topic(topic)
-        return self._routes.patiently(
-            lambda timeout_s: self._find_or_make(topic, timeout_s), self._options.send_timeout_s
+            data = self._encoder.encode_records(records, time.time_ns() // 1_000_000, number)
+        except BaseException:
+            with self._lock:
+                self._accumulator.settle(number)
+            self.buffer.release(*share)
+            completion(None, None)
+            raise
+        batch = PendingBatch.of_records(
+            topic,
+            queue,
+            data=data,
+            count=len(records),
+            share=share,
+            number=number,
+            handed_in=time.monotonic(),
+            completion=completion,
+            transaction=transaction,
         )
+        with self._lock:
+            actions = self._accumulator.add_batch(batch)
+        self._carry_out(actions)
+        self._drain()
 
-    def _find_or_make(self, topic: str, timeout_s: float) -> TopicRoute:
-        try:
-            return self._routes.route(topic, timeout_s)
-        except (TopicNotFound, TopicUnavailable) as error:
-            absent = error
-        try:
-            self._auto_create.create(topic)
-        except TopicNotFound as refusal:
-            raise (absent if absent.retriable else refusal) from None
-        return self._routes.route(topic, timeout_s)
+    def close(self) -> None:
+        """End all threads and streams, and fail what is left. A call that was interrupted can be made again."""
+        with self._lock:
+            self._closed = True
+        self._stop.set()
+        if threading.current_thread() is not self._timer:
+            self._timer.join(_JOIN_S)  # it may be in a callback that waits for this very call
+        with self._lock:
+            self._left += self._accumulator.close()
+            streams = list(self._streams.values())
+        failed = bool(self._left)
+        while self._left:
+            self._carry_out((self._left.popleft(),))
+        for stream in streams:
+            if failed:
+                stream.cancel()
+            stream.close(1.0)
 
-    def _destination(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None
-    ) -> MessageQueue | None:
-        if selector is not None:
-            queue = selector(self._selector_queues.of(self._find(message.topic)), message)
-            chosen: object = queue
-            if not isinstance(chosen, MessageQueue) or type(chosen.queue_id) is not int:
-                raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
-        self._check_queue(message.topic, queue)
-        return queue
+    # ---- brokers to avoid -----------------------------------------------------------------------
 
-    @staticmethod
-    def _check_queue(topic: str, queue: MessageQueue | None) -> None:
-        if queue is not None and queue.topic != topic:
-            raise InvalidArgument(f"a message for topic {topic!r} cannot go to queue {queue} of another topic")
+    def to_probe(self) -> Mapping[str, str]:
+        """Return the addresses of brokers that are left out because they were not reached, by name."""
+        with self._lock:
+            return self._accumulator.to_probe(time.monotonic())
 
-    # ---- all of them ----------------------------------------------------------------------------
+    def probed(self, broker: str, reached: bool) -> None:
+        """Take in whether such a broker answers now."""
+        with self._lock:
+            self._accumulator.probed(broker, time.monotonic(), reached=reached)
+        if reached:
+            self._drain()
 
     def statistics(self) -> ProducerStatistics:
         """Return what was done so far."""
-        self._process.check()
-        return self._dispatcher.statistics()
+        with self._lock:
+            return self._accumulator.statistics((self.buffer.messages, self.buffer.bytes), time.monotonic())
 
-    def flush(self, timeout_s: float | None) -> None:
-        """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""
-        self._process.check()
-        left = self._buffer.wait(timeout_s)
-        if left:
-            raise SendFailed(f"{messages_were(left)} still on their way after {timeout_s} s")
+    # ---- carrying out ---------------------------------------------------------------------------
 
-    def close(self, timeout_s: float | None) -> None:
-        """Take nothing in any more, flush and end; raises `SendFailed`, which names what has no receipt. Idempotent.
-
-        In a fork, whose threads and connections they are not, nothing is done.
-        """
-        if self._process.is_forked:
-            return
-        with self._closing:
-            if self._closed:
+    def _drain(self) -> None:
+        """Send whatever has somewhere to go."""
+        while True:
+            with self._lock:
+                actions = self._accumulator.drain(time.monotonic())
+            if actions is None:
                 return
-            timeout_s = self._options.close_timeout_s if timeout_s is None else timeout_s
-            self._buffer.close()
-            self._buffer.wait(timeout_s)
-            left = self._buffer.left()
-            self._probe.close()
-            self._dispatcher.close()
-            self._client.close()
-            self._closed = True  # only now: a call that was interrupted can be made again
-        if left:
-            topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))
-            raise SendFailed(
-                f"{messages_were(left.total())} not acknowledged within {timeout_s} s before the producer closed: "
-                f"{topics}"
-            )
+            self._carry_out(actions)
 
-    def release(self) -> None:
-        """End when all that was handed in has its outcome, for which somebody may wait: nobody has the producer."""
-        self._buffer.close()
-        self._buffer.wait(None)  # each is tried for `send_timeout_s` at most
-        self.close(0.0)
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(batch):
+                    self._transmit(batch)
+                case Complete(batch, receipt, error):
+                    self._complete(batch, receipt, error)
+                case FindRoute(topic, is_gone):
+                    if is_gone:
+                        self._routes.forget(topic)
+                    self._routes.refresh_soon(topic)
+                case Abandon():
+                    self._abandon(action)
+
+    def _transmit(self, batch: PendingBatch) -> None:
+        """Encode a batch, unless that was done for an earlier try, and send it."""
+        try:
+            if batch.data is None and not self._encode(batch):
+                return
+            error = self._append(batch)
+        except BaseException as interrupt:  # Ctrl-C: nobody else knows of what has left its queue
+            self._drop(batch, SendFailed(f"the send was interrupted: {interrupt!r}"))
+            raise
+        if error is not None:
+            self._failed(batch, batch.attempts, error)
+
+    def _encode(self, batch: PendingBatch) -> bool:
+        """Encode the messages of a batch; return False when they make none, which whoever waits for them is told."""
+        try:
+            batch.data = self._encoder.encode_messages(batch)
+        except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
+            # Each was checked when it was handed in, so one was changed since.
+            text = error.message if isinstance(error, MiniMQError) else repr(error)
+            reason = f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
+            self._drop(batch, InvalidArgument(reason))
+            return False
+        return True
+
+    def _drop(self, batch: PendingBatch, error: MiniMQError) -> None:
+        with self._lock:
+            actions = self._accumulator.unsendable(batch, error)
+        self._carry_out(actions)
+
+    def _append(self, batch: PendingBatch) -> MiniMQError | None:
+        """Begin a try; return the reason when there is no stream for it."""
+        assert batch.target is not None
+        assert batch.data is not None
+        queue, address = batch.target
+        answer = partial(self._answered, batch, batch.attempts)
+        self._accumulator.begin_try(batch, time.monotonic())
+        try:
+            stream = self._streams.get(address)
+            if stream is None or stream.ended:
+                stream = self._open(address)
+            batch.stream = stream
+            return stream.append(queue, batch.data, answer, batch.transaction)
+        except MiniMQError as error:
+            return error
+        except (ValueError, RuntimeError) as error:  # the channel was closed just now, or there is no thread to be had
+            return Unavailable(f"no stream to broker {address}: {error}")
+
+    def _open(self, address: str) -> AppendStream:
+        with self._lock:
+            if self._closed:
+                raise Closed("the producer was closed before the message was acknowledged")
+            stream = self._streams.get(address)
+            if stream is None or stream.ended:
+                stream = self._streams[address] = AppendStream(self._links.to(address))
+            return stream
+
+    def _abandon(self, action: Abandon) -> None:
+        """End a stream whose broker does not answer: all that is under way there fails."""
+        queue, address = action.target
+        self._outages.failed(queue.broker_name, address, action.error)
+        assert isinstance(action.stream, AppendStream)
+        with self._lock:
+            if self._streams.get(address) is action.stream:
+                del self._streams[address]
+        action.stream.give_up(Unavailable(f"broker {address} left an earlier request without an answer"))
+
+    # ---- outcomes -------------------------------------------------------------------------------
+
+    def _answered(
+        self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult | None, error: MiniMQError | None
+    ) -> None:
+        try:
+            if result is not None:
+                self._acknowledged(batch, attempt, result)
+            elif error is not None:
+                self._failed(batch, attempt, error)
+        except Exception as fault:  # a fault of ours: whoever waits for this batch must hear of it all the same
+            log.exception("producer: an answer was not taken in topic=%s", batch.topic)
+            with self._lock:
+                reason = InternalError(f"the producer failed over an answer: {fault!r}")
+                actions = self._accumulator.give_up(batch, reason)
+            self._carry_out(actions)
+        if self._accumulator.is_waiting:
+            self._drain()
+
+    def _acknowledged(self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult) -> None:
+        assert batch.target is not None
+        assert batch.number is not None
+        queue, address = batch.target
+        if result.queue_id != queue.queue_id:  # an earlier try had stored it there
+            queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
+        receipt = BatchReceipt(
+            queue,
+            result.base_offset,
+            result.store_timestamp_ms,
+            batch.count,
+            self._encoder.producer_id,
+            batch.number.sequence,
+            _STATUS.get(result.status, SendStatus.SEND_OK),  # whatever a newer broker says of it, it is stored
+        )
+        with self._lock:
+            actions = self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic())
+        if actions is not None:
+            self._outages.answered(queue.broker_name, address)
+            self._carry_out(actions)
+
+    def _failed(self, batch: PendingBatch, attempt: int, error: MiniMQError) -> None:
+        assert batch.target is not None
+        queue, address = batch.target
+        with self._lock:
+            actions = self._accumulator.failed(batch, attempt, error, time.monotonic())
+        if actions is not None:
+            self._outages.failed(queue.broker_name, address, error)
+            self._carry_out(actions)
+
+    def _complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        try:
+            batch.complete(receipt, error)
+        except Exception:
+            log.exception("producer: an outcome was not taken in topic=%s", batch.topic)
+        finally:
+            self.buffer.release(*batch.share)
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def _keep_time(self) -> None:
+        while not self._stop.wait(_TICK_S):
+            try:
+                self._tick(time.monotonic())
+            except Exception:
+                log.exception("producer: a look at what is late failed")
+
+    def _tick(self, now: float) -> None:
+        """Let time pass for tries that take too long, and for what waits for its next try."""
+        with self._lock:
+            actions = self._accumulator.time_passed(now) if now >= self._accumulator.wake_at else ()
+        self._carry_out(actions)
+        if self._accumulator.is_waiting:
+            self._drain()

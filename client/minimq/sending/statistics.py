@@ -1,4 +1,4 @@
-"""What a producer has done: counters, and how long messages took."""
+"""Counters of a producer, and the latencies of its messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOUNDS_S = tuple(0.0001 * 2 ** (step / 6) for step in range(118))
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """How many messages took how long.
+    """Numbers of messages by latency.
 
     Attributes:
         counts: messages by class; class i holds those of at most `BOUNDS_S[i]` seconds, the last one all longer ones.
@@ -26,7 +26,7 @@ class LatencyHistogram:
 
     @property
     def count(self) -> int:
-        """How many messages there were."""
+        """Number of messages."""
         return sum(self.counts)
 
     @property
@@ -46,7 +46,7 @@ class LatencyHistogram:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """What a producer has done since it was made, and what it is about.
+    """Counters of a producer since it was made, and its state now.
 
     Attributes:
         acknowledged: messages with a receipt.
@@ -74,7 +74,7 @@ class ProducerStatistics:
 
 
 class SendCounters:
-    """Counts for one producer. Not thread-safe: guarded by the lock of its `Dispatcher`."""
+    """Counts for one producer. Not thread-safe: it belongs to a `RecordAccumulator`."""
 
     def __init__(self) -> None:
         self._acknowledged = self._failed = self._batches = self._bytes = self._retries = self._already_stored = 0

@@ -13,7 +13,7 @@ from minimq.administration.masters import Masters
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.options import DEFAULT_NAMESERVER
-from minimq.sending.decisions import Call, Commit, CommitProtocol, Decision, Describe, StagedPart, Transaction
+from minimq.sending.decisions import Call, CommitCall, CommitProtocol, Decision, Describe, StagedPart, Transaction
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import (
     DeadlineExceeded,
@@ -148,7 +148,7 @@ class _Attempt:
         self._reasons.pop("", None)
         before, self._made = self._made, self.protocol.calls()
         heard = self._describe([call for call in self._made if isinstance(call, Describe)], addresses)
-        told = self._commit([call for call in self._made if isinstance(call, Commit)], addresses)
+        told = self._commit([call for call in self._made if isinstance(call, CommitCall)], addresses)
         return told or (heard and self._made != before)  # to hear the same again is no way forward
 
     def out_of_patience(self, patience_s: float) -> MiniMQError:
@@ -215,7 +215,7 @@ class _Attempt:
             self.protocol.described(name, latest, answer.missing_batches)
         return bool(answers) or not failures.keys() <= needed
 
-    def _commit(self, calls: Sequence[Commit], addresses: Mapping[str, str]) -> bool:
+    def _commit(self, calls: Sequence[CommitCall], addresses: Mapping[str, str]) -> bool:
         """Tell brokers decisions; return whether that got us further."""
         protocol = self.protocol
         decisions = {call.broker_name: call.decision for call in calls}

@@ -25,7 +25,7 @@ class HomeProcess:
 
     def check(self) -> None:
         """Raise `Closed` in a fork."""
-        if self.is_forked:
+        if os.getpid() != self._process:
             raise Closed(
                 f"the {self._what} was made in process {self._process}, and this is its fork {os.getpid()}: start "
                 "processes with spawn or forkserver, or fork before the first client is made (docs/sending.md)"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from minimq import MessageQueue, SendStatus
 from minimq.sending.decisions import (
     Call,
-    Commit,
+    CommitCall,
     CommitProtocol,
     Decision,
     Describe,
@@ -55,12 +55,12 @@ def test_all_are_asked_before_the_lowest_named_one_decides_and_the_others_follow
     assert protocol.calls() == [Describe("a"), Describe("b", (part("b", 1, 2),))]
     assert told(protocol, b=None).calls() == [Describe("a")]
     decision = Decision(0, (part("b", 1, 2),), ("a", "b"))
-    assert told(protocol, a=None).calls() == [Commit("a", decision)]
+    assert told(protocol, a=None).calls() == [CommitCall("a", decision)]
     protocol.failed("a")
-    assert protocol.calls() == [Commit("a", decision)]
+    assert protocol.calls() == [CommitCall("a", decision)]
     protocol.committed("a", decision)
     assert not protocol.finished
-    assert protocol.calls() == [Commit("b", decision)]
+    assert protocol.calls() == [CommitCall("b", decision)]
     protocol.committed("b", decision)
     assert protocol.finished
     assert protocol.calls() == []
@@ -72,7 +72,7 @@ def test_a_decision_for_the_number_stands_wherever_it_is_found() -> None:
     earlier = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
     protocol = protocol_of(4, part("0", 9), part("b", 8), carrying=["0", "a", "b"])
     told(protocol, b=earlier)
-    assert protocol.calls() == [Commit(name, earlier) for name in ("0", "a", "b")]
+    assert protocol.calls() == [CommitCall(name, earlier) for name in ("0", "a", "b")]
     assert protocol.decision == earlier
 
 
@@ -80,7 +80,7 @@ def test_what_the_coordinator_keeps_counts_and_not_what_it_was_told() -> None:
     protocol = told(protocol_of(0, part("b", 1)), a=None, b=None)
     kept = Decision(0, (part("a", 5),), ("a", "b"))
     protocol.committed("a", kept)
-    assert protocol.calls() == [Commit("b", kept)]
+    assert protocol.calls() == [CommitCall("b", kept)]
 
 
 def test_brokers_of_the_decision_before_are_asked_and_the_lowest_of_them_decides() -> None:
@@ -88,14 +88,14 @@ def test_brokers_of_the_decision_before_are_asked_and_the_lowest_of_them_decides
     before = Decision(4, (part("c", 1),), ("b", "c"))
     protocol = told(protocol_of(5, part("a", 3)), a=None, b=before)
     assert protocol.calls() == [Describe("c")]
-    assert told(protocol, c=before).calls() == [Commit("b", Decision(5, (part("a", 3),), ("a", "b")))]
+    assert told(protocol, c=before).calls() == [CommitCall("b", Decision(5, (part("a", 3),), ("a", "b")))]
 
 
 def test_a_broker_that_carries_nothing_any_more_is_not_named_again() -> None:
     before = Decision(4, (), ("a", "b", "c"))
     protocol = told(protocol_of(5, part("a", 3)), a=before, b=before, c=before)
     [call] = protocol.calls()
-    assert isinstance(call, Commit)
+    assert isinstance(call, CommitCall)
     assert call.decision.broker_names == ("a", "b")
 
 
@@ -105,7 +105,7 @@ def test_other_brokers_are_asked_once_and_not_waited_for() -> None:
     assert protocol.calls() == [Describe("x")]
     protocol.failed("x")
     protocol.see(["a"], ["a", "x"])  # as before every round
-    assert protocol.calls() == [Commit("a", Decision(0, (part("a", 1),), ("a",)))]
+    assert protocol.calls() == [CommitCall("a", Decision(0, (part("a", 1),), ("a",)))]
 
 
 def test_a_broker_that_was_passed_over_is_waited_for_once_it_turns_out_to_be_needed() -> None:
@@ -123,7 +123,7 @@ def test_a_broker_that_was_passed_over_may_be_the_one_that_knows_the_decision() 
     protocol.see(["a"], ["a", "x"])
     protocol.failed("x")
     assert told(protocol, a=None).calls() == [Describe("a"), Describe("x")]
-    assert told(protocol, x=earlier).calls() == [Commit("a", earlier), Commit("x", earlier)]
+    assert told(protocol, x=earlier).calls() == [CommitCall("a", earlier), CommitCall("x", earlier)]
 
 
 def test_a_decision_at_another_broker_is_found() -> None:
@@ -132,14 +132,14 @@ def test_a_decision_at_another_broker_is_found() -> None:
     protocol = protocol_of(3, part("a", 1), carrying=["a"])
     protocol.see(["a"], ["a", "x"])
     told(protocol, a=None, x=earlier)
-    assert protocol.calls() == [Commit(name, earlier) for name in ("a", "x", "y")]
+    assert protocol.calls() == [CommitCall(name, earlier) for name in ("a", "x", "y")]
 
 
 def test_who_missed_the_transaction_before_gets_its_part_of_that_first() -> None:
     """It would let go of it otherwise."""
     before = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
     protocol = told(protocol_of(5, part("a", 3)), a=before, b=None)
-    assert protocol.calls() == [Commit("b", before)]
+    assert protocol.calls() == [CommitCall("b", before)]
     protocol.committed("b", before)
     assert [call.broker_name for call in protocol.calls()] == ["a"]
     lost = told(protocol_of(5, part("a", 3)), a=before, b=None)
@@ -150,7 +150,7 @@ def test_who_missed_the_transaction_before_gets_its_part_of_that_first() -> None
 def test_who_knows_only_of_an_older_transaction_gets_its_part_of_the_one_before_first() -> None:
     older, before = Decision(3, (), ("a", "b")), Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
     protocol = told(protocol_of(5, part("a", 3)), a=before, b=older)
-    assert protocol.calls() == [Commit("b", before)]
+    assert protocol.calls() == [CommitCall("b", before)]
 
 
 def test_who_has_caught_up_is_still_told_of_this_one() -> None:
@@ -161,7 +161,7 @@ def test_who_has_caught_up_is_still_told_of_this_one() -> None:
     decision = Decision(5, (part("a", 3), part("b", 4)), ("a", "b"))
     protocol.committed("a", decision)
     assert not protocol.finished
-    assert protocol.calls() == [Commit("b", decision)]
+    assert protocol.calls() == [CommitCall("b", decision)]
 
 
 def test_a_later_number_means_that_another_writer_is_ahead() -> None:
@@ -184,14 +184,14 @@ def test_nothing_new_is_decided_with_a_part_missing() -> None:
     protocol = told(protocol_of(5, part("a", 3), decided=True), a=None, b=None)
     assert protocol.calls() == [Describe("a"), Describe("b")]
     earlier = Decision(5, (), ("a", "b"))
-    assert told(protocol, b=earlier).calls() == [Commit("a", earlier), Commit("b", earlier)]
+    assert told(protocol, b=earlier).calls() == [CommitCall("a", earlier), CommitCall("b", earlier)]
 
 
 def test_a_decision_is_the_same_when_it_comes_back_sorted_by_broker() -> None:
     """Tasks list their parts one after the other."""
     protocol = told(protocol_of(0, part("b", 1), part("a", 2), part("b", 0, producer_id=3)), a=None, b=None)
     [call] = protocol.calls()
-    assert isinstance(call, Commit)
+    assert isinstance(call, CommitCall)
     assert call.decision.parts == (part("a", 2), part("b", 1), part("b", 0, producer_id=3))
 
 
@@ -227,7 +227,7 @@ def test_what_is_decided_stands_though_a_part_of_a_later_attempt_has_expired() -
     earlier = Decision(0, (part("a", 5),), ("a", "b"))
     protocol = protocol_of(0, part("a", 1), part("b", 1, 2))
     protocol.described("b", None, missing=2)
-    assert told(protocol, a=earlier).calls() == [Commit("a", earlier), Commit("b", earlier)]
+    assert told(protocol, a=earlier).calls() == [CommitCall("a", earlier), CommitCall("b", earlier)]
 
 
 # ---- anything may happen ------------------------------------------------------------------------

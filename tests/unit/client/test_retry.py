@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.sending.retry import GiveUp, TryAgain, next_step, patience_s
+from minimq.sending.retry import GiveUp, TryAgain, next_step, try_timeout_s
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
 
@@ -147,4 +147,4 @@ def test_a_wait_that_is_asked_for_may_be_longer_than_there_is_time() -> None:
     ],
 )
 def test_a_try_gets_its_share_of_the_time_left(left: float, tries: int, expected: float) -> None:
-    assert patience_s(100.0, 100.0 + left, tries) == pytest.approx(expected)
+    assert try_timeout_s(100.0, 100.0 + left, tries) == pytest.approx(expected)

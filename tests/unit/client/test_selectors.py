@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.sending.key_hash import consistent_hash
-from minimq.sending.queue_selection import RoundRobin, Selector, by_consistent_hash, by_hash, by_random
+from minimq.sending.queue_selector import RoundRobin
+from minimq.sending.selectors import Selector, by_consistent_hash, by_hash, by_random
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import machine_room_of

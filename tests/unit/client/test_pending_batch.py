@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.outgoing import Lane, PendingMessage
+from minimq.sending.pending_batch import PendingBatch, PendingMessage
 from minimq_common.model import Message
 
 
-def lane_of(sizes: list[int]) -> Lane:
-    lane = Lane("t", None)
-    lane.pending.extend(PendingMessage(Message("t", b"x"), Future(), 0, 0.0, size, 0) for size in sizes)
-    return lane
+def batch_of(sizes: list[int]) -> PendingBatch:
+    return PendingBatch("t", None, [PendingMessage(Message("t", b"x"), None, size, None) for size in sizes])
 
 
 @pytest.mark.parametrize(
@@ -23,18 +19,18 @@ def lane_of(sizes: list[int]) -> Lane:
     [([1], 1), ([1] * 5, 4), ([5, 5], 2), ([5, 6], 1), ([11, 1], 1), ([10, 1], 1), ([1, 11], 1)],
 )
 def test_a_batch_takes_four_messages_and_ten_bytes_but_at_least_one(sizes: list[int], taken: int) -> None:
-    lane = lane_of(sizes)
-    assert len(lane.take(4, 10).pending) == taken
-    assert len(lane.pending) == len(sizes) - taken
+    batch = batch_of(sizes)
+    assert len(batch.take(4, 10).messages) == taken
+    assert len(batch.messages) == len(sizes) - taken
 
 
 @given(st.lists(st.integers(1, 50), min_size=1), st.integers(1, 10), st.integers(1, 100))
 def test_all_leave_in_order_and_no_batch_is_too_large(sizes: list[int], messages: int, size: int) -> None:
-    lane = lane_of(sizes)
-    every = list(lane.pending)
+    batch = batch_of(sizes)
+    every = list(batch.messages)
     left: list[PendingMessage] = []
-    while lane.pending:
-        taken = lane.take(messages, size).pending
+    while batch.messages:
+        taken = batch.take(messages, size).messages
         assert 1 <= len(taken) <= messages
         assert len(taken) == 1 or sum(item.size for item in taken) <= size
         left += taken

@@ -1,4 +1,4 @@
-"""Which queue a message goes to: in turn, or as a selector of the caller says.
+"""Selectors, by which a caller chooses the queue of a message.
 
 A selector gets all queues of the topic (at least one, sorted, in the same order in every producer) and the message, and
 returns one of them.
@@ -15,29 +15,6 @@ from minimq_common.model import Message, MessageQueue
 
 #: Chooses the queue of a message.
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-
-
-class RoundRobin:
-    """Queues in turn. Not thread-safe.
-
-    Args:
-        start: where to begin; a random number spreads many producers evenly.
-    """
-
-    def __init__(self, start: int) -> None:
-        self._next = start
-
-    def select(self, queues: Sequence[MessageQueue], usable: Callable[[MessageQueue], bool]) -> MessageQueue | None:
-        """Return the next usable queue in turn, None when no queue is."""
-        for step in range(len(queues)):
-            queue = queues[(self._next + step) % len(queues)]
-            if usable(queue):
-                self._next = (self._next + step + 1) % len(queues)
-                return queue
-        return None
-
-
-# ---- Selectors ----------------------------------------------------------------------------------
 
 
 def by_hash(key: str | None = None) -> Selector:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.ordered_queues import OrderedQueues
-from minimq.sending.queue_selection import by_hash
-from minimq.sending.selector_queues import SelectorQueues
+from minimq.sending.selector_queues import OrderedQueues, SelectorQueues
+from minimq.sending.selectors import by_hash
 from minimq_common.model import BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
 
 #: Write queues and permission of a broker, and whether it has a master.

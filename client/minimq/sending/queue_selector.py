@@ -1,37 +1,30 @@
-"""Where the next batch goes: a queue that takes messages, at a broker that is well and whose window has room."""
+"""Selection of the queue for the next batch: a queue that takes messages, at a broker that is well and has room."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from minimq.sending.fault_table import Exclusion, FaultTable, choose_brokers
 from minimq.sending.latency_table import latency_table
+from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.queue_selection import RoundRobin
 from minimq_common.errors import MiniMQError, NoPermission, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission, TopicRoute
 from minimq_common.names import machine_room_of
 
 
-class Place(NamedTuple):
-    """A queue and the address of its broker, in whose window a place is taken."""
-
-    queue: MessageQueue
-    address: str
-
-
 class KnownRoutes(Protocol):
-    """What a placement needs of a `RouteCache`."""
+    """The part of a `RouteCache` that a `QueueSelector` needs."""
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic if it is known, without asking anybody."""
 
 
 class _Writable(NamedTuple):
-    """What is writable of a topic by one route, which is looked through once."""
+    """The writable part of a route, which is looked through once."""
 
     route: TopicRoute
     queues: Sequence[MessageQueue]
@@ -41,7 +34,7 @@ class _Writable(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """The brokers that were chosen once, and what that followed from."""
+    """The brokers that were chosen once, and the facts from which that followed."""
 
     writable: _Writable
     version: int
@@ -52,10 +45,31 @@ class _Chosen(NamedTuple):
         return self.writable is writable and self.version == version and now < self.until
 
 
-class Placement:
-    """Chooses queues, counts what is under way, and keeps away from brokers that fail or are slow.
+class RoundRobin:
+    """Queues in turn. Not thread-safe.
 
-    Not thread-safe: guarded by the lock of its `Dispatcher`.
+    Args:
+        start: where to begin; a random number spreads many producers evenly.
+    """
+
+    def __init__(self, start: int) -> None:
+        self._next = start
+
+    def select(self, queues: Sequence[MessageQueue], usable: Callable[[MessageQueue], bool]) -> MessageQueue | None:
+        """Return the next usable queue in turn, None when no queue is."""
+        count = len(queues)
+        for step in range(self._next, self._next + count):
+            queue = queues[step % count]
+            if usable(queue):
+                self._next = (step + 1) % count
+                return queue
+        return None
+
+
+class QueueSelector:
+    """Selects queues, counts what is under way, and keeps away from brokers that fail or are slow.
+
+    Not thread-safe: it belongs to a `RecordAccumulator`.
 
     Args:
         routes: where the queues are.
@@ -71,6 +85,7 @@ class Placement:
         self._avoids_faults = options.fault_avoidance
         self._faults = FaultTable(latency_table(options.latency_table))
         self._under_way: Counter[str] = Counter()  # requests by broker name
+        self._full = 0  # brokers whose window is full
         self._brokers: set[str] = set()  # those of all routes that were looked at
         self._round_robin: dict[str, RoundRobin] = {}
         self._writable: dict[str, _Writable] = {}
@@ -78,8 +93,8 @@ class Placement:
 
     # ---- choosing -------------------------------------------------------------------------------
 
-    def take(self, topic: str, queue: MessageQueue | None, avoid: str | None, now: float) -> Place | None:
-        """Take a place for a batch; `landed` gives it back.
+    def take(self, topic: str, queue: MessageQueue | None, avoid: str | None, now: float) -> Target | None:
+        """Select where a batch goes, and take a place in the window there; `release` gives it back.
 
         Args:
             topic: of the batch.
@@ -88,7 +103,7 @@ class Placement:
             now: the time.
 
         Returns:
-            A place; None when there are brokers that take the batch, but none of them has room just now.
+            The target; None when there are brokers that take the batch, but none of them has room just now.
 
         Raises:
             TopicNotFound, QueueNotFound, NoPermission, Unavailable: no broker takes it.
@@ -108,16 +123,23 @@ class Placement:
             return None
         address = writable.route.master_of(chosen.broker_name)
         assert address is not None  # or it would not be writable
-        self._under_way[chosen.broker_name] += 1
-        return Place(chosen, address)
+        name = chosen.broker_name
+        self._under_way[name] += 1
+        if self._under_way[name] == self._window:
+            self._full += 1
+        return Target(chosen, address)
+
+    def is_known(self, topic: str) -> bool:
+        """Tell whether the route of a topic is known."""
+        return self._routes.known(topic) is not None
 
     def has_room(self, broker: str | None) -> bool:
         """Tell whether the window to a broker has room; for None, whether that to any may have."""
         if broker is None:
-            return not self._brokers or any(map(self.has_room, self._brokers))
+            return not self._brokers or self._full < len(self._brokers)
         return self._under_way[broker] < self._window
 
-    def places(self, topic: str) -> int:
+    def capacity(self, topic: str) -> int:
         """Return how many batches of a topic may be under way at once, each for another queue; at least 1."""
         writable = self._writable_of(topic)
         return max(1, min(len(writable.queues), self._window * len(writable.brokers))) if writable is not None else 1
@@ -133,9 +155,11 @@ class Placement:
         topic = writable.route.topic
         if not writable.queues:
             raise _why_nowhere(writable.route)
-        brokers = {name for name in self._usable(writable, avoid, now) if self.has_room(name)}
-        if not brokers:
-            return None
+        brokers = self._usable(writable, avoid, now)
+        if self._full:
+            brokers = [name for name in brokers if self.has_room(name)]
+            if not brokers:
+                return None
         turn = self._round_robin.get(topic)
         if turn is None:
             turn = self._round_robin[topic] = RoundRobin(self._chance.randrange(len(writable.queues)))
@@ -168,18 +192,21 @@ class Placement:
 
     # ---- outcomes -------------------------------------------------------------------------------
 
-    def landed(self, queue: MessageQueue) -> None:
-        """A request to this queue is no longer under way."""
-        self._under_way[queue.broker_name] -= 1
+    def release(self, target: Target) -> None:
+        """Give back a place in the window: the request is no longer under way."""
+        name = target.queue.broker_name
+        if self._under_way[name] == self._window:
+            self._full -= 1
+        self._under_way[name] -= 1
 
     def answered(self, broker: str, latency_s: float, now: float) -> None:
-        """A broker has stored a batch in that time."""
+        """Note that a broker has stored a batch in that time."""
         if self._avoids_faults:
             self._faults.reached(broker, now)
             self._faults.measured(broker, latency_s, now)
 
     def failed(self, broker: str, error: MiniMQError, now: float) -> None:
-        """A try at a broker failed."""
+        """Note that a try at a broker failed."""
         if self._avoids_faults and error.avoid_broker:
             self._faults.failed(
                 broker,
@@ -190,7 +217,7 @@ class Placement:
             )
 
     def probed(self, broker: str, now: float, *, reached: bool) -> None:
-        """A broker that had not been reached was asked again."""
+        """Note that a broker that had not been reached was asked again."""
         if reached:
             self._faults.reached(broker, now)
         else:

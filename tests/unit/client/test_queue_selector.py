@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.placement import Place, Placement
+from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.queue_selector import QueueSelector
 from minimq_common.errors import (
     MiniMQError,
     NoPermission,
@@ -43,37 +44,37 @@ class Routes:
         return self._route if topic == "t" else None
 
 
-def placement(routes: Routes, **options: Any) -> Placement:  # noqa: ANN401 - fields of the options
-    return Placement(routes, ProducerOptions(**options), random.Random(17))
+def selector_of(routes: Routes, **options: Any) -> QueueSelector:  # noqa: ANN401 - fields of the options
+    return QueueSelector(routes, ProducerOptions(**options), random.Random(17))
 
 
-def brokers_taken(place: Placement, count: int, now: float = 0.0, avoid: str | None = None) -> Counter[str]:
+def brokers_taken(selector: QueueSelector, count: int, now: float = 0.0, avoid: str | None = None) -> Counter[str]:
     """Take and give back places one after the other; count them by broker."""
     taken: Counter[str] = Counter()
     for _ in range(count):
-        found = place.take("t", None, avoid, now)
+        found = selector.take("t", None, avoid, now)
         assert found is not None
-        place.landed(found.queue)
+        selector.release(found)
         taken[found.queue.broker_name] += 1
     return taken
 
 
 def test_queues_take_turns_and_tell_their_address() -> None:
-    place = placement(Routes("a", "b"))
-    assert brokers_taken(place, 40) == {"a": 20, "b": 20}
-    found = place.take("t", None, None, 0.0)
+    selector = selector_of(Routes("a", "b"))
+    assert brokers_taken(selector, 40) == {"a": 20, "b": 20}
+    found = selector.take("t", None, None, 0.0)
     assert found is not None
     assert found.address == f"{found.queue.broker_name}:1"
 
 
 def test_a_window_holds_back_what_is_too_much_for_a_broker() -> None:
-    place = placement(Routes("a", "b"), window=3)
-    taken = [place.take("t", None, None, 0.0) for _ in range(6)]
+    selector = selector_of(Routes("a", "b"), window=3)
+    taken = [selector.take("t", None, None, 0.0) for _ in range(6)]
     assert None not in taken
-    assert place.take("t", None, None, 0.0) is None
+    assert selector.take("t", None, None, 0.0) is None
     assert taken[0] is not None
-    place.landed(taken[0].queue)
-    assert place.take("t", None, None, 0.0) is not None
+    selector.release(taken[0])
+    assert selector.take("t", None, None, 0.0) is not None
 
 
 @pytest.mark.parametrize(
@@ -88,24 +89,24 @@ def test_a_window_holds_back_what_is_too_much_for_a_broker() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_a_broker_is_left_out_after_an_error_that_speaks_against_it(error: MiniMQError, avoided: bool) -> None:
-    place = placement(Routes("a", "b"))
-    place.failed("a", error, 0.0)
-    assert ("a" not in brokers_taken(place, 20, now=9.9)) is avoided
-    assert [exclusion.broker_name for exclusion in place.avoided(9.9)] == (["a"] if avoided else [])
-    assert brokers_taken(place, 20, now=10.1) == {"a": 10, "b": 10}
+    selector = selector_of(Routes("a", "b"))
+    selector.failed("a", error, 0.0)
+    assert ("a" not in brokers_taken(selector, 20, now=9.9)) is avoided
+    assert [exclusion.broker_name for exclusion in selector.avoided(9.9)] == (["a"] if avoided else [])
+    assert brokers_taken(selector, 20, now=10.1) == {"a": 10, "b": 10}
 
 
 def test_a_broker_that_says_when_to_come_back_is_left_out_until_then() -> None:
-    place = placement(Routes("a", "b"))
-    place.failed("a", SystemBusy("busy", retry_after_s=30.0), 0.0)
-    assert brokers_taken(place, 20, now=29.9) == {"b": 20}
-    assert brokers_taken(place, 20, now=30.1) == {"a": 10, "b": 10}
+    selector = selector_of(Routes("a", "b"))
+    selector.failed("a", SystemBusy("busy", retry_after_s=30.0), 0.0)
+    assert brokers_taken(selector, 20, now=29.9) == {"b": 20}
+    assert brokers_taken(selector, 20, now=30.1) == {"a": 10, "b": 10}
 
 
 def test_many_producers_begin_at_different_queues() -> None:
     firsts = set()
     for seed in range(40):
-        found = Placement(Routes("a", "b"), ProducerOptions(), random.Random(seed)).take("t", None, None, 0.0)
+        found = QueueSelector(Routes("a", "b"), ProducerOptions(), random.Random(seed)).take("t", None, None, 0.0)
         assert found is not None
         firsts.add(found.queue)
     assert len(firsts) == 4
@@ -113,63 +114,63 @@ def test_many_producers_begin_at_different_queues() -> None:
 
 def test_a_slow_broker_is_left_out_as_the_table_says() -> None:
     for name, until in (("5.1.4", 2.0), ("4.x", 30.0)):
-        place = placement(Routes("a", "b"), latency_table=name)
-        place.answered("a", 0.6, 0.0)
-        assert brokers_taken(place, 20, now=until - 0.1) == {"b": 20}
-        assert brokers_taken(place, 20, now=until + 0.1) == {"a": 10, "b": 10}
+        selector = selector_of(Routes("a", "b"), latency_table=name)
+        selector.answered("a", 0.6, 0.0)
+        assert brokers_taken(selector, 20, now=until - 0.1) == {"b": 20}
+        assert brokers_taken(selector, 20, now=until + 0.1) == {"a": 10, "b": 10}
 
 
 def test_without_fault_avoidance_only_the_retry_goes_elsewhere() -> None:
-    place = placement(Routes("a", "b"), fault_avoidance=False)
-    place.failed("a", Unavailable("gone"), 0.0)
-    place.answered("b", 20.0, 0.0)
-    assert brokers_taken(place, 20) == {"a": 10, "b": 10}
-    assert brokers_taken(place, 20, avoid="a") == {"b": 20}
+    selector = selector_of(Routes("a", "b"), fault_avoidance=False)
+    selector.failed("a", Unavailable("gone"), 0.0)
+    selector.answered("b", 20.0, 0.0)
+    assert brokers_taken(selector, 20) == {"a": 10, "b": 10}
+    assert brokers_taken(selector, 20, avoid="a") == {"b": 20}
 
 
 def test_the_only_broker_is_used_whatever_it_did() -> None:
-    place = placement(Routes("a"))
-    place.failed("a", Unavailable("gone"), 0.0)
-    assert brokers_taken(place, 5, now=1.0) == {"a": 5}
-    assert brokers_taken(place, 5, now=1.0, avoid="a") == {"a": 5}
+    selector = selector_of(Routes("a"))
+    selector.failed("a", Unavailable("gone"), 0.0)
+    assert brokers_taken(selector, 5, now=1.0) == {"a": 5}
+    assert brokers_taken(selector, 5, now=1.0, avoid="a") == {"a": 5}
 
 
 def test_a_broker_that_is_reached_again_takes_part_again() -> None:
-    place = placement(Routes("a", "b"))
-    place.failed("a", Unavailable("gone"), 0.0)
-    brokers_taken(place, 1)
-    assert place.to_probe(1.0) == {"a": "a:1"}
-    place.probed("a", 9.0, reached=False)
-    assert brokers_taken(place, 20, now=18.9) == {"b": 20}
-    place.probed("a", 18.9, reached=True)
-    assert brokers_taken(place, 20, now=18.9) == {"a": 10, "b": 10}
-    assert not place.to_probe(18.9)
+    selector = selector_of(Routes("a", "b"))
+    selector.failed("a", Unavailable("gone"), 0.0)
+    brokers_taken(selector, 1)
+    assert selector.to_probe(1.0) == {"a": "a:1"}
+    selector.probed("a", 9.0, reached=False)
+    assert brokers_taken(selector, 20, now=18.9) == {"b": 20}
+    selector.probed("a", 18.9, reached=True)
+    assert brokers_taken(selector, 20, now=18.9) == {"a": 10, "b": 10}
+    assert not selector.to_probe(18.9)
 
 
 def test_a_broker_that_answers_all_the_same_takes_part_again() -> None:
-    place = placement(Routes("a", "b"))
-    place.failed("a", Unavailable("gone"), 0.0)
-    place.answered("a", 0.01, 1.0)
-    assert brokers_taken(place, 20, now=1.0) == {"a": 10, "b": 10}
+    selector = selector_of(Routes("a", "b"))
+    selector.failed("a", Unavailable("gone"), 0.0)
+    selector.answered("a", 0.01, 1.0)
+    assert brokers_taken(selector, 20, now=1.0) == {"a": 10, "b": 10}
 
 
 def test_a_broker_that_no_route_names_is_not_asked() -> None:
     routes = Routes("a", "b")
-    place = placement(routes)
-    place.failed("a", Unavailable("gone"), 0.0)
+    selector = selector_of(routes)
+    selector.failed("a", Unavailable("gone"), 0.0)
     routes.set("b")
-    brokers_taken(place, 1)
-    assert not place.to_probe(1.0)
+    brokers_taken(selector, 1)
+    assert not selector.to_probe(1.0)
 
 
 def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
-    place = placement(Routes("a", "b"), window=1)
+    selector = selector_of(Routes("a", "b"), window=1)
     queue = MessageQueue("t", "a", 0)
-    place.failed("a", Unavailable("gone"), 0.0)
-    assert place.take("t", queue, None, 1.0) == Place(queue, "a:1")
-    assert place.take("t", queue, None, 1.0) is None  # but for its window
-    place.landed(queue)
-    assert place.take("t", queue, "a", 1.0) == Place(queue, "a:1")
+    selector.failed("a", Unavailable("gone"), 0.0)
+    assert selector.take("t", queue, None, 1.0) == Target(queue, "a:1")
+    assert selector.take("t", queue, None, 1.0) is None  # but for its window
+    selector.release(Target(queue, "a:1"))
+    assert selector.take("t", queue, "a", 1.0) == Target(queue, "a:1")
 
 
 @pytest.mark.parametrize(
@@ -188,33 +189,33 @@ def test_where_there_is_no_place_the_reason_is_told(
     routes = Routes()
     routes.set("a", permission=permission)
     with pytest.raises(reason):
-        placement(routes).take("t", queue, None, 0.0)
+        selector_of(routes).take("t", queue, None, 0.0)
 
 
 def test_a_master_that_is_not_elected_yet_is_no_matter_of_permission() -> None:
     routes = Routes()
     routes.set("a", permission=Permission.READ, broker_id=1)
     with pytest.raises(Unavailable, match="no master of a is registered"):
-        placement(routes).take("t", None, None, 0.0)
+        selector_of(routes).take("t", None, None, 0.0)
 
 
 def test_a_topic_without_a_route_has_no_place() -> None:
     with pytest.raises(TopicNotFound):
-        placement(Routes("a")).take("unknown", None, None, 0.0)
+        selector_of(Routes("a")).take("unknown", None, None, 0.0)
 
 
 def test_brokers_of_near_machine_rooms_are_preferred() -> None:
     routes = Routes("east@a", "east@b", "west@c")
-    place = placement(routes, machine_rooms=["east"])
-    assert brokers_taken(place, 20) == {"east@a": 10, "east@b": 10}
-    place.failed("east@a", Unavailable("gone"), 0.0)
-    assert brokers_taken(place, 20) == {"east@b": 20}
-    place.failed("east@b", Unavailable("gone"), 0.0)
-    assert brokers_taken(place, 20) == {"west@c": 20}
+    selector = selector_of(routes, machine_rooms=["east"])
+    assert brokers_taken(selector, 20) == {"east@a": 10, "east@b": 10}
+    selector.failed("east@a", Unavailable("gone"), 0.0)
+    assert brokers_taken(selector, 20) == {"east@b": 20}
+    selector.failed("east@b", Unavailable("gone"), 0.0)
+    assert brokers_taken(selector, 20) == {"west@c": 20}
     routes.set("west@c")
-    assert brokers_taken(place, 4) == {"west@c": 4}
+    assert brokers_taken(selector, 4) == {"west@c": 4}
     queue = MessageQueue("t", "west@c", 1)
-    assert place.take("t", queue, None, 0.0) == Place(queue, "west@c:1")
+    assert selector.take("t", queue, None, 0.0) == Target(queue, "west@c:1")
 
 
 STEPS = st.lists(
@@ -228,19 +229,19 @@ STEPS = st.lists(
 
 @given(STEPS, st.sampled_from([None, "a", "b"]))
 def test_no_sequence_of_failures_leaves_nothing_to_try(steps: list[tuple[str, str, float]], avoid: str | None) -> None:
-    place = placement(Routes("a", "b", "c"))
+    selector = selector_of(Routes("a", "b", "c"))
     now = 0.0
     for broker, what, later in steps:
         now += later
         match what:
             case "fast":
-                place.answered(broker, 0.01, now)
+                selector.answered(broker, 0.01, now)
             case "slow":
-                place.answered(broker, 4.0, now)
+                selector.answered(broker, 4.0, now)
             case "gone":
-                place.failed(broker, Unavailable("gone"), now)
+                selector.failed(broker, Unavailable("gone"), now)
             case "full":
-                place.failed(broker, StoreFull("full"), now)
+                selector.failed(broker, StoreFull("full"), now)
             case _:
-                place.probed(broker, now, reached=what == "reached")
-        assert brokers_taken(place, 1, now=now, avoid=avoid)
+                selector.probed(broker, now, reached=what == "reached")
+        assert brokers_taken(selector, 1, now=now, avoid=avoid)

@@ -1,0 +1,287 @@
+"""Messages that have no outcome yet, and the batches in which they gather and travel."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from minimq.sending.decisions import Transaction
+from minimq.sending.receipt import BatchReceipt, SendReceipt
+from minimq_common.errors import MiniMQError, SendFailed
+from minimq_common.model import Message, MessageQueue
+
+log = logging.getLogger(__name__)
+
+#: Called once with the receipt of a batch, or with the reason why there is none; with neither when it was never sent.
+Completion = Callable[[BatchReceipt | None, MiniMQError | None], None]
+
+
+class Records(Protocol):
+    """Records that can be made one batch: a `BatchBuilder`, or the columns of a connector.
+
+    Attributes:
+        size: bytes that it takes in memory, about.
+    """
+
+    @property
+    def size(self) -> int: ...  # noqa: D102 - as above
+
+    def __len__(self) -> int:
+        """Return the number of records, at least 1."""
+
+    def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
+        """Return the batch, see `BatchBuilder.build`."""
+
+
+#: Where batches get through or not: a broker that they are bound to, or a topic.
+Direction = tuple[str, bool]
+
+
+class BufferShare(NamedTuple):
+    """The share that something takes of the producer's buffer.
+
+    Attributes:
+        tickets: of its reservations.
+        size: bytes of all of them.
+        counts: how many messages of each reservation; all unless given.
+    """
+
+    tickets: Sequence[int]
+    size: int
+    counts: Sequence[int] | None = None
+
+
+class Target(NamedTuple):
+    """A queue, and the address of its broker."""
+
+    queue: MessageQueue
+    address: str
+
+
+class BatchNumber(NamedTuple):
+    """The number of a batch.
+
+    Attributes:
+        sequence: one more than that of the batch before.
+        unsettled: how many numbers before this one may still be sent again. Brokers forget what is older.
+    """
+
+    sequence: int
+    unsettled: int
+
+
+class Outcome(Protocol):
+    """Takes the outcome of a single message, such as a `ReceiptFuture`."""
+
+    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> None:
+        """Take the receipt, or the reason why there is none. Called once."""
+
+
+class PendingMessage:
+    """A single message that was checked and has no outcome yet. Without `outcome` nobody hears of it.
+
+    Attributes:
+        message: as it is sent.
+        queue: its destination; None when any queue will do.
+        size: bytes that it takes of the buffer.
+        outcome: is told the receipt, or why there is none.
+        ticket: of its reservation in the buffer.
+        born_ms: when it was handed in, in ms since 1970.
+        handed_in: the same by the monotonic clock.
+    """
+
+    __slots__ = ("born_ms", "handed_in", "message", "outcome", "queue", "size", "ticket")
+
+    ticket: int
+    born_ms: int
+    handed_in: float
+
+    def __init__(self, message: Message, queue: MessageQueue | None, size: int, outcome: Outcome | None) -> None:
+        self.message = message
+        self.queue = queue
+        self.size = size
+        self.outcome = outcome
+
+
+class PendingBatch:
+    """Messages for one destination that travel together, or records that were encoded when they were handed in.
+
+    It belongs to the `RecordAccumulator`; while a try is made, to whoever makes it.
+
+    Attributes:
+        topic: of all messages.
+        queue: where it must go; None when any queue will do.
+        messages: the single messages in it; empty for records.
+        data: the encoded batch; None until it is encoded.
+        number: given when it leaves for the first time, or when its records were encoded.
+        transaction: set when the batch is only to be staged.
+        deadline: end of all its tries; set when it leaves for the first time.
+        tries: for people, the tries that failed.
+        attempts: how many tries were begun; the number of the one under way.
+        target: where the latest try goes; None before the first.
+        began: when that try was sent; infinite until it is.
+        expires: when that try is given up.
+        stream: by which it was sent.
+        lookups: how often its topic was not known when it was its turn.
+        done: whether it has its outcome.
+    """
+
+    __slots__ = (
+        "_completion",
+        "_count",
+        "_handed_in",
+        "_share",
+        "attempts",
+        "began",
+        "data",
+        "deadline",
+        "done",
+        "expires",
+        "lookups",
+        "messages",
+        "number",
+        "queue",
+        "stream",
+        "target",
+        "topic",
+        "transaction",
+        "tries",
+    )
+
+    # Of records alone.
+    _count: int
+    _share: BufferShare
+    _handed_in: float
+
+    def __init__(self, topic: str, queue: MessageQueue | None, messages: Iterable[PendingMessage] = ()) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.messages = deque(messages)
+        self.data: bytes | None = None
+        self.number: BatchNumber | None = None
+        self.transaction: Transaction | None = None
+        self.deadline = math.inf
+        self.tries: list[str] = []
+        self.attempts = 0
+        self.target: Target | None = None
+        self.began = math.inf
+        self.expires = math.inf
+        self.stream: object = None
+        self.lookups = 0
+        self.done = False
+        self._completion: Completion | None = None
+
+    @classmethod
+    def of_records(  # noqa: PLR0913 - each is a fact of its own
+        cls,
+        topic: str,
+        queue: MessageQueue | None,
+        *,
+        data: bytes,
+        count: int,
+        share: BufferShare,
+        number: BatchNumber,
+        handed_in: float,
+        completion: Completion,
+        transaction: Transaction | None = None,
+    ) -> PendingBatch:
+        """Return a batch whose records are encoded already."""
+        batch = cls(topic, queue)
+        batch.data = data
+        batch.number = number
+        batch.transaction = transaction
+        batch._count = count
+        batch._share = share
+        batch._handed_in = handed_in
+        batch._completion = completion
+        return batch
+
+    @property
+    def is_of_records(self) -> bool:
+        """True if it was handed in as one batch."""
+        return self._completion is not None
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return self._count if self._completion is not None else len(self.messages)
+
+    @property
+    def handed_in(self) -> float:
+        """When its oldest message was, by the monotonic clock."""
+        return self._handed_in if self._completion is not None else self.messages[0].handed_in
+
+    @property
+    def share(self) -> BufferShare:
+        """Its share of the buffer."""
+        if self._completion is not None:
+            return self._share
+        pending = self.messages
+        return BufferShare([item.ticket for item in pending], sum([item.size for item in pending]))
+
+    @property
+    def direction(self) -> Direction:
+        """Where it gets through, or does not, together with others."""
+        return (self.queue.broker_name, True) if self.queue is not None else (self.topic, False)
+
+    @property
+    def avoid(self) -> str | None:
+        """Name of the broker at which it was tried last."""
+        return self.target.queue.broker_name if self.target is not None else None
+
+    def take(self, max_messages: int, max_bytes: int) -> PendingBatch:
+        """Remove the first messages, up to the size of a batch, and return them as a batch of their own."""
+        taken = PendingBatch(self.topic, self.queue)
+        size = 0
+        while self.messages and len(taken.messages) < max_messages:
+            size += self.messages[0].size
+            if size > max_bytes and taken.messages:
+                break
+            taken.messages.append(self.messages.popleft())
+        return taken
+
+    def take_older(self, than: float) -> PendingBatch:
+        """Remove the messages that were handed in at a time or before it, and return them as a batch of their own."""
+        taken = PendingBatch(self.topic, self.queue)
+        while self.messages and self.messages[0].handed_in <= than:
+            taken.messages.append(self.messages.popleft())
+        return taken
+
+    def note_try(self, took_s: float, error: MiniMQError) -> None:
+        """Remember that the latest try failed, for whoever is told in the end."""
+        assert self.target is not None
+        queue, address = self.target
+        text = f"try {len(self.tries) + 1}: {queue} at {address}, failed after {took_s:.3f} s: {error.message}"
+        self.tries.append(text)
+
+    def final(self, error: MiniMQError) -> MiniMQError:
+        """Return what the sender is told of the last error: itself when there was but one try, and no use in others."""
+        if len(self.tries) <= 1 and not error.retriable:
+            return error
+        return SendFailed(
+            f"{messages_were(self.count, f'for topic {self.topic!r}')} not acknowledged: {error.message}",
+            tuple(self.tries),
+        )
+
+    def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        """Tell the outcome to everybody who waits for it."""
+        if self._completion is not None:
+            self._completion(receipt, error)
+            return
+        for index, item in enumerate(self.messages):
+            outcome = item.outcome
+            if outcome is None:
+                continue
+            try:
+                outcome.complete(None if receipt is None else SendReceipt(receipt, index), error)
+            except BaseException:  # even of a callback that ends its thread: the others must hear of theirs
+                log.exception("producer: an outcome was not taken in topic=%s", self.topic)
+
+
+def messages_were(count: int, which: str = "") -> str:
+    """Return "1 message was" or "2 messages were", with what is said of them in between."""
+    noun, verb = ("message", "was") if count == 1 else ("messages", "were")
+    return " ".join(filter(None, (str(count), noun, which, verb)))

@@ -1,0 +1,285 @@
+"""The part that all faces of a producer share: `minimq.Producer`, `minimq.aio.Producer` and `RecordsSender`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
+from minimq.sending.auto_create import AutoCreate
+from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
+from minimq.sending.decisions import Transaction
+from minimq.sending.fault_probe import FaultProbe
+from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
+from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, messages_were
+from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.receipt import BatchReceipt, SendReceipt
+from minimq.sending.selector_queues import SelectorQueues
+from minimq.sending.selectors import Selector
+from minimq.sending.sender import Sender
+from minimq.sending.statistics import ProducerStatistics
+from minimq.transport.home_process import HomeProcess
+from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
+from minimq_common.message_check import check_message
+from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.names import check_topic
+
+
+class ProducerCore:
+    """Checks messages, finds their routes, hands them to the `Sender`, and ends all that serves them. Thread-safe.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
+        options: how to send.
+        interceptors: see `SendInterceptor`.
+
+    Raises:
+        InvalidArgument: an address is wrong.
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster,
+        options: ProducerOptions,
+        interceptors: Sequence[SendInterceptor],
+    ) -> None:
+        self._options = options
+        self._interceptors = Interceptors(interceptors)
+        self._client = ClusterClient(nameserver)
+        self._routes = self._client.routes
+        self._auto_create = AutoCreate(self._client)
+        self._selector_queues = SelectorQueues()
+        self._selector_lock = threading.Lock()  # protects these
+        self._routes.on_change(self._route_changed)
+        self._sender = Sender(self._routes, self._client.links, options)
+        self._buffer = self._sender.buffer
+        self._probe = FaultProbe(
+            self._client.links, self._sender.to_probe, self._sender.probed, options.probe_interval_s
+        )
+        #: Held while the producer closes, so that nobody thinks it is closed before it is.
+        self._closing = threading.RLock()
+        self._closed = False
+        self._process = HomeProcess("producer")
+
+    @property
+    def is_forked(self) -> bool:
+        """True if the caller runs in a fork of the process that made this."""
+        return self._process.is_forked
+
+    def check_process(self) -> None:
+        """Raise `Closed` in a fork."""
+        self._process.check()
+
+    # ---- one by one -----------------------------------------------------------------------------
+
+    def knows(self, topic: str) -> bool:
+        """Tell whether `prepare` can do without asking a name server."""
+        return self._routes.known(topic) is not None
+
+    def send(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
+    ) -> None:
+        """Send a message: `prepare` it, and hand it in."""
+        if self._interceptors:
+            self.hand_in(self.prepare(message, queue, selector, outcome))
+            return
+        self._process.check()
+        self._sender.send_message(self._prepare(message, queue, selector, outcome))
+
+    def prepare(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
+    ) -> PendingMessage:
+        """Return the message as it will be sent. Asks a name server, and so waits, when its topic is not known.
+
+        Raises:
+            InvalidArgument: the message breaks a rule, or its queue is of another topic.
+            TopicNotFound: no broker carries the topic, and none makes topics by itself.
+            TopicUnavailable: its brokers are away, or none is registered, for all the time that a message is tried.
+            TransportError: no name server answers in that time.
+        """
+        self._process.check()
+        if not self._interceptors:
+            return self._prepare(message, queue, selector, outcome)
+        message = self._interceptors.before_send(message)
+        try:
+            return self._prepare(message, queue, selector, WatchedOutcome(self._interceptors, message, outcome))
+        except BaseException as error:
+            self._not_handed_in(message, error)
+            raise
+
+    def _prepare(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
+    ) -> PendingMessage:
+        size = check_message(message, self._options.max_body_bytes) + OVERHEAD_BYTES
+        self._find(message.topic)
+        if selector is not None or queue is not None:
+            queue = self._destination(message, queue, selector)
+        return PendingMessage(message, queue, size, outcome)
+
+    def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
+        """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none.
+
+        Raises `BufferFull` and `Closed`.
+        """
+        try:
+            return self._sender.send_message(item, wait=wait)
+        except BaseException as error:
+            self._not_handed_in(item.message, error)
+            raise
+
+    def _not_handed_in(self, message: Message, error: BaseException) -> None:
+        """Tell the interceptors when a message that they have seen is not even handed in."""
+        told = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
+        self._interceptors.after_send(message, None, told)
+
+    # ---- many at once ---------------------------------------------------------------------------
+
+    def send_many(
+        self, messages: Iterable[Message], queue: MessageQueue | None, selector: Selector | None
+    ) -> list[SendReceipt]:
+        """Send messages in large batches and wait for all; see `Producer.send_many`."""
+        choose: Callable[[Message], MessageQueue | None] | None = None
+        if queue is not None or selector is not None:
+
+            def choose(message: Message) -> MessageQueue | None:
+                return self._destination(message, queue, selector)
+
+        self._process.check()
+        bulk = BulkSend(self._sender, self._options, self._find, choose)
+        given = iter(messages)
+        if self._interceptors:
+            given = bulk.watched(given, self._interceptors.before_send, self._interceptors.after_send)
+        try:
+            bulk.send(given)
+        finally:
+            bulk.wait()
+        return bulk.receipts()
+
+    # ---- prepared batches -----------------------------------------------------------------------
+
+    def send_records(
+        self, topic: str, queue: MessageQueue | None, records: Records, transaction: Transaction | None
+    ) -> Future[BatchReceipt]:
+        """Send records as one batch; see `RecordsSender.send`."""
+        self._process.check()
+        self._check_queue(topic, queue)
+        self._find(topic)
+        future: Future[BatchReceipt] = Future()
+
+        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            if receipt is not None:
+                future.set_result(receipt)
+            else:
+                future.set_exception(error)
+
+        size = records.size
+        share = BufferShare((self._buffer.reserve(topic, len(records), size),), size)
+        self._sender.send_batch(topic, queue, records, share, complete, transaction)
+        return future
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """Return the queues of a topic among which selectors choose."""
+        self._process.check()
+        return self._queues_of(self._find(topic))
+
+    def _queues_of(self, route: TopicRoute) -> Sequence[MessageQueue]:
+        with self._selector_lock:
+            return self._selector_queues.of(route)
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        with self._selector_lock:
+            self._selector_queues.changed(route)
+
+    # ---- where to -------------------------------------------------------------------------------
+
+    def _find(self, topic: str) -> TopicRoute:
+        """Return the route of a topic; brokers that are allowed to make the topic do so when there is none.
+
+        Absent servers are waited for, for as long as a message may be tried.
+        """
+        try:
+            known = self._routes.known(topic)
+        except TypeError:  # it is a list, or another thing that cannot be looked up
+            known = None
+        if known is not None:
+            return known
+        check_topic(topic)
+        return self._routes.patiently(
+            lambda timeout_s: self._find_or_make(topic, timeout_s), self._options.send_timeout_s
+        )
+
+    def _find_or_make(self, topic: str, timeout_s: float) -> TopicRoute:
+        try:
+            return self._routes.route(topic, timeout_s)
+        except (TopicNotFound, TopicUnavailable) as error:
+            absent = error
+        try:
+            self._auto_create.create(topic)
+        except TopicNotFound as refusal:
+            raise (absent if absent.retriable else refusal) from None
+        return self._routes.route(topic, timeout_s)
+
+    def _destination(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None
+    ) -> MessageQueue | None:
+        if selector is not None:
+            queue = selector(self._queues_of(self._find(message.topic)), message)
+            chosen: object = queue
+            if not isinstance(chosen, MessageQueue) or type(chosen.queue_id) is not int:
+                raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
+        self._check_queue(message.topic, queue)
+        return queue
+
+    @staticmethod
+    def _check_queue(topic: str, queue: MessageQueue | None) -> None:
+        if queue is not None and queue.topic != topic:
+            raise InvalidArgument(f"a message for topic {topic!r} cannot go to queue {queue} of another topic")
+
+    # ---- all of them ----------------------------------------------------------------------------
+
+    def statistics(self) -> ProducerStatistics:
+        """Return what was done so far."""
+        self._process.check()
+        return self._sender.statistics()
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""
+        self._process.check()
+        left = self._buffer.wait(timeout_s)
+        if left:
+            raise SendFailed(f"{messages_were(left)} still on their way after {timeout_s} s")
+
+    def close(self, timeout_s: float | None) -> None:
+        """Take nothing in any more, flush and end; raises `SendFailed`, which names what has no receipt. Idempotent.
+
+        In a fork, whose threads and connections they are not, nothing is done.
+        """
+        if self._process.is_forked:
+            return
+        with self._closing:
+            if self._closed:
+                return
+            timeout_s = self._options.close_timeout_s if timeout_s is None else timeout_s
+            self._buffer.close()
+            self._buffer.wait(timeout_s)
+            left = self._buffer.left()
+            self._probe.close()
+            self._sender.close()
+            self._client.close()
+            self._closed = True  # only now: a call that was interrupted can be made again
+        if left:
+            topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))
+            raise SendFailed(
+                f"{messages_were(left.total())} not acknowledged within {timeout_s} s before the producer closed: "
+                f"{topics}"
+            )
+
+    def release(self) -> None:
+        """End when all that was handed in has its outcome, for which somebody may wait: nobody has the producer."""
+        self._buffer.close()
+        self._buffer.wait(None)  # each is tried for `send_timeout_s` at most
+        self.close(0.0)

@@ -1,0 +1,95 @@
+"""The futures that `send_async` returns, by the hundred thousand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from minimq.sending.receipt import SendReceipt
+from minimq_common.errors import MiniMQError
+
+_PENDING, _FINISHED = "PENDING", "FINISHED"
+#: The condition of futures that got their outcome before anybody looked at them.
+_COMPLETED = threading.Condition()
+#: The parts of a future that only those need who wait for it.
+_PARTS: dict[str, Callable[[], Any]] = {"_condition": threading.Condition, "_waiters": list, "_done_callbacks": list}
+
+
+class ReceiptFuture(Future[SendReceipt]):
+    """A future of a receipt that is as cheap as it can be when its outcome comes before anybody waits for it.
+
+    Its condition is made when first asked for. Whether that or the outcome comes first is decided by one atomic step:
+    the entry in the dictionary of the future. From there on the rules of the base class hold.
+    """
+
+    _result: SendReceipt | None = None
+    _exception: BaseException | None = None
+
+    def __init__(self) -> None:
+        """Make nothing: most futures never need it."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - parts have several types
+        """Make a part that is missing."""
+        make = _PARTS.get(name)
+        if make is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.__dict__.setdefault(name, make())
+
+    @property
+    def _state(self) -> str:
+        own = self.__dict__
+        return _FINISHED if own.get("_condition") is _COMPLETED else own.get("_set_state", _PENDING)
+
+    @_state.setter
+    def _state(self, state: str) -> None:
+        self.__dict__["_set_state"] = state
+
+    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        """Take the outcome: a receipt, or the reason why there is none."""
+        own = self.__dict__
+        if "_condition" not in own:
+            self._result, self._exception = receipt, error
+            if own.setdefault("_condition", _COMPLETED) is _COMPLETED:
+                return
+        if not self.set_running_or_notify_cancel():
+            return
+        if error is None and receipt is not None:
+            self.set_result(receipt)
+        else:
+            self.set_exception(error)
+
+    def result(self, timeout: float | None = None) -> SendReceipt:
+        """Return the receipt, after waiting for it; raise what `send` would."""
+        if self._result is not None and self.__dict__.get("_condition") is _COMPLETED:
+            return self._result
+        return super().result(timeout)
+
+
+class AwaitedReceipt:
+    """The outcome of a message for which one thread waits at once."""
+
+    __slots__ = ("_arrived", "_error", "_receipt")
+
+    def __init__(self) -> None:
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._receipt: SendReceipt | None = None
+        self._error: MiniMQError | None = None
+
+    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        """Take the outcome: a receipt, or the reason why there is none."""
+        self._receipt, self._error = receipt, error
+        self._arrived.release()
+
+    def result(self) -> SendReceipt:
+        """Wait; return the receipt, or raise the error."""
+        self._arrived.acquire()
+        if self._receipt is not None:
+            return self._receipt
+        assert self._error is not None
+        try:
+            raise self._error
+        finally:
+            del self._error, self  # whose traceback holds this frame

@@ -1,0 +1,544 @@
+"""The decisions of a producer: what it sends, when, and what follows; played in virtual time, without brokers."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage, Target
+from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.queue_selector import QueueSelector
+from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
+from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRoute, RecordAccumulator, Send
+from minimq_common.errors import (
+    Closed,
+    InvalidArgument,
+    MiniMQError,
+    SendFailed,
+    SystemBusy,
+    TopicNotFound,
+    Unavailable,
+)
+from minimq_common.model import BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
+from support.chance import SEED
+
+QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
+NOBODYS = MessageQueue("t", "c", 0)
+
+
+class Routes:
+    """Topics t and u, each with two queues at brokers a and b."""
+
+    def __init__(self) -> None:
+        queues = tuple(QueueData(name, 2, 2, Permission.READ_WRITE) for name in "ab")
+        brokers = {name: BrokerData("default", name, {0: f"{name}:1"}) for name in "ab"}
+        self.routes = {topic: TopicRoute(topic, queues, brokers) for topic in "tu"}
+
+    def known(self, topic: str) -> TopicRoute | None:
+        return self.routes.get(topic)
+
+
+class Told:
+    """The outcome of a message, which is told once."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[SendReceipt | MiniMQError | None] = []
+
+    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> None:
+        self.outcomes.append(receipt or error)
+
+
+class Try:
+    """A try that is under way."""
+
+    def __init__(self, batch: PendingBatch) -> None:
+        assert batch.target is not None
+        assert batch.number is not None
+        self.batch = batch
+        self.attempt = batch.attempts
+        self.target: Target = batch.target
+        self.sequence = batch.number.sequence
+
+
+class Play:
+    """A producer, its two brokers, and the time. Messages are numbered as they are handed in."""
+
+    def __init__(self, **options: int) -> None:
+        settings = {"window": 2, "batch_messages": 4, "batch_bytes": 1000, "spread_messages": 4} | options
+        self.options = ProducerOptions(**settings)  # type: ignore[arg-type]  # numbers all of them
+        self.routes = Routes()
+        self.accumulator = RecordAccumulator(QueueSelector(self.routes, self.options, random.Random(7)), self.options)
+        self.now = 100.0
+        self.under_way: list[Try] = []
+        #: The numbers of messages in each batch that has left, by its sequence number.
+        self.batches: dict[int, list[int]] = {}
+        self.first_left: dict[int, float] = {}
+        #: What brokers have stored: sequence numbers by broker, and messages by the queue that they were bound to.
+        self.stored: defaultdict[str, dict[int, MessageQueue]] = defaultdict(dict)
+        self.logs: defaultdict[MessageQueue | None, list[int]] = defaultdict(list)
+        self.told: dict[int, Told] = {}
+        self.others: list[Action] = []
+
+    # ---- events ---------------------------------------------------------------------------------
+
+    def message(self, queue: MessageQueue | None = None, topic: str = "t") -> int:
+        number = len(self.told)
+        told = self.told[number] = Told()
+        item = PendingMessage(Message(topic, b"x"), queue, 1, told)
+        item.ticket, item.born_ms, item.handed_in = number, 0, self.now
+        if not self.accumulator.join(item):
+            batch = self.accumulator.add_message(item, self.now)
+            if batch is not None:
+                self.carry_out([Send(batch)])
+            self.drain()
+        return number
+
+    def records(self, queue: MessageQueue | None = None, count: int = 1, topic: str = "t") -> None:
+        numbers = list(range(len(self.told), len(self.told) + count))
+        self.told.update((number, Told()) for number in numbers)
+
+        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+            for place, number in enumerate(numbers):
+                self.told[number].outcomes.append(SendReceipt(receipt, place) if receipt is not None else error)
+
+        batch = PendingBatch.of_records(
+            topic,
+            queue,
+            data=b"encoded",
+            count=count,
+            share=BufferShare(numbers, 0),
+            number=self.accumulator.new_number(),
+            handed_in=self.now,
+            completion=complete,
+        )
+        self.carry_out(self.accumulator.add_batch(batch))
+        self.drain()
+
+    def answer(self, index: int = 0) -> None:
+        """Let a broker store a batch, and say so."""
+        one = self.under_way.pop(index % len(self.under_way))
+        queue, status = self.store(one)
+        receipt = BatchReceipt(queue, 0, 0, one.batch.count, 1, one.sequence, status)
+        self.carry_out(self.accumulator.acknowledged(one.batch, one.attempt, receipt, self.now) or ())
+        self.drain()
+
+    def store(self, one: Try) -> tuple[MessageQueue, SendStatus]:
+        stored = self.stored[one.target.queue.broker_name]
+        if one.sequence in stored:
+            return stored[one.sequence], SendStatus.ALREADY_STORED
+        stored[one.sequence] = one.target.queue
+        self.logs[one.batch.queue] += self.batches[one.sequence]
+        return one.target.queue, SendStatus.SEND_OK
+
+    def fail(self, error: MiniMQError, index: int = 0) -> None:
+        one = self.under_way.pop(index % len(self.under_way))
+        self.carry_out(self.accumulator.failed(one.batch, one.attempt, error, self.now) or ())
+        self.drain()
+
+    def hang(self, index: int, *, stored: bool) -> None:
+        """Leave a request without an answer; the broker may have stored it."""
+        one = self.under_way.pop(index % len(self.under_way))
+        if stored:
+            self.store(one)
+
+    def break_streams(self, broker: str) -> None:
+        broken = [one for one in self.under_way if one.target.queue.broker_name == broker]
+        self.under_way = [one for one in self.under_way if one not in broken]
+        for one in broken:
+            error = Unavailable("the connection broke")
+            self.carry_out(self.accumulator.failed(one.batch, one.attempt, error, self.now) or ())
+        self.drain()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, and wake the accumulator whenever it has asked for that."""
+        end = self.now + seconds
+        while (at := self.accumulator.wake_at) <= end:
+            self.now = max(self.now, at)
+            self.under_way = [one for one in self.under_way if one.batch.expires > self.now]
+            self.carry_out(self.accumulator.time_passed(self.now))
+            self.drain()
+        self.now = end
+
+    # ---- actions --------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        while (actions := self.accumulator.drain(self.now)) is not None:
+            self.carry_out(actions)
+
+    def carry_out(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(batch):
+                    self.send(batch)
+                case Complete(batch, receipt, error):
+                    batch.complete(receipt, error)
+                case FindRoute() | Abandon():
+                    self.others.append(action)
+                    if isinstance(action, Abandon):
+                        self.break_streams(action.target.queue.broker_name)
+
+    def send(self, batch: PendingBatch) -> None:
+        one = Try(batch)
+        numbers = list(batch.share.tickets)
+        assert self.batches.setdefault(one.sequence, numbers) == numbers, "a number stands for one batch"
+        assert batch.number is not None
+        open_ = {other.sequence for other in self.under_way} | {one.sequence}
+        assert batch.number.sequence - batch.number.unsettled <= min(open_), "what may come again is not forgotten"
+        left = self.first_left.setdefault(one.sequence, self.now)
+        batch.data = b"encoded"
+        batch.stream = one.target.queue.broker_name
+        self.accumulator.begin_try(batch, self.now)
+        deadline = max(left + self.options.send_timeout_s, self.now)  # it may have waited for room longer than that
+        assert self.now < batch.expires <= deadline + 0.2
+        self.under_way.append(one)
+        windows = Counter(other.target.queue.broker_name for other in self.under_way)
+        assert max(windows.values()) <= self.options.window
+        bound = Counter(other.batch.queue for other in self.under_way if other.batch.queue is not None)
+        assert not bound or max(bound.values()) == 1, "nothing overtakes in a chosen queue"
+
+    def outcome(self, number: int) -> SendReceipt | MiniMQError | None:
+        [outcome] = self.told[number].outcomes
+        return outcome
+
+    def sizes(self) -> list[int]:
+        return [len(numbers) for numbers in self.batches.values()]
+
+
+# ---- gathering and turns ------------------------------------------------------------------------
+
+
+def test_a_lone_message_leaves_at_once() -> None:
+    play = Play()
+    number = play.message()
+    assert play.batches == {0: [number]}
+    play.answer()
+    assert isinstance(play.outcome(number), SendReceipt)
+    assert play.accumulator.wake_at == math.inf
+
+
+def test_messages_gather_while_the_window_is_full() -> None:
+    play = Play(window=1)
+    for _ in range(6):
+        play.message()
+    assert play.sizes() == [1, 1]  # one at each broker
+    play.answer()
+    assert play.sizes() == [1, 1, 4]
+
+
+def test_single_messages_and_batches_for_one_queue_keep_their_order() -> None:
+    play = Play()
+    queue = QUEUES[0]
+    play.message(queue)
+    play.message(queue)
+    play.records(queue)
+    play.message(queue)
+    for _ in range(4):
+        play.answer()
+    assert [*play.batches.values()] == [[0], [2], [1], [3]] or [*play.batches.values()] == [[0], [1], [2], [3]]
+    assert play.logs[queue] == [0, 1, 2, 3]
+
+
+def test_a_flood_for_one_destination_lets_the_others_through() -> None:
+    play = Play(window=1)
+    for _ in range(100):
+        play.records()
+    bound, other = play.message(QUEUES[0]), play.message(topic="u")
+    for _ in range(6):
+        play.answer()
+    assert play.told[bound].outcomes
+    assert play.told[other].outcomes
+
+
+def test_a_batch_that_failed_does_not_hold_up_those_that_may_still_go() -> None:
+    play = Play(window=1, fault_avoidance=False)
+    for _ in range(4):
+        play.records()
+    failed = play.under_way[0].target.queue.broker_name
+    play.fail(Unavailable("gone"))  # it may go to the other one alone, which is busy
+    assert sorted(one.target.queue.broker_name for one in play.under_way) == ["a", "b"]
+    assert play.under_way[-1].sequence == 2
+    assert play.under_way[-1].target.queue.broker_name == failed
+
+
+def test_a_burst_for_any_queue_is_divided_among_the_queues() -> None:
+    play = Play(batch_messages=1000, spread_messages=5)
+    for _ in range(4):
+        play.message()  # all places are taken
+    for _ in range(400):
+        play.message()
+    while play.under_way:
+        play.answer()
+    assert sum(play.sizes()) == 404
+    assert max(play.sizes()) == 100
+    assert min(play.sizes()[4:-1]) >= 5
+    assert {queue for stored in play.stored.values() for queue in stored.values()} == set(QUEUES)
+
+
+def test_what_is_bound_to_a_queue_leaves_together() -> None:
+    play = Play(batch_messages=1000, spread_messages=5)
+    for _ in range(400):
+        play.message(QUEUES[0])
+    play.answer()
+    assert play.sizes() == [1, 399]
+
+
+def test_a_full_batch_waits_for_its_next_try_as_it_is() -> None:
+    play = Play()
+    first = play.message(QUEUES[0])
+    play.fail(SystemBusy("later", retry_after_s=0.5))
+    second = play.message(QUEUES[0])
+    play.pass_time(0.6)
+    play.answer()
+    play.answer()
+    assert [*play.batches.values()] == [[first], [second]]
+
+
+# ---- numbers ------------------------------------------------------------------------------------
+
+
+def test_numbers_count_from_zero_and_tell_how_many_before_them_are_unsettled() -> None:
+    numbers = Play().accumulator
+    assert [numbers.new_number() for _ in range(3)] == [BatchNumber(0, 0), BatchNumber(1, 1), BatchNumber(2, 2)]
+    numbers.settle(BatchNumber(1, 1))  # 0 may still be sent again, so nothing before 3 can be forgotten
+    assert numbers.new_number() == BatchNumber(3, 3)
+    numbers.settle(BatchNumber(0, 0))
+    assert numbers.new_number() == BatchNumber(4, 2)
+    for sequence in (2, 3, 4, 4):
+        numbers.settle(BatchNumber(sequence, 0))
+    assert numbers.new_number() == BatchNumber(5, 0)
+
+
+@given(st.lists(st.none() | st.integers(0, 20)))
+def test_what_may_be_sent_again_is_never_forgotten(steps: list[int | None]) -> None:
+    numbers = Play().accumulator
+    begun: list[BatchNumber] = []
+    open_: set[int] = set()
+    for step in steps:
+        if step is None:
+            number = numbers.new_number()
+            assert number.sequence == len(begun)
+            assert number.sequence - number.unsettled == min(open_, default=number.sequence)
+            begun.append(number)
+            open_.add(number.sequence)
+        else:
+            numbers.settle(BatchNumber(step, 0))
+            open_.discard(step)
+
+
+# ---- failures -----------------------------------------------------------------------------------
+
+
+def test_a_batch_is_tried_elsewhere_under_the_same_number() -> None:
+    play = Play()
+    number = play.message()
+    [first] = play.under_way
+    play.fail(Unavailable("gone"))
+    [second] = play.under_way
+    assert first.sequence == second.sequence
+    assert first.target.queue.broker_name != second.target.queue.broker_name
+    play.answer()
+    assert isinstance(play.outcome(number), SendReceipt)
+
+
+def test_a_late_answer_to_an_earlier_try_is_no_outcome() -> None:
+    play = Play()
+    number = play.message()
+    [first] = play.under_way
+    play.fail(Unavailable("gone"))
+    receipt = BatchReceipt(QUEUES[0], 0, 0, 1, 1, first.sequence, SendStatus.SEND_OK)
+    assert play.accumulator.acknowledged(first.batch, first.attempt, receipt, play.now) is None
+    assert play.accumulator.failed(first.batch, first.attempt, Unavailable("again"), play.now) is None
+    assert not play.told[number].outcomes
+
+
+def test_a_try_without_an_answer_is_given_up_with_its_stream() -> None:
+    play = Play()
+    number = play.message(QUEUES[0])
+    play.hang(0, stored=True)
+    play.pass_time(1.5)  # a sixth of the time is over
+    [abandoned] = [action for action in play.others if isinstance(action, Abandon)]
+    assert abandoned.stream == "a"
+    play.answer()
+    receipt = play.outcome(number)
+    assert isinstance(receipt, SendReceipt)
+    assert receipt.status is SendStatus.ALREADY_STORED
+
+
+def test_a_message_fails_when_its_time_is_used_up_and_with_it_what_waited_as_long() -> None:
+    play = Play()
+    numbers = [play.message(QUEUES[0]) for _ in range(3)]
+    for _ in range(100):
+        while play.under_way:
+            play.hang(0, stored=False)
+        play.pass_time(0.1)
+    for number in numbers:
+        assert isinstance(play.outcome(number), SendFailed)
+    assert play.accumulator.wake_at == math.inf
+
+
+def test_what_fails_behind_another_batch_lets_nothing_overtake() -> None:
+    play = Play()
+    first, second = QUEUES[:2]  # of one broker
+    play.records(first)
+    play.records(second)
+    play.records(second)
+    play.now += 5.95
+    play.fail(Unavailable("gone"), 1)  # the first one for the second queue is tried again
+    play.now += 0.1
+    play.fail(Unavailable("gone"))
+    assert isinstance(play.outcome(0), SendFailed)
+    assert isinstance(play.outcome(2), SendFailed)  # has waited as long for that broker
+    last = play.message(second)
+    assert [one.batch.queue for one in play.under_way] == [second]
+    play.answer()
+    play.answer()
+    assert isinstance(play.outcome(last), SendReceipt)
+
+
+def test_an_error_that_no_try_would_change_is_told_at_once() -> None:
+    play = Play()
+    number = play.message()
+    refusal = InvalidArgument("the broker does not like it")
+    play.fail(refusal)
+    assert play.outcome(number) is refusal
+
+
+def test_a_queue_that_nobody_has_is_tried_until_the_time_is_over() -> None:
+    play = Play()
+    number = play.message(NOBODYS)
+    assert not play.under_way
+    play.pass_time(5.8)
+    assert not play.told[number].outcomes
+    play.pass_time(0.5)
+    assert isinstance(play.outcome(number), SendFailed)
+    assert FindRoute("t", is_gone=False) in play.others
+
+
+def test_a_topic_that_a_broker_does_not_know_is_forgotten_and_looked_for_a_few_times() -> None:
+    play = Play()
+    number = play.message()
+    del play.routes.routes["t"]
+    play.fail(TopicNotFound("gone"))
+    assert play.others[0] == FindRoute("t", is_gone=True)
+    play.pass_time(1.0)
+    assert isinstance(play.outcome(number), TopicNotFound)
+
+
+def test_a_changed_route_brings_a_message_on_its_way() -> None:
+    play = Play()
+    known = play.routes.routes.pop("t")
+    number = play.message()
+    play.routes.routes["t"] = known
+    play.pass_time(0.2)
+    play.answer()
+    assert isinstance(play.outcome(number), SendReceipt)
+
+
+def test_what_was_not_sent_fails_alone_and_what_may_be_under_way_does_not() -> None:
+    play = Play(window=1)
+    item = PendingMessage(Message("t", b"x"), QUEUES[0], 1, told := Told())
+    item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
+    batch = play.accumulator.add_message(item, play.now)
+    assert batch is not None
+    play.carry_out(play.accumulator.unsendable(batch, InvalidArgument("it was changed")))
+    assert [type(outcome) for outcome in told.outcomes] == [InvalidArgument]
+    play.told[0] = told
+    number = play.message(QUEUES[0])  # there is room again
+    [one] = play.under_way
+    assert not play.accumulator.unsendable(one.batch, SendFailed("interrupted"))
+    play.answer()
+    assert isinstance(play.outcome(number), SendReceipt)
+
+
+def test_what_nobody_sends_fails_in_the_end() -> None:
+    play = Play()
+    item = PendingMessage(Message("t", b"x"), None, 1, told := Told())
+    item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
+    assert play.accumulator.add_message(item, play.now) is not None  # and the thread that was to send it is gone
+    play.pass_time(7.0)
+    assert [type(outcome) for outcome in told.outcomes] == [SendFailed]
+
+
+def test_closing_fails_all_that_has_no_outcome() -> None:
+    play = Play(window=1)
+    for queue in (None, None, None, QUEUES[0], QUEUES[0]):
+        play.message(queue)
+    play.fail(SystemBusy("later", retry_after_s=0.5))
+    play.carry_out(play.accumulator.close())
+    assert all(isinstance(play.outcome(number), Closed) for number in play.told)
+    with pytest.raises(Closed):
+        play.message()
+    assert play.accumulator.wake_at == math.inf
+
+
+# ---- at random ----------------------------------------------------------------------------------
+
+#: Random schedules of each kind; ten thousand take a minute.
+SCHEDULES = 60
+
+ERRORS = (
+    Unavailable("no connection"),
+    SystemBusy("too much to do", retry_after_s=0.3),
+    TopicNotFound("no topic"),
+    InvalidArgument("no such batch"),
+)
+
+
+def _step(play: Play, chance: random.Random) -> None:
+    queue = chance.choice([None, None, *QUEUES, NOBODYS])
+    match chance.choices(("message", "records", "answer", "fail", "hang", "break", "time"), (8, 3, 8, 3, 1, 1, 3))[0]:
+        case "message":
+            play.message(queue, chance.choice("ttu") if queue is None else "t")
+        case "records":
+            play.records(queue, chance.randrange(1, 6))
+        case "time":
+            play.pass_time(chance.choice((0.01, 0.1, 0.4, 2.0)))
+        case "break":
+            play.break_streams(chance.choice("ab"))
+        case what if play.under_way:
+            index = chance.randrange(len(play.under_way))
+            if what == "answer":
+                play.answer(index)
+            elif what == "fail":
+                play.fail(chance.choice(ERRORS), index)
+            else:
+                play.hang(index, stored=chance.random() < 0.5)
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_promises_hold_whatever_happens(window: int) -> None:
+    for schedule in range(SCHEDULES):
+        chance = random.Random(f"{SEED} {window} {schedule}")
+        play = Play(window=window)
+        for _ in range(chance.randrange(10, 120)):
+            _step(play, chance)
+        for _ in range(200):  # all is well from here on
+            while play.under_way:
+                play.answer(chance.randrange(len(play.under_way)))
+            play.pass_time(0.1)
+        _check(play)
+
+
+def _check(play: Play) -> None:
+    by_sequence = {number: sequence for sequence, numbers in play.batches.items() for number in numbers}
+    for number in play.told:
+        outcome = play.outcome(number)  # one, and no other
+        if isinstance(outcome, SendReceipt):
+            sequence = by_sequence[number]
+            assert outcome.batch.sequence == sequence
+            assert play.stored[outcome.queue.broker_name][sequence] == outcome.queue
+            assert play.batches[sequence][outcome.index] == number
+    for queue in QUEUES:
+        log = play.logs[queue]
+        assert log == sorted(log), "what is bound to a queue keeps its order, and is stored once"
+        assert len(log) == len(set(log))
+    assert not play.accumulator.is_waiting
+    assert play.accumulator.wake_at == math.inf
+    statistics = play.accumulator.statistics((0, 0), play.now)
+    assert statistics.acknowledged + statistics.failed == len(play.told)

@@ -1,0 +1,56 @@
+"""A batch of one message has two ways to be made, and one form."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from minimq_common.batch_builder import BatchBuilder
+from minimq_common.model import NO_PROPERTIES, Message
+from minimq_common.single_batch import encode_single
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+MESSAGES = st.builds(
+    Message,
+    st.just("t"),
+    st.binary(min_size=1, max_size=200),
+    st.none() | TEXTS,
+    st.lists(TEXTS, max_size=3) | st.lists(TEXTS, max_size=3).map(tuple),
+    st.just(NO_PROPERTIES) | st.dictionaries(TEXTS, TEXTS, max_size=2),
+)
+NUMBERS = st.tuples(
+    st.integers(0, 1 << 42), st.integers(1, (1 << 64) - 1), st.integers(0, 1 << 63), st.integers(0, 1 << 31)
+)
+
+
+@given(MESSAGES, NUMBERS)
+@example(Message("t", b"x"), (1, 2, 3, 4))
+@example(Message("t", b"x", "", [""]), (1, 2, 3, 4))
+def test_a_single_message_is_the_batch_that_a_builder_makes_of_it(
+    message: Message, numbers: tuple[int, int, int, int]
+) -> None:
+    builder = BatchBuilder(1000)
+    builder.add([message])
+    born_ms, *number = numbers
+    single = encode_single(message, 1000, *numbers)
+    assert single in (None, builder.build([born_ms], *number))
+    texts = "".join([message.tag or "", *message.keys])
+    assert (single is None) == (not texts.isascii() or bool(message.properties))
+
+
+def test_a_message_that_is_not_plain_is_left_to_a_builder() -> None:
+    for message in (
+        Message("t", b""),
+        Message("t", bytes(1001)),
+        Message("t", bytearray(b"x")),  # type: ignore[arg-type]
+        Message("t", b"x", "a\0b"),
+        Message("t", b"x", "a" * 256),
+        Message("t", b"x", None, ["a\0b"]),
+        Message("t", b"x", None, ["a" * 32_767, "b"]),
+        Message("t", b"x", None, "key"),
+        Message("t", b"x", None, {"key": 1}),  # type: ignore[arg-type]
+        Message("t", b"x", None, None),  # type: ignore[arg-type]
+        Message("t", b"x", None, [7]),  # type: ignore[list-item]
+        Message("t", b"x", 7),  # type: ignore[arg-type]
+    ):
+        assert encode_single(message, 1000, 1, 2, 3, 4) is None
