@@ -22,7 +22,7 @@ from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
-from minimq_broker.services.deletion_clock import FILE_NAME, DeletionClock, boot_id
+from minimq_broker.services.deletion_clock import DeletionClock, boot_id
 from minimq_broker.services.engine import Engine, EngineObserver, now_ms
 from minimq_broker.services.group_deletion import IdleGroups
 from minimq_broker.services.limits import Limits
@@ -33,6 +33,7 @@ from minimq_broker.services.service import BrokerService, ServiceOptions
 from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
 from minimq_broker.services.transactions import TransactionService
+from minimq_broker.store.clock_record import FILE_NAME as CLOCK
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_broker.store.store_options import StoreOptions
@@ -165,7 +166,7 @@ class Broker:
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
         return DeletionClock(
-            options.data_dir / FILE_NAME,
+            options.data_dir / CLOCK,
             options.clock_hold_s,
             self._newest_ms,
             clock_ms=now_ms,

@@ -26,7 +26,8 @@ from typing import Any, Final
 
 import lmdb
 
-from fuzz.specimens import DEAD, OWNER, Truth, key_of, make, records
+from fuzz.specimens import DEAD, OWNER, TIME, Truth, key_of, make, records
+from minimq_broker.store import clock_record
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.message_store import MessageStore, StoredBatch
 from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
@@ -247,6 +248,8 @@ def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
         with closing(store):
             store.confirm(store.end)
             problems += _compare(store, truth, named)
+        if kind == "master" and clock_record.load(path / clock_record.FILE_NAME) != TIME:
+            problems.append("the record of the time is another")
         if kind == "slave":
             with closing(StandbyOffsets(path / FILE_NAME)) as kept:
                 if kept.rows() != truth.kept:

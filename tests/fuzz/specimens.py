@@ -11,6 +11,8 @@ import msgspec
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.state import QueueKey
+from minimq_broker.store import clock_record
+from minimq_broker.store.clock_record import ClockRecord
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import FILE_NAME, Kept, StandbyOffsets
@@ -21,6 +23,7 @@ from support.stores import OpenStore, Stores, numbered_batch
 
 OWNER = Owner("default", "broker-a", 0)
 DEAD = "%DLQ%g"
+TIME = ClockRecord(1_800_000_000_000, 5.0, "boot-1")
 GROUPS = tuple(f"group-{number}" for number in range(20))
 _ROUNDS = 4
 
@@ -76,6 +79,7 @@ def make(folder: Path) -> dict[str, Truth]:
     slave.close()
     # As after a crash: what came since has to be found in the log.
     shutil.copyfile(before, folder / "master" / "state.mdb")
+    clock_record.save(folder / "master" / clock_record.FILE_NAME, TIME)
     with closing(StandbyOffsets(folder / "slave" / FILE_NAME)) as kept:
         kept.begin()
         for number, group in enumerate(GROUPS):

@@ -136,8 +136,9 @@ def test_they_warn_and_leave_no_thread(cluster: LocalCluster, topic: str, name: 
     assert len(texts) == MANY, texts
     with_ = "async with" if ".aio." in kind else "with"
     short = kind.rpartition(".")[2]
-    expected = f"a {kind} was dropped without being closed: use `{with_} {short}(...)`, or call its close()"
-    assert set(texts) == {expected}
+    expected = f"a {kind} was dropped without being closed: use `{with_} {short}(...)`, or call its close(); "
+    places = {text.removeprefix(f"{expected}it was made at ") for text in texts}
+    assert {place.rpartition(":")[0] for place in places} == {__file__}, texts
     wait_until(lambda: own_threads() <= before, 60.0, what="the end of all threads")
 
 

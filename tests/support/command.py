@@ -24,10 +24,11 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 class Minimq:
-    """Runs the command against one name server."""
+    """Runs the command against one name server; `command` is what runs it."""
 
-    def __init__(self, nameserver: str) -> None:
+    def __init__(self, nameserver: str, *command: str) -> None:
         self.nameserver = nameserver
+        self._command = command or COMMAND
 
     def __call__(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> str:
         """Return what it wrote to stdout, or to stderr when another exit status is expected."""
@@ -40,7 +41,7 @@ class Minimq:
 
     def _run(self, arguments: tuple[str, ...], stdin: bytes, status: int) -> subprocess.CompletedProcess[bytes]:
         done = subprocess.run(
-            [*COMMAND, *arguments],
+            [*self._command, *arguments],
             env=environment(MINIMQ_NAMESERVER=self.nameserver),
             input=stdin,
             capture_output=True,
@@ -59,7 +60,7 @@ class Minimq:
         try:
             os.write(ours, answer)
             done = subprocess.run(
-                [*COMMAND, *arguments],
+                [*self._command, *arguments],
                 env=environment(MINIMQ_NAMESERVER=self.nameserver),
                 stdin=theirs,
                 stdout=subprocess.PIPE,
@@ -76,7 +77,7 @@ class Minimq:
     def running(self, *arguments: str, stdin: int | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run it beside the block, and end it with the block at the latest."""
         process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*self._command, *arguments],
             env=environment(MINIMQ_NAMESERVER=self.nameserver, **variables),
             stdin=stdin,
             stdout=subprocess.PIPE,

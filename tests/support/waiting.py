@@ -14,7 +14,9 @@ def wait_until(predicate: Callable[[], T], timeout: float = 20.0, *, what: str =
 
     Args:
         predicate: cheap; called every few milliseconds, and after a second of waiting every 50.
-        timeout: generous, since a loaded machine may need it; a test that passes never waits for it.
+        timeout: generous, since a loaded machine may need it; a test that passes never waits for it. It proves nothing
+            about speed: what has to happen at once is told from what happens later by options of minutes or hours, such
+            as a lease or an expiry, so that nothing else can make the result true.
         what: what is waited for, for the failure.
     """
     began = time.monotonic()

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 #: Clocks are set right by so much without a word, in ms.
 TOLERANCE_MS = 60_000
+#: So long ago the newest message may be, where nothing else tells the time, before the clock is suspected, in ms.
+IDLE_MS = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +35,30 @@ class ClockDoubt:
     Args:
         hold_s: seconds on the steady clock until a clock that has jumped ahead is believed.
         known_ms: the time that is known from before, in ms since 1970; None when there is none.
+        idle_ms: the same as the attribute, from before.
 
     Attributes:
         time_ms: what was told last; None before there was anything to tell it by.
         ahead_ms: by how much the clock is ahead without being believed; 0 when it is not.
+        idle_ms: by how much of that it was ahead of the newest message when nothing else told the time, as where nobody
+            has sent for a while, or a copy is started; 0 when that was suspiciously much, or it is believed.
         believed_at_s: when it will be believed, on the steady clock.
         went_back_ms: by how much the clock went back at the latest reading; 0 when it did not.
     """
 
-    def __init__(self, hold_s: float, known_ms: int | None = None) -> None:
+    def __init__(self, hold_s: float, known_ms: int | None = None, idle_ms: int = 0) -> None:
         self._hold_s = hold_s
         self.time_ms = known_ms
+        self.idle_ms = idle_ms
         self.ahead_ms = 0
         self.believed_at_s = 0.0
         self.went_back_ms = 0
         self._read_at_s: float | None = None
+
+    @property
+    def suspect_ms(self) -> int:
+        """By how much the clock is ahead for no reason that anybody knows; nothing is deleted by the rest either."""
+        return self.ahead_ms if abs(self.ahead_ms - self.idle_ms) > TOLERANCE_MS else 0
 
     def read(self, now: ClockReading) -> int:
         """Return the time by which old data may be deleted, in ms since 1970: never later than the clock."""
@@ -56,6 +67,8 @@ class ClockDoubt:
         if expected is None:  # there is nothing that could be deleted
             return now.clock_ms
         ahead = now.clock_ms - expected
+        if self.time_ms is None and ahead <= IDLE_MS:
+            self.idle_ms = ahead
         if ahead < -TOLERANCE_MS:
             self.went_back_ms = -ahead
         if ahead <= TOLERANCE_MS:
@@ -76,6 +89,6 @@ class ClockDoubt:
         return self.time_ms + (round((now.steady_s - before) * 1000) if before is not None else 0)
 
     def _believe(self, now: ClockReading) -> int:
-        self.ahead_ms = 0
+        self.ahead_ms = self.idle_ms = 0
         self.time_ms = now.clock_ms
         return now.clock_ms

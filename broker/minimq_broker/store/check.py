@@ -12,7 +12,9 @@ import lmdb
 
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.state import QueueKey
+from minimq_broker.store import clock_record
 from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.clock_record import FILE_NAME as CLOCK
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import (
@@ -126,14 +128,18 @@ def _check_names(directory: DataDirectory, report: Report) -> set[str]:
 
 
 def _check_small_files(directory: DataDirectory, report: Report) -> None:
-    """Verify whose directory it is, and the offsets that were kept there."""
-    try:
-        if directory.owner_path.exists():
-            directory.owner()
-        if (kept := directory.path / KEPT_OFFSETS).exists():
-            StandbyOffsets(kept, readonly=True).close()
-    except StoreError as error:
-        report.findings.append(error.message)
+    """Verify whose directory it is, the offsets that were kept there, and the record of the time."""
+    looks: tuple[tuple[Path, Callable[[Path], object]], ...] = (
+        (directory.owner_path, lambda _: directory.owner()),
+        (directory.path / KEPT_OFFSETS, lambda path: StandbyOffsets(path, readonly=True).close()),
+        (directory.path / CLOCK, clock_record.load),
+    )
+    for path, look in looks:
+        try:
+            if path.exists():
+                look(path)
+        except StoreError as error:
+            report.findings.append(error.message)
 
 
 def _check_checkpoint(path: Path, log: CommitLog, report: Report, *, is_whole: bool) -> None:

@@ -9,7 +9,7 @@ Its files::
     DIR/state.mdb       the checkpoint, see `checkpoint.py`; `.damaged-N`: one that was set aside
     DIR/dead-letters.mdb  those whose segments are gone, see `dead_letter_archive.py`; not there before the first one
     DIR/dead-letters.mdb.damaged-N  one that was set aside, see `archive_file.py`
-    DIR/clock           the time by which old data is deleted, see `services/deletion_clock.py`
+    DIR/clock           the time by which old data is deleted, see `clock_record.py`
     DIR/crash           stacks of a process that a fault of memory ended, for the next start, see `crash_note.py`
     DIR/kept-offsets.mdb  beside the log: what groups committed at a slave without a master, see `standby_offsets.py`
     DIR/copying         there while everything is copied from another replica, see `copy.py`

@@ -5,10 +5,12 @@ from __future__ import annotations
 import _thread
 import logging
 import os
+import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Protocol
 
 log = logging.getLogger(__name__)
@@ -30,7 +32,8 @@ class WhenDropped:
     def __init__(self, client: object, release: Callable[[], None]) -> None:
         kind = type(client)
         package = "minimq.aio" if kind.__module__.startswith("minimq.aio") else "minimq"
-        self._finalizer = weakref.finalize(client, _drop, f"{package}.{kind.__name__}", release, os.getpid())
+        name = f"{package}.{kind.__name__}"
+        self._finalizer = weakref.finalize(client, _drop, name, _place_of_user(), release, os.getpid())
         self._finalizer.atexit = False
 
     def closed(self) -> None:
@@ -51,7 +54,15 @@ def close_all(*parts: Closable) -> None:
         part.close()
 
 
-def _drop(name: str, release: Callable[[], None], process: int) -> None:
+def _place_of_user() -> str:
+    """Return where a client is made: the innermost line that is not ours."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "minimq":
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "a place of its own"
+
+
+def _drop(name: str, place: str, release: Callable[[], None], process: int) -> None:
     """Run wherever the garbage collector does, whatever locks are held there: so it only begins a thread."""
     if os.getpid() != process:
         _left_alone.append(release)
@@ -62,7 +73,8 @@ def _drop(name: str, release: Callable[[], None], process: int) -> None:
         return
     word = "async with" if name.startswith("minimq.aio") else "with"
     warnings.warn(
-        f"a {name} was dropped without being closed: use `{word} {name.rpartition('.')[2]}(...)`, or call its close()",
+        f"a {name} was dropped without being closed: use `{word} {name.rpartition('.')[2]}(...)`, or call its close(); "
+        f"it was made at {place}",
         ResourceWarning,
         stacklevel=2,
     )

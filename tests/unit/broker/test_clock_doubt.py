@@ -6,12 +6,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_broker.core.clock_doubt import TOLERANCE_MS, ClockDoubt, ClockReading
 from minimq_broker.services.deletion_clock import DeletionClock
+from minimq_broker.store.clock_record import FILE_NAME, ClockRecord, load
 
 DAY_S = 24 * 3600.0
 DAY_MS = 24 * 3600 * 1000
@@ -118,7 +120,7 @@ class Machine:
     """Its clocks, as a test sets them."""
 
     def __init__(self, path: Path, newest_ms: Callable[[], int | None] = lambda: None) -> None:
-        self.path = path / "clock"
+        self.path = path / FILE_NAME
         self.newest_ms = newest_ms
         self.clock_ms = NOW
         self.steady_s = 1000.0
@@ -177,8 +179,42 @@ def test_a_machine_that_was_off_is_as_old_as_it_was(tmp_path: Path) -> None:
     assert clock.now_ms() == NOW + DAY_MS
 
 
+@pytest.mark.parametrize("idle_ms", [130_000, DAY_MS])
+def test_a_copy_or_an_idle_broker_without_a_record_is_not_suspected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, idle_ms: int
+) -> None:
+    machine = Machine(tmp_path, lambda: NOW - idle_ms)
+    clock = machine.start()
+    assert clock.kept_ms() == NOW - idle_ms  # nothing is deleted by it nevertheless
+    machine.pass_s(3600.0)
+    clock = machine.start()  # again, with a record
+    assert clock.kept_ms() == machine.clock_ms - idle_ms
+    assert clock.ahead_s == 0
+    machine.pass_s(DAY_S)
+    assert clock.kept_ms() == machine.clock_ms
+    assert not caplog.records
+    machine.start().now_ms()
+    machine.clock_ms += 2 * idle_ms
+    clock.now_ms()
+    assert "it has jumped ahead" in caplog.text
+
+
+def test_a_clock_that_jumps_while_an_idle_time_is_held_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(tmp_path, lambda: NOW - 3_600_000)
+    clock = machine.start()
+    clock.now_ms()
+    machine.clock_ms += 130_000
+    assert clock.now_ms() == NOW - 3_600_000
+    assert clock.ahead_s == 3730
+    [record] = caplog.records
+    assert record.getMessage().startswith("clock: it has jumped ahead")
+    assert "ahead_s=3730 wait_s=86400" in record.getMessage()
+
+
 def test_without_a_record_of_the_time_no_jump_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    machine = Machine(tmp_path, lambda: NOW - 130_000)
+    machine = Machine(tmp_path, lambda: NOW - DAY_MS - 1)
     machine.start().kept_ms()
     [record] = caplog.records
     assert record.getMessage().startswith(
@@ -193,8 +229,15 @@ def test_a_damaged_file_is_named_and_not_used(tmp_path: Path, caplog: pytest.Log
     machine.path.write_text(text)
     clock = machine.start()
     assert clock.kept_ms() == NOW - DAY_MS
-    assert f"goes by the newest message path={machine.path}" in caplog.text
+    assert f"goes by the newest message: {machine.path}, which says what time it was, " in caplog.text
     assert machine.start().now_ms() == NOW - DAY_MS  # it is good again
+
+
+def test_a_record_of_an_older_release_is_read(tmp_path: Path) -> None:
+    text = "1700000000000 5.000 boot-1"
+    path = tmp_path / FILE_NAME
+    path.write_text(f"{text} {google_crc32c.value(text.encode()):08x}")
+    assert load(path) == ClockRecord(1_700_000_000_000, 5.0, "boot-1", 0)
 
 
 def test_a_clock_that_goes_back_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
