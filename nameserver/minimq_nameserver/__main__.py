@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import closing
+from pathlib import Path
+
 import click
 
 from minimq_common import daemon
 from minimq_common.allocator import return_freed_memory
+from minimq_common.errors import StoreError
 from minimq_common.options import from_command_line
+from minimq_common.words import count_of
+from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(daemon.version(), prog_name="minimq-nameserver")
 @from_command_line(NameServerOptions, env_prefix="MINIMQ_NAMESERVER")
-def main(options: NameServerOptions) -> None:
+@click.pass_context
+def main(context: click.Context, options: NameServerOptions) -> None:
     """Run a name server: the registry through which clients find the brokers that carry a topic.
 
     It keeps everything in memory. To have a spare, start several, and give all of their addresses to every broker and
     client; name servers need not know of each other.
 
-    Once it serves, it prints one line "ready nameserver HOST:PORT". SIGTERM or Ctrl-C ends it.
+    Without a command it serves. Once it does, it prints one line "ready nameserver HOST:PORT". SIGTERM or Ctrl-C ends
+    it.
     """
-    return_freed_memory()
-    daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)
+    if context.invoked_subcommand is None:
+        return_freed_memory()
+        daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)
+
+
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+def check(directory: Path) -> None:
+    """Verify every page and every checksum in the DIRECTORY of a controller whose name server is stopped.
+
+    Exit status 0 when all is well, 1 when something is damaged.
+    """
+    try:
+        with closing(DecisionFile(directory, readonly=True)) as decisions:
+            click.echo(f"clean: {count_of(len(decisions.load()), 'replica set')}")
+    except StoreError as error:
+        click.echo(f"error: {error.message}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -25,14 +25,18 @@ class DecisionFile:
 
     Args:
         directory: holds the file `decisions.mdb`; made when it is not there.
+        readonly: look only, at every page of a file that is there.
 
     Raises:
         DataDirectoryInUse: another process has it.
         StoreError: the directory cannot be used, or the file is damaged.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, readonly: bool = False) -> None:
         self._path = directory / "decisions.mdb"
+        self._readonly = readonly
+        if readonly and not self._path.is_file():
+            raise StoreError(f"{directory} is not the directory of a controller (it has no file {self._path.name})")
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -41,10 +45,10 @@ class DecisionFile:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._path.exists():
-                check_file(self._path)
+                check_file(self._path, deep=readonly)
             else:
                 make_file(self._path)
-            self._env = lmdb.open(str(self._path), subdir=False, map_size=_MAP_BYTES, lock=False)
+            self._env = lmdb.open(str(self._path), subdir=False, map_size=_MAP_BYTES, lock=False, readonly=readonly)
         except BlockingIOError:
             os.close(self._lock)
             raise DataDirectoryInUse(
@@ -75,7 +79,7 @@ class DecisionFile:
             records = [msgspec.json.decode(value, type=ReplicaSet) for _, value in rows]
             for record in records:
                 check_record(record)
-            if not is_sealed:  # an older release wrote it
+            if not is_sealed and not self._readonly:  # an older release wrote it
                 with self._env.begin(write=True) as transaction:
                     seal_all(transaction, rows)
             return records

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from minimq_common.errors import StoreError
 from minimq_common.replica_set import ReplicaSet, found
+from minimq_nameserver.__main__ import main
 from minimq_nameserver.controller import decisions
 from minimq_nameserver.controller.decision_writer import DecisionWriter
 from minimq_nameserver.controller.decisions import DecisionFile
@@ -55,3 +58,29 @@ def test_of_decisions_that_do_not_fit_together_some_are_written(
     written = [record for record, outcome in zip(records, outcomes, strict=True) if outcome is None]
     assert file.load() == written
     file.close()
+
+
+def test_check_verifies_a_directory_whose_name_server_is_stopped_and_changes_nothing(tmp_path: Path) -> None:
+    def check(directory: Path = tmp_path) -> tuple[int, str]:
+        done = CliRunner().invoke(main, ["check", str(directory)])
+        return done.exit_code, done.output
+
+    with closing(DecisionFile(tmp_path)) as file:
+        for number in range(3):
+            file.save(record_of(number))
+        assert check() == (
+            1,
+            f"error: {tmp_path} is in use by another controller: stop it first, or choose another directory\n",
+        )
+    path = tmp_path / "decisions.mdb"
+    data = path.read_bytes()
+    assert check() == (0, "clean: 3 replica sets\n")
+    assert path.read_bytes() == data
+    path.write_bytes(data.replace(b"broker-001", b"broker-009"))
+    status, said = check()
+    assert status == 1
+    assert f"error: {path} cannot be read: " in said
+    (tmp_path / "other").mkdir()
+    status, said = check(tmp_path / "other")
+    assert (status, list((tmp_path / "other").iterdir())) == (1, [])
+    assert "is not the directory of a controller (it has no file decisions.mdb)" in said
