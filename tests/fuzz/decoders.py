@@ -45,10 +45,14 @@ class _Progress:
     number: Any = field(default_factory=lambda: multiprocessing.get_context("spawn").RawValue(ctypes.c_int64, -1))
 
 
-def amounts(targets: Iterable[Target], amount: int) -> list[int]:
-    """Return how many of so many inputs each target gets."""
+def shares(targets: Iterable[Target], numbers: range) -> list[range]:
+    """Return which of its inputs each target gets of these."""
     weights = [target.weight for target in targets]
-    return [max(1, round(amount * weight / sum(weights))) for weight in weights]
+
+    def of(weight: float, amount: int) -> int:
+        return max(1, round(amount * weight / sum(weights))) if amount else 0
+
+    return [range(of(weight, numbers.start), of(weight, numbers.stop)) for weight in weights]
 
 
 def chosen(only: str) -> list[Target]:
@@ -62,11 +66,11 @@ def input_of(target: Target, seed: int, number: int, rng: Random) -> Any:  # noq
     return target.make(rng)
 
 
-def play(seed: int, amount: int, only: str = "") -> list[str]:
+def play(seed: int, amount: int, only: str = "", first: int = 0) -> list[str]:
     """Play inputs at all decoders, and return what was found."""
     context = multiprocessing.get_context("spawn")
     findings: list[str] = []
-    rest = [_Share(context, seed, amount, only, worker) for worker in range(PROCESSES)]
+    rest = [_Share(context, seed, range(first, first + amount), only, worker) for worker in range(PROCESSES)]
     for share in rest:
         share.start()
     told = time.monotonic()
@@ -85,9 +89,9 @@ def play(seed: int, amount: int, only: str = "") -> list[str]:
 class _Share:
     """The inputs of one process, which is started again behind an input that ended it."""
 
-    def __init__(self, context: Any, seed: int, amount: int, only: str, worker: int) -> None:  # noqa: ANN401 - untyped
+    def __init__(self, context: Any, seed: int, numbers: range, only: str, worker: int) -> None:  # noqa: ANN401 - untyped
         self._context = context
-        self._work = (seed, amount, only, worker)
+        self._work = (seed, numbers, only, worker)
         self._progress = _Progress()
         self._seen = (-1, -1)
         self._seen_at = time.monotonic()
@@ -138,7 +142,7 @@ class _Share:
 
 def _work(
     seed: int,
-    amount: int,
+    numbers: range,
     only: str,
     worker: int,
     begin: tuple[int, int],
@@ -152,12 +156,12 @@ def _work(
         for number in range(_WARM_UP):
             problem_of(target, input_of(target, seed, -1 - number, rng))
     bound_memory()
-    for index, (target, count) in enumerate(zip(targets, amounts(targets, amount), strict=True)):
+    for index, (target, share) in enumerate(zip(targets, shares(targets, numbers), strict=True)):
         if index < begin[0]:
             continue
         progress.target.value = index
-        first = begin[1] if index == begin[0] else 0
-        for number in range(first + (worker - first) % PROCESSES, count, PROCESSES):
+        first = max(begin[1], share.start) if index == begin[0] else share.start
+        for number in range(first + (worker - first) % PROCESSES, share.stop, PROCESSES):
             progress.number.value = number
             given = input_of(target, seed, number, rng)
             problem = problem_of(target, given)

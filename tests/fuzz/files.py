@@ -46,9 +46,9 @@ _RAM: Final = Path("/dev/shm")
 _OPTIONS: Final = StoreOptions(segment_bytes=1 << 20, checkpoint_interval_s=3600.0, owner=OWNER)
 
 
-def play(seed: int, amount: int, only: str = "") -> list[str]:
+def play(seed: int, amount: int, only: str = "", first: int = 0) -> list[str]:
     """Play so many cases, and return what was found."""
-    numbers = [int(only)] if only.isdecimal() else range(amount)
+    numbers = [int(only)] if only.isdecimal() else range(first, first + amount)
     with _workplace() as folder:
         truths = make(folder / "sound")
         context = multiprocessing.get_context("spawn")

@@ -35,16 +35,16 @@ _TOLD_EVERY_S: Final = 30.0
 _EXAMPLES: Final = 3
 
 
-def play(seed: int, amount: int, only: str = "") -> list[str]:
+def play(seed: int, amount: int, only: str = "", first: int = 0) -> list[str]:
     """Make calls, and return what was found; `only` is in the names of the RPCs."""
     with tempfile.TemporaryDirectory(prefix="minimq-fuzz-") as directory:
-        found = _play_in(Path(directory), seed, amount, only)
+        found = _play_in(Path(directory), seed, range(first, first + amount), only)
         if found:
             _keep_logs(Path(directory))
         return found
 
 
-def _play_in(directory: Path, seed: int, amount: int, only: str) -> list[str]:
+def _play_in(directory: Path, seed: int, numbers: range, only: str) -> list[str]:
     broker_options = {"role": "sync-master", "segment_bytes": 16 << 20}
     with LocalCluster(
         brokers=1, slaves=1, data_dir=directory, broker_options=broker_options, nameserver_options={"term_lease_s": 3.0}
@@ -54,7 +54,7 @@ def _play_in(directory: Path, seed: int, amount: int, only: str) -> list[str]:
             admin.create_topic(TOPIC, queues=1)
         canary = Canary(cluster.nameserver)
         canary.start()
-        found = asyncio.run(_Run(seed, cluster, only).run(amount))
+        found = asyncio.run(_Run(seed, cluster, only).run(numbers))
         canary.stop()
         print(
             f"  canary: {len(canary.acknowledged)} acknowledged, {len(canary.failures)} failed, slowest "
@@ -64,7 +64,7 @@ def _play_in(directory: Path, seed: int, amount: int, only: str) -> list[str]:
         # A send that fails is told to its sender; that may be, where others take topics their permission away.
         found += canary.failures[:_EXAMPLES] if not canary.acknowledged else []
         found += losses(canary.acknowledged, canary.read, once_more=True)
-        found += [text for server in servers for text in _health_of(server, amount)]
+        found += [text for server in servers for text in _health_of(server, len(numbers))]
         found += _restarted(cluster, canary)
     for server in servers:
         found += _log_of(server)
@@ -85,14 +85,14 @@ class _Run:
         self._kinds: dict[str, int] = {}
         self._made = 0
 
-    async def run(self, amount: int) -> list[str]:
+    async def run(self, numbers: range) -> list[str]:
         channels = [[open_channel(address) for _ in range(_CHANNELS)] for address in self._addresses]
         rpcs = [rpc for server, opened in enumerate(channels) for rpc in await rpcs_of(server, opened[0])]
         rpcs = [rpc for rpc in rpcs if self._only in rpc.path]
         callers = [Caller(self._seed, rpcs, [opened[place] for opened in channels]) for place in range(_CHANNELS)]
         repair = asyncio.create_task(self._repair())
-        told = asyncio.create_task(self._tell(amount))
-        await asyncio.gather(*(self._work(callers[place % _CHANNELS], amount) for place in range(_CALLS)))
+        told = asyncio.create_task(self._tell(numbers))
+        await asyncio.gather(*(self._work(callers[place % _CHANNELS], numbers) for place in range(_CALLS)))
         for task in (repair, told):
             task.cancel()
         await asyncio.to_thread(self._make_well)
@@ -104,8 +104,9 @@ class _Run:
         more = [f"{kind}: {times} times" for kind, times in self._kinds.items() if times > _EXAMPLES]
         return [*map(str, self._found), *more]
 
-    async def _work(self, caller: Caller, amount: int) -> None:
-        while (number := self._made) < amount:
+    async def _work(self, caller: Caller, numbers: range) -> None:
+        while self._made < len(numbers):
+            number = numbers[self._made]
             self._made += 1
             finding = await caller.call(number)
             if finding is None:
@@ -127,12 +128,12 @@ class _Run:
             for topic in TOPICS:
                 self._admin.create_topic(topic, queues=4, if_not_exists=True, wait=False)
 
-    async def _tell(self, amount: int) -> None:
+    async def _tell(self, numbers: range) -> None:
         begun = time.monotonic()
         while True:
             await asyncio.sleep(_TOLD_EVERY_S)
             rate = self._made / (time.monotonic() - begun)
-            print(f"  {self._made:,} of {amount:,} calls, {rate:.0f}/s", flush=True)
+            print(f"  call {numbers.start + self._made:,} of {numbers.stop:,}, {rate:.0f}/s", flush=True)
 
     def _tell_ends(self, callers: list[Caller], rpcs: list[Rpc]) -> None:
         ends: dict[str, int] = {}
