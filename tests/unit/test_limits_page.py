@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.core import group_room, groups
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
 from minimq_broker.services import leases, newcomers, pull
-from minimq_common import call_limits, model, names, protocol_bounds
+from minimq_common import batch, call_limits, compression, model, names, protocol_bounds
 from minimq_nameserver import bounds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
@@ -37,6 +38,21 @@ def mib(number: int) -> str:
         ("Names and texts", "address |", f"{names.MAX_ADDRESS} characters"),
         ("Names and texts", "filter of a topic", f"{protocol_bounds.MAX_FILTER:,} characters"),
         ("Names and texts", "different topics and filters", f"{protocol_bounds.MAX_AGREED:,} characters"),
+        ("Messages", "body |", mib(OPTIONS.max_body_bytes)),
+        ("Messages", "body |", mib(ProducerOptions().max_body_bytes)),
+        ("Messages", "tag |", f"{batch.MAX_TAG} characters"),
+        ("Messages", "keys of a message", f"{batch.MAX_METADATA:,} characters"),
+        ("Messages", "keys of a message", f"{4 * batch.MAX_METADATA:,} bytes"),
+        ("Messages", "properties of a message", f"{batch.MAX_METADATA:,} characters"),
+        ("Messages", "properties of a message", f"{4 * batch.MAX_METADATA:,} bytes"),
+        ("Messages", "properties of a message", f"{batch.MAX_METADATA + 1:,} properties"),
+        ("Messages", "messages of a batch", f"{ProducerOptions().batch_messages:,}"),
+        ("Messages", "messages of a batch", f"{batch.MAX_RECORDS:,}"),
+        ("Messages", "bodies of a batch", mib(ProducerOptions().batch_bytes)),
+        ("Messages", "different tags of a batch", f"{batch.MAX_TAGS:,}"),
+        ("Messages", "different tags of a batch", f"{batch.MAX_TAG_HASHES} "),
+        ("Messages", "batch |", mib(OPTIONS.max_batch_bytes)),
+        ("Messages", "batch that is compressed", mib(compression.MAX_CONTENT_BYTES)),
         ("Lists in one request", "queues that a member asks for", f"{protocol_bounds.MAX_NAMED:,}"),
         ("Lists in one request", "topics that a consumer", f"{protocol_bounds.MAX_SUBSCRIPTIONS:,}"),
         ("Lists in one request", "tags that a pull", f"{protocol_bounds.MAX_TAGS:,}"),
