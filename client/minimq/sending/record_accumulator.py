@@ -167,11 +167,17 @@ class RecordAccumulator:
         if batch.deadline == math.inf:
             batch.deadline = now + self._options.send_timeout_s
 
-    @staticmethod
-    def begin_try(batch: PendingBatch, now: float) -> None:
-        """Note that a batch, encoded by now, is being sent: from here on its try takes time."""
+    def begin_try(self, batch: PendingBatch, now: float) -> bool:
+        """Note that a batch, encoded by now, is being sent: from here on its try takes time.
+
+        Return False if the batch has failed meanwhile: it must not be sent any more, as the caller may have sent the
+        message again.
+        """
+        if batch not in self._in_flight:
+            return False
         batch.began = now
         batch.expires = now + try_timeout_s(now, batch.deadline, len(batch.tries))
+        return True
 
     # ---- outcomes of tries ----------------------------------------------------------------------
 

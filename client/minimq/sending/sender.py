@@ -57,7 +57,8 @@ class Sender:
         self._routes = routes
         self._links = links
         self._encoder = BatchEncoder(options)
-        #: Protects everything below. Never held while a batch is encoded or an outcome told.
+        #: Protects the accumulator, the buffer and changes of the streams. Never held while a batch is encoded or an
+        #: outcome told.
         self._lock = threading.Lock()
         self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full, lock=self._lock)
         self._accumulator = RecordAccumulator(QueueSelector(routes, options, random.Random()), options)
@@ -228,12 +229,14 @@ class Sender:
         self._carry_out(actions)
 
     def _append(self, batch: PendingBatch) -> MiniMQError | None:
-        """Begin a try; return the reason when there is no stream for it."""
+        """Begin a try, unless the batch has failed meanwhile; return the reason when there is no stream for it."""
         assert batch.target is not None
         assert batch.data is not None
         queue, address = batch.target
         answer = partial(self._answered, batch, batch.attempts)
-        self._accumulator.begin_try(batch, time.monotonic())
+        with self._lock:
+            if not self._accumulator.begin_try(batch, time.monotonic()):
+                return None
         try:
             stream = self._streams.get(address)
             if stream is None or stream.ended:

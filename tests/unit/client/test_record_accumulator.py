@@ -193,7 +193,7 @@ class Play:
         left = self.first_left.setdefault(one.sequence, self.now)
         batch.data = b"encoded"
         batch.stream = one.target.queue.broker_name
-        self.accumulator.begin_try(batch, self.now)
+        assert self.accumulator.begin_try(batch, self.now)
         deadline = max(left + self.options.send_timeout_s, self.now)  # it may have waited for room longer than that
         assert self.now < batch.expires <= deadline + 0.2
         self.under_way.append(one)
@@ -460,9 +460,11 @@ def test_what_nobody_sends_fails_in_the_end() -> None:
     play = Play()
     item = PendingMessage(Message("t", b"x"), None, 1, told := Told())
     item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
-    assert play.accumulator.add_message(item, play.now) is not None  # and the thread that was to send it is gone
+    batch = play.accumulator.add_message(item, play.now)
+    assert batch is not None  # and the thread that was to send it stands still
     play.pass_time(7.0)
     assert [type(outcome) for outcome in told.outcomes] == [SendFailed]
+    assert not play.accumulator.begin_try(batch, play.now), "a message that was reported as failed is not sent"
 
 
 def test_closing_fails_all_that_has_no_outcome() -> None:
