@@ -99,7 +99,7 @@ def test_the_counters_of_the_producer_are_printed(minimq: Minimq, topic: str) ->
 
 @pytest.mark.parametrize(
     ("line", "text"),
-    [(b"{", "line 2 is not JSON"), (b"[1]", "line 2 is no JSON object"), (b'{"id": {}}', "line 2: field 'id'")],
+    [(b"{", "line 2 is not JSON"), (b"[1]", "line 2 is not a JSON object"), (b'{"id": {}}', "line 2: field 'id'")],
 )
 def test_a_line_that_is_wrong_is_named(minimq: Minimq, topic: str, line: bytes, text: str) -> None:
     said = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": 1}\n' + line + b"\n", status=1)
@@ -240,7 +240,7 @@ def test_what_consume_writes_produce_reads(
         (b"{}", "line 3 needs one of body and body_base64"),
         (b'{"body": "a", "body_base64": "YQ=="}', "line 3 needs one of body and body_base64"),
         (b'{"body_base64": "!"}', "line 3 has a body that cannot be decoded"),
-        (b'{"body": "a", "properties": {"a": 1}}', "line 3 is no message"),
+        (b'{"body": "a", "properties": {"a": 1}}', "line 3 is not a message"),
         (
             b'{"body": "\\ud800"}',
             "line 3 is not JSON: JSON is malformed: unexpected end of escaped utf-16 surrogate pair",

@@ -94,7 +94,7 @@ def test_a_strategy_that_brokers_do_not_know_is_refused_when_joining(
     one.join(group, topic, allocation=strategy, assigned_by_server=True)
     failure = one.hear("refused").refused.failure
     assert failure.code == "INVALID_ARGUMENT"
-    assert f"by '{strategy}': it knows averagely, averagely_by_circle; " in failure.message
+    assert f"with '{strategy}': it knows averagely, averagely_by_circle; " in failure.message
     assert one.call("DescribeGroup", broker_pb2.DescribeGroupRequest(group=group)).client_ids == []
 
 

@@ -70,7 +70,7 @@ def decode(data: bytes) -> bytes:
 
 
 class Large:
-    """What a handler has in hand."""
+    """The request that a handler works on."""
 
 
 HELD: list[weakref.ref[Large]] = []
