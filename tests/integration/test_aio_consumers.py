@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections import Counter
 
@@ -106,6 +107,24 @@ def test_what_a_cancelled_poll_brings_is_neither_lost_nor_committed(cluster: Loc
             assert await read(consumer, 1) == [b"0"]
 
     asyncio.run(run())
+
+
+def test_the_error_of_a_cancelled_poll_is_not_logged(
+    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        consumer = PullConsumer(cluster.nameserver, group=topic)
+        consumer.subscribe(topic)
+        await consumer.poll(0.1)
+        polling = asyncio.create_task(consumer.poll(10.0))
+        await asyncio.sleep(0.05)
+        polling.cancel()
+        await consumer.close()
+        await asyncio.wait([polling])
+        gc.collect()
+
+    asyncio.run(run())
+    assert "never retrieved" not in caplog.text
 
 
 def test_two_polls_at_once_take_turns(cluster: LocalCluster, topic: str) -> None:

@@ -193,3 +193,23 @@ def test_closing_tells_what_was_not_sent(single: LocalCluster) -> None:
     asyncio.run(run())
     broker.resume()
     wait_until(lambda: threading.active_count() <= before, what="its threads end")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError])
+def test_the_end_of_a_with_block_that_ctrl_c_has_left_waits_only_briefly(
+    cluster: LocalCluster, error: type[BaseException]
+) -> None:
+    waited: list[float | None] = []
+
+    class Watched(Producer):
+        async def close(self, timeout: float | None = None) -> None:
+            waited.append(timeout)
+            await super().close(timeout)
+
+    async def run() -> None:
+        async with Watched(cluster.nameserver):
+            raise error
+
+    with pytest.raises(error):
+        asyncio.run(run())
+    assert waited == [2.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import sys
 import threading
 import time
@@ -14,7 +15,9 @@ import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
 from minimq.aio import PushConsumer as AsyncPushConsumer
+from minimq.aio.push_consumer import await_on
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.listener import ListenerGone
 from minimq_common.errors import InternalError, InvalidArgument
 from support.groups import members_of
 from support.listening import Listener
@@ -94,6 +97,53 @@ def test_a_consumer_that_cannot_go_on_leaves_its_group_and_says_so(
     with pytest.raises(InternalError, match="had stopped reading before: SystemExit"):
         consumer.close()
     consumer.close()
+
+
+def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_group(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = AsyncPushConsumer(cluster.nameserver, group=group, consume_timeout_s=60.0)
+    consumer.subscribe(topic)
+    queue = MessageQueue(topic, "broker-a", 0)
+
+    async def end_while_it_listens() -> None:
+        called = asyncio.Event()
+
+        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+            called.set()
+            await asyncio.sleep(PATIENCE_S)
+            return ConsumeResult.SUCCESS
+
+        await consumer.start(listen)
+        await asyncio.to_thread(producer.send, Message(topic, b"under way"), queue=queue)
+        await called.wait()
+
+    asyncio.run(end_while_it_listens())
+    producer.send_many(Message(topic, b"later") for _ in range(100))
+    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
+    assert caplog.text.count(f"reads no more, and leaves the group={group}") == 1
+    assert "the listener failed" not in caplog.text
+    assert sum(admin.committed_offsets(group, topic).values()) == 0
+    with pytest.raises(InternalError, match=r"had stopped reading before: .* event loop of the listener has ended"):
+        asyncio.run(consumer.close())
+    assert sum(admin.committed_offsets(group, topic).values()) == 0
+    listener = Listener()
+    with PushConsumer(cluster.nameserver, group=group) as successor:
+        successor.subscribe(topic)
+        successor.start(listener)
+        wait_until(lambda: listener.calls.total() == 101, PATIENCE_S)
+
+
+def test_a_call_for_a_loop_that_has_ended_leaves_no_coroutine(recwarn: pytest.WarningsRecorder) -> None:
+    async def listen() -> None:
+        pass
+
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with pytest.raises(ListenerGone, match="close the consumer before its loop ends"):
+        await_on(loop, listen())
+    gc.collect()
+    assert not recwarn.list
 
 
 # ---- listeners ----------------------------------------------------------------------------------

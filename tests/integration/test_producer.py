@@ -21,6 +21,7 @@ from minimq import (
     SendStatus,
     by_hash,
 )
+from minimq.sending.producer_options import ProducerChanges
 from minimq_common.errors import InvalidArgument, MessageTooLarge, SendFailed, TopicNotFound
 from support.reading import read_all
 from support.waiting import wait_until
@@ -294,3 +295,22 @@ def test_what_cannot_be_sent_is_refused_at_once(
         with pytest.raises(error):
             producer.send_many([make(topic)])
         assert producer.statistics().buffered_messages == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "waits_s"),
+    [(KeyboardInterrupt, {}, 2.0), (KeyboardInterrupt, {"close_timeout_s": 1.0}, 1.0), (ValueError, {}, 30.0)],
+)
+def test_the_end_of_a_with_block_that_ctrl_c_has_left_waits_only_briefly(
+    cluster: LocalCluster, error: type[BaseException], options: ProducerChanges, waits_s: float
+) -> None:
+    waited: list[float | None] = []
+
+    class Watched(Producer):
+        def close(self, timeout: float | None = None) -> None:
+            waited.append(timeout)
+            super().close(timeout)
+
+    with pytest.raises(error), Watched(cluster.nameserver, **options):
+        raise error
+    assert waited == [waits_s]

@@ -220,3 +220,13 @@ def test_how_many_messages_are_wanted_is_checked(consumer: PullConsumer) -> None
     for wrong in (0, -1, 1.5, None):
         with pytest.raises(InvalidArgument, match=r"max_messages is .*: it must be a whole number from 1 on"):
             consumer.poll(0.0, max_messages=wrong)  # type: ignore[arg-type]
+
+
+def test_queues_are_paused_all_or_none(cluster: LocalCluster, topic: str) -> None:
+    mine, other = (MessageQueue(topic, "broker-a", number) for number in (0, 1))
+    with Producer(cluster.nameserver) as producer, PullConsumer(cluster.nameserver) as consumer:
+        producer.send(Message(topic, b"here"), queue=mine)
+        consumer.assign([mine])
+        with pytest.raises(InvalidArgument, match="not assigned to this consumer"):
+            consumer.pause([mine, other])
+        wait_until(lambda: [message.body for message in consumer.poll(1.0)] == [b"here"], 30.0)

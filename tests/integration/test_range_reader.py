@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from minimq import Admin, Message, MessageQueue, Producer
+from minimq import Admin, Cluster, Message, MessageQueue, Producer
 from minimq.connectors import RangeOptions, RangeReader, ReceivedBatch
 from minimq.local.local_cluster import LocalCluster
-from minimq_common.errors import DeadlineExceeded, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
+from minimq_common.errors import Closed, DeadlineExceeded, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from support.waiting import wait_until
 
 BATCH = 100
@@ -119,6 +119,22 @@ def test_closing_the_generator_ends_the_pull(cluster: LocalCluster, reader: Rang
     assert streams()
     batches.close()
     wait_until(lambda: not streams(), timeout=30)
+
+
+def test_closing_the_reader_ends_its_readings_also_on_a_shared_cluster(cluster: LocalCluster, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-a", 1)
+    fill(cluster.nameserver, queue, 5000, body_bytes=1000)
+    with Cluster(cluster.nameserver) as shared:
+        reader = RangeReader(shared, RangeOptions(buffer_bytes=1 << 20))
+        batches = reader.read(queue, 0, 5000)
+        next(batches)
+        assert streams()
+        reader.close()
+        wait_until(lambda: not streams(), timeout=30)
+        with pytest.raises(Closed):
+            list(batches)
+        with pytest.raises(Closed):
+            list(reader.read(queue, 0, 5000))
 
 
 def streams() -> list[threading.Thread]:

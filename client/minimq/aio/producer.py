@@ -65,8 +65,10 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        # Ctrl-C cancels the task of `asyncio.run`.
+        interrupted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
         try:
-            await self.close()
+            await self.close(self._core.close_timeout_s(interrupted=interrupted))
         except SendFailed:
             if error is None:  # otherwise the error that is on its way says more
                 raise

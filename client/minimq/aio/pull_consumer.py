@@ -208,5 +208,12 @@ class PullConsumer:
             answer = asyncio.get_running_loop().run_in_executor(self._thread, call)
         except RuntimeError:  # the thread is gone
             raise Closed("the consumer is closed") from None
+        answer.add_done_callback(_take_note)
         # What the thread has been given it does, whatever becomes of the caller.
         return await asyncio.shield(answer)
+
+
+def _take_note(answer: asyncio.Future[T]) -> None:
+    """Take an error out of an answer, which asyncio would log: a caller that was cancelled does not hear of it."""
+    if not answer.cancelled():
+        answer.exception()

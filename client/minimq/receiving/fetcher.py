@@ -216,8 +216,8 @@ class Fetcher:
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Hand nothing out of some queues, or again."""
         with self._changed:
-            for queue in queues:
-                self._reader(queue).pause(paused=paused)
+            for reader in [self._reader(queue) for queue in queues]:  # all or none
+                reader.pause(paused=paused)
             self._changed.notify_all()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:

@@ -79,6 +79,10 @@ class RetryLater:
 Listener = Callable[[list[ReceivedMessage]], ConsumeResult | RetryLater]
 
 
+class ListenerGone(Exception):
+    """The listener cannot be called any more. That is no failure of the messages, so they are not tried again."""
+
+
 class Verdict(NamedTuple):
     """An answer as the consumer acts on it.
 
@@ -164,9 +168,11 @@ class ListenerAdapter:
         self._told: set[type] = set()
 
     def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Give messages to the listener."""
+        """Give messages to the listener. Raises `ListenerGone`."""
         try:
             answer: object = self._listener(list(messages))
+        except ListenerGone:
+            raise
         except BaseException:  # whatever the listener raises, even to end its thread, is the user's and means "later"
             log.exception(
                 "consumer: the listener failed, will try again group=%s topic=%s queue=%s call=%d messages=%s",

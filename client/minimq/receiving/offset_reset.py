@@ -18,6 +18,7 @@ class OffsetReset:
         offset: where it goes on.
         min_offset: first offset that was stored then.
         max_offset: the offset that the next message was to get then; with a new master when its term began.
+        sought: the consumer was sent to `wanted` by a seek, and has read nothing since.
     """
 
     queue: MessageQueue
@@ -25,6 +26,7 @@ class OffsetReset:
     offset: int
     min_offset: int
     max_offset: int
+    sought: bool = False
 
     @property
     def deleted(self) -> int:
@@ -38,12 +40,17 @@ class OffsetReset:
 
     @property
     def is_back(self) -> bool:
-        """True if the queue ended before what was to be read: its log was cut, and goes on with other messages."""
+        """True if the queue ends before what was to be read.
+
+        Its log was cut, and goes on with other messages; or a seek went beyond its end.
+        """
         return self.offset < self.wanted
 
     def __str__(self) -> str:
         """Say what happened in a sentence."""
         where = f"offset {self.wanted} of queue {self.queue}"
+        if self.is_back and self.sought:
+            return f"{where} was sought, but the queue ends at {self.max_offset}: going on at {self.offset}"
         if self.is_back:
             return f"{where} was taken back, since the queue lost its last messages: going on at {self.offset}"
         rest = self.missed - self.deleted

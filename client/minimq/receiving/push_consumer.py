@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from minimq.receiving.consumer_options import (
     check_timeout,
 )
 from minimq.receiving.in_flight import Delivery, InFlightDeliveries
-from minimq.receiving.listener import Listener, ListenerAdapter, Verdict, described
+from minimq.receiving.listener import Listener, ListenerAdapter, ListenerGone, Verdict, described
 from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.process_queue import InFlightLimits
@@ -133,6 +134,7 @@ class PushConsumer(Consumer):
         self._ending = threading.Event()
         self._ends_at = 0.0
         self._broken: BaseException | None = None
+        self._gone: ListenerGone | None = None
         #: Once it runs, its threads hold it, and it runs on: so it is one that was never started.
         self._when_dropped = WhenDropped(self, partial(close_all, self._sender, self._client))
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
@@ -275,6 +277,8 @@ class PushConsumer(Consumer):
         commit_at = time.monotonic() + self._options.commit_interval_s
         told: MiniMQError | None = None
         while not self._stop.is_set():
+            if self._gone is not None:
+                raise self._gone
             try:
                 draining = self._hand_over()
                 now = time.monotonic()
@@ -366,11 +370,18 @@ class PushConsumer(Consumer):
             if self._in_flight.answered(delivery):
                 self._pass_on(delivery)
             return
-        found = (
-            self._listener.ask(delivery.queue, delivery.messages)
-            if self._listener is not None
-            else Verdict(range(len(delivery.messages)))
-        )
+        try:
+            found = (
+                self._listener.ask(delivery.queue, delivery.messages)
+                if self._listener is not None
+                else Verdict(range(len(delivery.messages)))
+            )
+        except ListenerGone as error:
+            self._gone = error  # the dispatcher ends, and others get all that is not finished
+            if self._in_flight.answered(delivery):
+                self._in_flight.put_aside(delivery, delivery.messages, math.inf)
+            self._fetcher.wake()
+            return
         if self._in_flight.answered(delivery):
             self._handle(delivery, found)
 

@@ -119,6 +119,8 @@ class QueueReader:
         self._committed: int | None = None
         self._committed_at = 0.0
         self._sought = False
+        #: A seek led to `position`, and nothing was heard of the queue since.
+        self._is_where_sought = False
         self._is_unsaved = False
 
     # ---- what is known --------------------------------------------------------------------------
@@ -190,7 +192,7 @@ class QueueReader:
         cancelled = self.cancel()
         self._go_to(offset)
         self._term = self.term_taken = 0
-        self._sought = True
+        self._sought = self._is_where_sought = True
         return [*cancelled, *self.tick(now)]
 
     def pause(self, *, paused: bool) -> None:
@@ -260,6 +262,7 @@ class QueueReader:
     def _take_in(self, frame: Frame, now: float) -> None:
         self._ahead.add(frame.batches, frame.next_offset, frame.now_ms, now)
         self._queue_end = frame.max_offset
+        self._is_where_sought = False
         self._term = frame.term
         self._is_to_check = False
         if self.slave:
@@ -312,6 +315,7 @@ class QueueReader:
         messages, so what was fetched is forgotten; the next commit may then go back.
         """
         wanted = self._ahead.fetch_offset
+        sought, self._is_where_sought = self._is_where_sought, False
         if wanted <= end:
             self._ahead.skip_to(end if self._options.offset_reset == "latest" else first)
         else:
@@ -320,7 +324,7 @@ class QueueReader:
             if self.position == wanted:
                 return None
             self._sought = True
-        return OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end)
+        return OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end, sought)
 
     def _failed(self, error: MiniMQError | None, now: float) -> list[Decision]:
         if self.slave:  # the master has all that there is

@@ -25,7 +25,7 @@ from minimq.receiving.received import ReceivedBatch, StoredBatch
 from minimq.transport.dropped import WhenDropped
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import tag_hash
-from minimq_common.errors import DeadlineExceeded, MiniMQError, OffsetOutOfRange, QueueNotFound
+from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange, QueueNotFound
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -81,6 +81,9 @@ class RangeReader:
         self._fetch_options = FetchOptions(
             _MOST_MESSAGES, self.options.buffer_bytes, retry_s=_FIRST_RETRY_S, longest_retry_s=_LONGEST_RETRY_S
         )
+        self._lock = threading.Lock()  # protects the two below
+        self._readings: set[_Reading] = set()
+        self._closed = False
         self._when_dropped = WhenDropped(self, self._client.close)
 
     def read(
@@ -107,15 +110,22 @@ class RangeReader:
                 have all that was there in that term.
             CorruptBatch: a batch is damaged.
             TopicNotFound, QueueNotFound: there is no such queue.
+            Closed: the reader was closed.
             MiniMQError: nothing came for `patience_s` seconds; the class is that of the last failure.
         """
         lease = Grant(0, start, 0, term=term)  # none, as its epoch says
         fetched = QueueReader(queue, lease, self._fetch_options, end=end)
         reading = _Reading(self, fetched, end, tags)
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            self._readings.add(reading)
         try:
             yield from reading.batches()
         finally:
             reading.end()
+            with self._lock:
+                self._readings.discard(reading)
 
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the first stored offset of a queue and the one that its next message will get.
@@ -145,13 +155,25 @@ class RangeReader:
         return Pulls(changed, self.places, self._client.links, tag_hashes, lambda reader, decision: None)
 
     def close(self) -> None:
-        """End all connections; reads under way fail. Idempotent."""
+        """End all connections; reads under way fail with `Closed`. Idempotent."""
         self._when_dropped.closed()
+        with self._lock:
+            self._closed = True
+            readings = list(self._readings)
+        for reading in readings:
+            reading.end()
         self._client.close()
 
 
+def _closed() -> Closed:
+    return Closed("the range reader is closed")
+
+
 class _Reading:
-    """One range on its way: carries out what its `QueueReader` decides. Belongs to the thread that asks for batches."""
+    """One range on its way: carries out what its `QueueReader` decides. Belongs to the thread that asks for batches.
+
+    Any thread may end it.
+    """
 
     def __init__(self, owner: RangeReader, reader: QueueReader, end: int, tags: Collection[str]) -> None:
         self._owner = owner
@@ -163,6 +185,7 @@ class _Reading:
         self._tags = tags
         #: Protects the reader and its pulls; notified when the broker was heard.
         self._changed = threading.Condition()
+        self._has_ended = False
         self._pulls = owner.pulls(self._changed, {self._queue.topic: sorted(set(map(tag_hash, tags)))})
 
     def batches(self) -> Iterator[ReceivedBatch]:
@@ -178,8 +201,10 @@ class _Reading:
             yield batch
 
     def end(self) -> None:
-        """End the pull that is under way, and the streams."""
+        """End the pull that is under way, and the streams; a wait for batches ends with `Closed`."""
         with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
             self._pulls.carry_out(self._reader, self._reader.cancel())
             streams = self._pulls.end()
         for stream in streams:
@@ -189,7 +214,7 @@ class _Reading:
         try:
             self._owner.look_up(self._queue.topic)
         except MiniMQError as error:
-            raise self._unreadable(error) from None
+            raise _closed() if self._has_ended else self._unreadable(error) from None
 
     def _take(self) -> tuple[StoredBatch, int] | None:
         """Return the next batch as `QueueReader.take_batch` does, None after the last; wait for it as long as allowed.
@@ -201,6 +226,8 @@ class _Reading:
         known: MiniMQError | None = None
         while True:
             with self._changed:
+                if self._has_ended:
+                    raise _closed()
                 now = time.monotonic()
                 found = self._reader.take_batch()
                 self._pulls.tick(self._reader, now)

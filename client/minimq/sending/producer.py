@@ -59,7 +59,7 @@ class Producer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
-            self.close()
+            self.close(self._core.close_timeout_s(interrupted=isinstance(error, KeyboardInterrupt)))
         except SendFailed:
             if error is None:  # otherwise the error that is on its way says more
                 raise

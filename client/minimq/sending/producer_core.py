@@ -26,6 +26,9 @@ from minimq_common.message_check import check_message
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
 
+#: The end of a `with` block that Ctrl-C has left waits so long for receipts, in seconds: somebody sits there.
+_INTERRUPTED_S = 2.0
+
 
 class ProducerCore:
     """Checks messages, finds their routes, hands them to the `Sender`, and ends all that serves them. Thread-safe.
@@ -252,6 +255,11 @@ class ProducerCore:
         left = self._buffer.wait(timeout_s)
         if left:
             raise SendFailed(f"{messages_were(left)} still on their way after {timeout_s} s")
+
+    def close_timeout_s(self, *, interrupted: bool) -> float:
+        """Return how long the end of a `with` block waits for receipts; `interrupted` says that Ctrl-C has left it."""
+        whole = self._options.close_timeout_s
+        return min(whole, _INTERRUPTED_S) if interrupted else whole
 
     def close(self, timeout_s: float | None) -> None:
         """Take nothing in any more, flush and end; raises `SendFailed`, which names what has no receipt. Idempotent.

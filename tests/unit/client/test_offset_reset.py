@@ -30,6 +30,10 @@ QUEUE = MessageQueue("t", "broker-a", 0)
             OffsetReset(QUEUE, 30, 20, 8, 20),
             "offset 30 of queue t/broker-a/0 was taken back, since the queue lost its last messages: going on at 20",
         ),
+        (
+            OffsetReset(QUEUE, 30, 20, 8, 20, sought=True),
+            "offset 30 of queue t/broker-a/0 was sought, but the queue ends at 20: going on at 20",
+        ),
     ],
 )
 def test_it_says_what_happened(reset: OffsetReset, text: str) -> None:

@@ -371,6 +371,18 @@ def test_beyond_the_end_it_goes_back_there_and_so_may_the_commit() -> None:
     assert (reader.position, pull.offset, commit_of(reader, 12).sought) == (12, 12, True)
 
 
+def test_a_seek_beyond_the_end_is_no_loss_of_messages() -> None:
+    reader = reader_from(0)
+    reader.seek(1_000_000, 0.0)
+    reset, pull = reader.frame_arrived(2, out_of_range(0, 1_000), 0.0)
+    assert reset == OffsetReset(QUEUE, 1_000_000, 1_000, 0, 1_000, sought=True)
+    assert isinstance(pull, Pull)
+    reader.frame_arrived(pull.number, Frame([stored(1_000, 5)], max_offset=1_005), 0.0)
+    offsets(reader)
+    reset, _ = reader.frame_arrived(pull.number, out_of_range(0, 1_002), 0.0)
+    assert reset == OffsetReset(QUEUE, 1_005, 1_002, 0, 1_002)
+
+
 def test_what_was_fetched_and_is_no_more_is_fetched_again() -> None:
     """Only what was fetched ahead was beyond the end: the reader has missed nothing."""
     reader = fetched(10, stored(10, 5))
