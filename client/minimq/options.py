@@ -23,7 +23,7 @@ Options = TypeVar("Options", bound="DataclassInstance")
 def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
     """Return the addresses in "HOST:PORT[,HOST:PORT]" or in a sequence. Raises `InvalidArgument`."""
     if not isinstance(nameserver, str | Sequence):
-        raise InvalidArgument(f"nameserver is {nameserver!r}: write HOST:PORT")
+        raise InvalidArgument(f"nameserver is {nameserver!r}: give 'HOST:PORT' or a Cluster")
     parts = nameserver.split(",") if isinstance(nameserver, str) else nameserver
     addresses = tuple(check_address(part.strip()) for part in parts if part.strip())
     if not addresses:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from minimq_common.words import count_of
+
 #: Number of the page, spare bytes, flags, and where free room begins and ends; of a long value how many pages it has.
 _PAGE = struct.Struct("<QHHHH")
 _OVERFLOW = struct.Struct("<QHHI")
@@ -271,8 +273,8 @@ class _Walk:
             self._counts[2] = max(self._counts[2], expected[2])
         if self._counts != expected or table.depth > _MAX_DEPTH or (table.root == _NO_ROOT) != (table.depth == 0):
             raise PageDamage(
-                f"{name} has {self._counts[3]} rows in {sum(self._counts[:3])} pages, and should have {table.rows} in "
-                f"{sum(expected[:3])}"
+                f"{name} does not match its own counts ({count_of(self._counts[3], 'row')} in "
+                f"{count_of(sum(self._counts[:3]), 'page')} found, {table.rows} in {sum(expected[:3])} recorded)"
             )
 
     def _claim(self, name: str, number: int, count: int) -> None:

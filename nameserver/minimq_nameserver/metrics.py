@@ -81,9 +81,9 @@ class NameServerMetrics:
             "Brokers removed because of silence, or replaced by another one.",
             counters.removals,
         )
-        yield counter(f"{PREFIX}_lookups_total", "Lookups of the route of a topic.", counters.look_ups)
+        yield counter(f"{PREFIX}_lookups_total", "Look-ups of the route of a topic.", counters.look_ups)
         yield counter(
             f"{PREFIX}_lookups_unknown_total",
-            "Lookups of the route of a topic that has none.",
+            "Look-ups of the route of a topic that has none.",
             counters.unknown_look_ups,
         )

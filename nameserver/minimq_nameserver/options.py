@@ -30,7 +30,7 @@ class NameServerOptions:
     scan_every_s: float = option(5.0, "Time between two searches for silent brokers.", minimum=0.01)
     start_grace_s: float = option(
         3.0,
-        "Time after a start in which running brokers register again. Meanwhile, lookups of unknown topics get "
+        "Time after a start in which running brokers register again. Meanwhile, look-ups of unknown topics get "
         "'busy, try again' instead of 'no such topic', and watchers get no news. 0 turns it off.",
         minimum=0,
     )

@@ -135,7 +135,7 @@ def test_a_lagging_group_is_named_and_when_it_has_read_the_repeat_passes(shared:
         assert f"go back with `minimq topic update {topic} --queues 8`" in text
         assert said == [
             "letting producers use 4 queues on broker-a, broker-b",
-            "hiding queues 4 to 7 from consumers, once every group has read them on broker-a, broker-b",
+            "hiding queues 4 to 7 on broker-a, broker-b from consumers, once every group has read them",
             f"waiting: broker-b: group billing has not read 12 messages of queues 4-7; {REMEDY}",
         ]
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (8, 4)}

@@ -117,7 +117,7 @@ def _check_names(directory: DataDirectory, report: Report) -> set[str]:
     """Verify that every file is a segment by its name, and the first is there; return the names of the others."""
     files = sorted(directory.log_path.glob("*.mdb"))
     strange = {file.name for file in files if not is_segment(file)}
-    report.findings += [f"{name}: it has not the name of a segment: move it away" for name in sorted(strange)]
+    report.findings += [f"{name}: it is not named like a segment: move it away" for name in sorted(strange)]
     starts = [int(file.stem) for file in files if file.name not in strange]
     try:
         if starts and (missing := missing_before(directory.log_path, starts[0])):

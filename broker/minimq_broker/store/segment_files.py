@@ -21,7 +21,7 @@ def segment_files(path: Path, *, readonly: bool, without: Collection[str] = ()) 
     for file in files:
         if not is_segment(file):
             raise StoreError(
-                f"{file} has not the name of a segment, which is a log position of 20 digits: move it away"
+                f"{file} is not named like a segment, whose name is a log position of 20 digits: move it away"
             )
     if readonly and files and not is_begun(files[-1]):
         files.pop()  # its making was interrupted: the writer goes on with that, a reader finds nothing to read

@@ -32,18 +32,19 @@ def next_counts(now: Counts, queues: int) -> Counts | None:
 
 def say_step(steps: Mapping[str, Counts], now: Mapping[str, Counts]) -> str:
     """Return what is being done in one sentence; steps and counts are by broker name."""
-    by_action: dict[str, list[str]] = {}
+    by_action: dict[tuple[str, str], list[str]] = {}  # the sentence before the brokers, and after them
     for broker, step in steps.items():
+        rest = ""
         if step.read > now[broker].read:
             action = f"showing {count_of(step.read, 'queue')} to consumers"
         elif step.read < now[broker].read:
-            action = (
-                f"hiding queues {step.read} to {now[broker].read - 1} from consumers, once every group has read them"
-            )
+            first, last = step.read, now[broker].read - 1
+            action = f"hiding queue {first}" if first == last else f"hiding queues {first} to {last}"
+            rest = f" from consumers, once every group has read {'it' if first == last else 'them'}"
         else:
             action = f"letting producers use {count_of(step.write, 'queue')}"
-        by_action.setdefault(action, []).append(broker)
-    return "; ".join(f"{action} on {', '.join(brokers)}" for action, brokers in by_action.items())
+        by_action.setdefault((action, rest), []).append(broker)
+    return "; ".join(f"{action} on {', '.join(brokers)}{rest}" for (action, rest), brokers in by_action.items())
 
 
 def say_undo(topic: str, before: Mapping[str, Counts]) -> str:

@@ -163,9 +163,9 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
-    It commits the messages that it has written, at the latest when it ends, also on Ctrl-C, its normal end with exit
-    status 0: the next run continues after them. If it cannot reach a broker then, it ends with status 1, and the
-    messages since the last commit come again.
+    It commits the messages that it has written every 5 seconds, and at the latest when it ends: the next run continues
+    after them. Ctrl-C is the normal end, with exit status 0. If it cannot reach a broker then, it ends with status 1.
+    Messages that were not committed when it or a broker stopped come again, also after a clean stop of a broker.
 
     Messages that the reader of a pipe has not taken are not committed. A reader such as head takes more than it shows,
     except for the first 20 lines, which are written one by one; --max N is exact.

@@ -80,7 +80,7 @@ def _admin(nameserver: str) -> Admin:
 
 @click.group(short_help="Show consumer groups, move them to other offsets, delete them.")
 def group() -> None:
-    """See who reads what in consumer groups and how far they are, let them go on elsewhere, and delete them."""
+    """See who reads what in consumer groups and how far they are, move them to other offsets, and delete them."""
 
 
 group.add_command(delete)

@@ -160,7 +160,8 @@ def _starts(
             if not item.min_offset <= offset <= item.max_offset:
                 raise OffsetOutOfRange(
                     f"queue {item.queue} has the offsets {item.min_offset} to {item.max_offset}, not {offset}: choose "
-                    "another queue with --queue BROKER:ID"
+                    "another queue with --queue BROKER:ID; "
+                    f"`minimq topic describe {item.queue.topic}` shows where each ends"
                 )
         return {item.queue: offset for item in found}
     if last is not None:

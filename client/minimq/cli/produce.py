@@ -115,7 +115,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
     skipped.
 
     Lines are sent as soon as they arrive, so that a slow pipe gets no slower. On a failure, the command prints which
-    lines are stored and the line to continue with. So it does on Ctrl-C, with exit status 130.
+    lines are stored and the line to continue with. It does the same on Ctrl-C, with exit status 130.
 
     \b
     Examples:

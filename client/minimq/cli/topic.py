@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.progress import progress_line
 from minimq.cli.table import Table, show_table
 from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
-from minimq_common.model import PERMISSIONS, permission_name
+from minimq_common.model import MAX_QUEUES, PERMISSIONS, permission_name
 from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.words import count_of
 
@@ -60,12 +61,18 @@ _cluster_option = option(
 _broker_option = option(
     "--broker", "brokers", multiple=True, metavar="NAME", help="Only on this broker; may be given several times."
 )
-_read_option = option(
-    "--read-queues", type=int, metavar="N", help="Queues that consumers see on each broker, if not all."
-)
-_write_option = option(
-    "--write-queues", type=int, metavar="N", help="Queues that producers see on each broker, if not all."
-)
+
+
+def _queue_count(_context: click.Context, parameter: click.Parameter, count: int | None) -> int | None:
+    """Return a number of queues. Raises `InvalidArgument` when no topic has so many."""
+    if count is not None and not 1 <= count <= MAX_QUEUES:
+        raise InvalidArgument(f"{parameter.opts[0]} is {count}: a topic has 1 to {MAX_QUEUES} queues on each broker")
+    return count
+
+
+_count_option = partial(option, type=int, metavar="N", callback=_queue_count)
+_read_option = _count_option("--read-queues", help="Queues that consumers see on each broker, if not all.")
+_write_option = _count_option("--write-queues", help="Queues that producers see on each broker, if not all.")
 
 
 def _admin(nameserver: str) -> Admin:
@@ -81,7 +88,7 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@option("--queues", type=int, default=8, show_default=True, metavar="N", help="Queues on each broker.")
+@_count_option("--queues", default=8, show_default=True, help="Queues on each broker.")
 @_read_option
 @_write_option
 @option(
@@ -122,7 +129,7 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
 
 @topic.command()
 @click.argument("name", shell_complete=complete_topics)
-@option("--queues", type=int, metavar="N", help="Queues on each broker, for consumers and producers.")
+@_count_option("--queues", help="Queues on each broker, for consumers and producers.")
 @_read_option
 @_write_option
 @option("--permission", type=click.Choice(list(PERMISSIONS)), help="Permission of clients.")

@@ -87,10 +87,12 @@ class DecisionFile:
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> StoreError:
-        return StoreError(
-            f"{self._path} cannot be read: {error}: move it away while the brokers run, which know what was "
-            "decided; do not restore it from an old copy"
-        )
+        text = f"{self._path} cannot be read: {error}"
+        if not self._readonly:  # a name server starts with it
+            text += (
+                ": move it away while the brokers run, which know what was decided; do not restore it from an old copy"
+            )
+        return StoreError(text)
 
     def save(self, *records: ReplicaSet) -> None:
         """Return when records are on disk in place of the former ones, all of them or, by an error, none.

@@ -102,9 +102,9 @@ def test_a_damaged_record_is_named_and_made_anew(
 
 def test_a_file_of_another_name_is_named(stores: Stores, filled: Path) -> None:
     (filled / "commitlog" / "foo.mdb").write_text("x")
-    with pytest.raises(StoreError, match=r"foo\.mdb has not the name of a segment.*: move it away"):
+    with pytest.raises(StoreError, match=r"foo\.mdb is not named like a segment.*: move it away"):
         opened(stores)
-    assert any("foo.mdb: it has not the name" in finding for finding in check_directory(filled).findings)
+    assert any("foo.mdb: it is not named like a segment" in finding for finding in check_directory(filled).findings)
 
 
 def test_a_directory_in_the_place_of_a_file_is_a_finding(filled: Path) -> None:

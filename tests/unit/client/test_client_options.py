@@ -36,6 +36,11 @@ def test_type_checkers_know_the_options_that_there_are(changes: type, options: A
     assert list(get_type_hints(changes)) == list(types)  # editors offer them in the order of the documentation
 
 
+def test_a_nameserver_of_a_wrong_type_is_answered_with_what_it_may_be() -> None:
+    with pytest.raises(InvalidArgument, match=r"^nameserver is 5: give 'HOST:PORT' or a Cluster$"):
+        Producer(5)  # type: ignore[arg-type]  # that is the point
+
+
 @pytest.mark.parametrize("options", [ProducerOptions(), ConsumerOptions()])
 def test_an_unknown_option_is_named_with_those_there_are(options: ProducerOptions | ConsumerOptions) -> None:
     with pytest.raises(InvalidArgument, match=rf"unknown option bogus, other: {type(options).__name__} has \w+_\w+, "):

@@ -48,7 +48,9 @@ def test_what_is_done_is_said_by_what_it_is() -> None:
     steps = {"a": Counts(8, 4), "b": Counts(8, 4), "c": Counts(9, 8)}
     assert say_step(steps, now) == "showing 8 queues to consumers on a, b; letting producers use 8 queues on c"
     hiding = say_step({"c": Counts(7, 7)}, {"c": Counts(9, 7)})
-    assert hiding == "hiding queues 7 to 8 from consumers, once every group has read them on c"
+    assert hiding == "hiding queues 7 to 8 on c from consumers, once every group has read them"
+    hiding = say_step({"c": Counts(2, 2)}, {"c": Counts(3, 2)})
+    assert hiding == "hiding queue 2 on c from consumers, once every group has read it"
 
 
 def test_the_way_back_gives_each_broker_its_own_count() -> None:

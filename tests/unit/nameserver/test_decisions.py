@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -80,6 +81,11 @@ def test_check_verifies_a_directory_whose_name_server_is_stopped_and_changes_not
     status, said = check()
     assert status == 1
     assert f"error: {path} cannot be read: " in said
+    assert "move it away" not in said  # that is for a start
+    of_main = struct.pack("<QQQQ", 0, 1, 0, 4)  # pages of branches, of leaves and of long values; rows
+    assert of_main in data
+    path.write_bytes(data.replace(of_main, struct.pack("<QQQQ", 0, 120, 0, 4)))
+    assert "the main table does not match its own counts (4 rows in 1 page found, 4 in 120 recorded)" in check()[1]
     (tmp_path / "other").mkdir()
     status, said = check(tmp_path / "other")
     assert (status, list((tmp_path / "other").iterdir())) == (1, [])
