@@ -33,6 +33,7 @@ from minimq import (
 )
 from minimq.connection.broker_calls import BrokerCalls
 from minimq.connection.route_watch import RouteWatch
+from minimq.connection.routes import RouteCallback
 from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
 from minimq.transport.broker_link import BrokerLinks
 from minimq_proto.v1 import broker_pb2
@@ -309,3 +310,85 @@ print("done")
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_client_that_closes_is_no_error_in_the_loops_of_others(cluster: LocalCluster, topic: str) -> None:
+    """In a process of its own, where gRPC reports to the loops of these clients only."""
+    program = f"""
+import asyncio, threading, grpc.aio
+from minimq import Message, Producer, PullConsumer
+
+def serve(loop):
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(watch())
+
+async def watch():  # a loop of the user's own
+    async with grpc.aio.insecure_channel({cluster.nameserver!r}) as channel:
+        await channel.channel_ready()
+        begun.set()
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+
+begun, over = threading.Event(), threading.Event()
+thread = threading.Thread(target=serve, args=(asyncio.new_event_loop(),))
+thread.start()
+begun.wait()
+with Producer({cluster.nameserver!r}) as producer:
+    for _ in range(10):
+        with PullConsumer({cluster.nameserver!r}, group={topic!r}) as consumer:
+            consumer.subscribe({topic!r})
+            producer.send(Message({topic!r}, b"body"))
+            consumer.poll(timeout=0.2)
+over.set()
+thread.join()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_a_thread_that_could_not_start_is_started_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, failure: BaseException
+) -> None:
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if isinstance(failure, KeyboardInterrupt):
+            start(thread)  # Ctrl-C comes while its start is waited for
+        raise failure
+
+    before = len(loops())
+    with Cluster(cluster.nameserver) as shared, Admin(shared) as admin:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(type(failure)):
+                admin.list_topics()
+        asked = threading.Thread(target=admin.list_topics, daemon=True)
+        asked.start()
+        asked.join(10)
+        assert not asked.is_alive(), "the call hangs"
+        wait_until(lambda: len(loops()) == before + 1)
+    assert len(loops()) == before
+
+
+def test_callbacks_added_and_removed_by_many_threads_are_all_removed() -> None:
+    def use(cluster: Cluster) -> None:
+        for _ in range(300):
+            callback: RouteCallback = lambda route: None  # noqa: E731 - another one each time
+            cluster.connection.routes.add_callback(callback)
+            cluster.connection.routes.remove_callback(callback)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with Cluster(NOBODY) as shared:
+            threads = [threading.Thread(target=use, args=(shared,)) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert shared.connection.routes._callbacks == ()
+    finally:
+        sys.setswitchinterval(interval)

@@ -7,12 +7,14 @@ import concurrent.futures
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from contextvars import Context
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from minimq.transport.home_process import HomeProcess
 from minimq_common.errors import Closed
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +85,18 @@ class LoopThread:
         if self._closed:
             raise Closed(CLOSED)
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._loop.set_exception_handler(_log_failure)
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
-            self._thread.start()
+            loop = _Loop()
+            loop.set_exception_handler(_log_failure)
+            thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
+            try:
+                thread.start()
+                self._loop, self._thread = loop, thread
+            except Exception:  # the thread never began: the next use tries again
+                loop.close()
+                raise
+            except BaseException:  # such as Ctrl-C, after which the thread may run; then it closes the loop
+                loop.call_soon_threadsafe(loop.stop)
+                raise
         return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -101,7 +111,27 @@ class LoopThread:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._finish()
+        if asyncio.get_running_loop() is self._loop:  # not if its start was interrupted
+            await self._finish()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that gRPC may still tell of ended calls after it was closed.
+
+    gRPC reports the end of a cancelled call later, and there is nothing to wait for it by. Any loop of the process may
+    be the one that hears the report and hands it on, so a refusal would be an error of a loop that has no part in it.
+    """
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        try:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        except RuntimeError:
+            if not self.is_closed():
+                raise
+        callback(*args)  # nobody waits any more: gRPC only lets go of what it holds for the call
+        return asyncio.Handle(callback, args, self, context)
 
 
 def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 
 from minimq.connection.loop_thread import LoopThread
@@ -50,6 +51,7 @@ class Routes:
         self._watch = RouteWatch(nameservers, self.table, self._keep, poll_s)
         self._refresher = RouteRefresher(lambda topic: self.refresh(topic, _SOON_S), self._neglected, poll_s)
         self._wanted: set[str] = set()  # on their way to the refresher
+        self._lock = threading.Lock()  # held while the callbacks are replaced; they are read without it
         self._callbacks: tuple[RouteCallback, ...] = ()
         self._refreshing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -120,11 +122,13 @@ class Routes:
 
         What it raises is logged.
         """
-        self._callbacks = (*self._callbacks, callback)
+        with self._lock:
+            self._callbacks = (*self._callbacks, callback)
 
     def remove_callback(self, callback: RouteCallback) -> None:
         """Call it back no more."""
-        self._callbacks = tuple(kept for kept in self._callbacks if kept is not callback)
+        with self._lock:
+            self._callbacks = tuple(kept for kept in self._callbacks if kept is not callback)
 
     # ---- on the event loop ----------------------------------------------------------------------
 
