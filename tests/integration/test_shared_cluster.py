@@ -375,11 +375,13 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_call(
 
 def test_callbacks_added_and_removed_by_many_threads_are_all_removed() -> None:
     def use(cluster: Cluster) -> None:
-        for _ in range(300):
+        barrier.wait()
+        for _ in range(1500):
             callback: RouteCallback = lambda route: None  # noqa: E731 - another one each time
             cluster.connection.routes.add_callback(callback)
             cluster.connection.routes.remove_callback(callback)
 
+    barrier = threading.Barrier(8)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
