@@ -24,7 +24,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> OutageLog:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger=__name__)  # what clients of other tests log meanwhile is not looked at
     return OutageLog(log, clock)
 
 
