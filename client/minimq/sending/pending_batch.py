@@ -200,11 +200,6 @@ class PendingBatch:
         return batch
 
     @property
-    def is_of_records(self) -> bool:
-        """True if it was handed in as one batch."""
-        return self._completion is not None
-
-    @property
     def count(self) -> int:
         """Number of messages."""
         return self._count if self._completion is not None else len(self.messages)
