@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -26,6 +27,8 @@ class Relay:
         self._connections: list[tuple[socket.socket, socket.socket]] = []
         #: Connections to the server whose answers go nowhere.
         self._deaf: set[socket.socket] = set()
+        #: How many bytes the server may still say on all connections together; None: as many as it likes.
+        self._left: int | None = None
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
@@ -45,6 +48,11 @@ class Relay:
         """Let nothing through any more that the server says on the connections that there are now."""
         with self._lock:
             self._deaf.update(to_server for _, to_server in self._connections)
+
+    def lose_answers_after(self, size: int) -> None:
+        """Let nothing through any more that the server says, on any connection, once it has said `size` more bytes."""
+        with self._lock:
+            self._left = size
 
     def cut(self, *, for_good: bool = False) -> None:
         """End the connections that there are now; `for_good`: no other comes about before `mend` is called."""
@@ -80,19 +88,28 @@ class Relay:
                     self._threads[-1].start()
 
     def _connect(self, client: socket.socket, server: socket.socket) -> None:
-        back = threading.Thread(target=self._pass_on, args=(server, client))
+        back = threading.Thread(target=self._pass_on, args=(server, client, self._what_is_not_lost))
         with client, server:
             back.start()
-            self._pass_on(client, server)
+            self._pass_on(client, server, lambda source, data: data)
             back.join()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+    def _pass_on(
+        self, source: socket.socket, target: socket.socket, choose: Callable[[socket.socket, bytes], bytes]
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                with self._lock:
-                    lost = source in self._deaf
-                if not lost:
-                    target.sendall(data)
+                target.sendall(choose(source, data))
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _what_is_not_lost(self, server: socket.socket, data: bytes) -> bytes:
+        """Return what may still go on of what a server has said."""
+        with self._lock:
+            if server in self._deaf:
+                return b""
+            if self._left is not None:
+                data = data[: self._left]
+                self._left -= len(data)
+            return data
