@@ -10,12 +10,15 @@ from minimq.sending.decisions import Transaction
 from minimq.transport.broker_link import BrokerLink
 from minimq.transport.duplex import Duplex
 from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.large_fields import field_head
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
 #: Called with the result, or with the reason why there is none.
 Answer = Callable[[broker_pb2.AppendResult | None, MiniMQError | None], None]
+
+_BATCH = broker_pb2.AppendRequest.BATCH_FIELD_NUMBER
 
 
 class AppendStream:
@@ -33,8 +36,8 @@ class AppendStream:
         self._lock = threading.Lock()
         self._waiting: dict[int, Answer] = {}
         self._end: MiniMQError | None = None
-        self._stream: Duplex[broker_pb2.AppendRequest, broker_pb2.AppendResponse] = Duplex(
-            link.stub.Append, self._peer, self._on_response, self._on_end
+        self._stream: Duplex[tuple[bytes, ...], broker_pb2.AppendResponse] = Duplex(
+            link.append, self._peer, self._on_response, self._on_end
         )
 
     @property
@@ -55,13 +58,11 @@ class AppendStream:
             if end is None:
                 self._waiting[request_id] = answer
         if end is None:
-            request = broker_pb2.AppendRequest(
-                request_id=request_id, topic=queue.topic, queue_id=queue.queue_id, batch=data
-            )
+            request = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
             if transaction is not None:
                 request.transaction.name = transaction.name
                 request.transaction.number = transaction.number
-            self._stream.send(request)
+            self._stream.send((request.SerializeToString(), field_head(_BATCH, len(data)), data))
         return end
 
     def give_up(self, reason: MiniMQError) -> None:

@@ -28,6 +28,7 @@ from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRou
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.broker_link import BrokerLinks
+from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -54,6 +55,7 @@ class Sender:
     """
 
     def __init__(self, routes: RouteCache, links: BrokerLinks, options: ProducerOptions) -> None:
+        keep_freed_memory()  # batches of 1 MiB pass through
         self._routes = routes
         self._links = links
         self._encoder = BatchEncoder(options)

@@ -34,6 +34,10 @@ class BrokerLink:
         self.address = address
         self._channel = open_channel(address)
         self.stub = broker_pb2_grpc.BrokerStub(self._channel)
+        #: As of the stub, but for requests that are encoded: each is given as its parts.
+        self.append = self._channel.stream_stream(
+            "/minimq.v1.Broker/Append", b"".join, broker_pb2.AppendResponse.FromString
+        )
         #: Under way; gRPC drops what nobody holds.
         self._questions: set[grpc.Future[broker_pb2.GetStatusResponse]] = set()
 
