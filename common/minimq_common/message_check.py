@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from minimq_common.batch import MAX_METADATA, MAX_TAG, SEPARATOR
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.model import NO_PROPERTIES, Message
@@ -23,9 +21,9 @@ def check_message(message: Message, max_body_bytes: int) -> int:
             long.
         MessageTooLarge: the body is over the limit.
     """
-    if is_plain(message, max_body_bytes):
-        keys = message.keys
-        return len(message.body) + (len(SEPARATOR.join(keys)) if keys else 0)
+    size = plain_size(message, max_body_bytes)
+    if size:
+        return size
     # Anything unusual goes the long way, so that the rules stand in one place: what makes a batch is a message.
     records = BatchBuilder(max_body_bytes)
     records.add([message])
@@ -33,22 +31,22 @@ def check_message(message: Message, max_body_bytes: int) -> int:
     return records.size
 
 
-def is_plain(message: Message, max_body_bytes: int) -> bool:
-    """Tell whether a message is certainly in order, at a tenth of the cost of making a batch of it."""
+def plain_size(message: Message, max_body_bytes: int) -> int:
+    """Return the size of a message that is certainly in order, at a tenth of the cost of a batch; 0 for any other."""
     body, tag, keys, properties = message.body, message.tag, message.keys, message.properties
-    if type(body) is not bytes or not 0 < len(body) <= max_body_bytes:
-        return False
+    if type(body) is not bytes or not 0 < (size := len(body)) <= max_body_bytes or type(keys) not in _LISTS:
+        return 0
     if properties is not NO_PROPERTIES and (type(properties) is not dict or properties):
-        return False
+        return 0
     if tag is not None and (type(tag) is not str or len(tag) > MAX_TAG or not tag.isascii() or SEPARATOR in tag):
-        return False
-    return type(keys) in _LISTS and (not keys or _are_plain(keys))
-
-
-def _are_plain(keys: Sequence[str]) -> bool:
-    size = len(keys)
-    for key in keys:
-        if type(key) is not str or not key.isascii() or SEPARATOR in key:
-            return False
-        size += len(key)
-    return size <= MAX_METADATA
+        return 0
+    if keys:
+        without = size
+        size += len(keys) - 1
+        for key in keys:
+            if type(key) is not str or not key.isascii() or SEPARATOR in key:
+                return 0
+            size += len(key)
+        if size - without > MAX_METADATA:
+            return 0
+    return size

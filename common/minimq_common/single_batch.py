@@ -7,7 +7,7 @@ import struct
 import google_crc32c
 
 from minimq_common.batch import CODEC_NONE, CRC_BYTES, HEADER, SEPARATOR, VERSION, Section, tag_hash
-from minimq_common.message_check import is_plain
+from minimq_common.message_check import plain_size
 from minimq_common.model import Message
 
 #: The fixed part of the header, one tag hash, the directory, and the offsets of the body.
@@ -22,7 +22,7 @@ def encode_single(
 
     Returns None for a message that is not plain: a `BatchBuilder` has the rules for those.
     """
-    if not is_plain(message, max_body_bytes):
+    if not plain_size(message, max_body_bytes):
         return None
     body = message.body
     size = len(body)

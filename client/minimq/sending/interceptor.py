@@ -27,21 +27,19 @@ class SendInterceptor:
         """Take note of the outcome: a receipt, or the reason why there is none. What it raises is logged."""
 
 
-class Interceptors:
+class Interceptors(tuple[SendInterceptor, ...]):
     """The interceptors of one producer, in their order: each gets what the one before it returned."""
 
-    def __init__(self, interceptors: Sequence[SendInterceptor]) -> None:
-        self._interceptors = tuple(interceptors)
-        for interceptor in self._interceptors:
+    __slots__ = ()
+
+    def __init__(self, _: Sequence[SendInterceptor]) -> None:
+        for interceptor in self:
             if not isinstance(interceptor, SendInterceptor):
                 raise InvalidArgument(f"interceptor {interceptor!r} is not an instance of SendInterceptor")
 
-    def __bool__(self) -> bool:
-        return bool(self._interceptors)
-
     def before_send(self, message: Message) -> Message:
         """Return the message that all of them make of this one."""
-        for interceptor in self._interceptors:
+        for interceptor in self:
             made = interceptor.before_send(message)
             if not isinstance(made, Message):
                 raise InvalidArgument(f"{type(interceptor).__name__}.before_send returned {made!r}: return the message")
@@ -50,7 +48,7 @@ class Interceptors:
 
     def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
         """Tell all of them, in the reverse order."""
-        for interceptor in reversed(self._interceptors):
+        for interceptor in reversed(self):
             try:
                 interceptor.after_send(message, receipt, error)
             except Exception:

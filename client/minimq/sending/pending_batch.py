@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, islice
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from minimq.sending.decisions import Transaction
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -80,7 +84,7 @@ class Outcome(Protocol):
         """Take the receipt, or the reason why there is none. Called once."""
 
 
-class PendingMessage:
+class PendingMessage(msgspec.Struct, eq=False):
     """A single message that was checked and has no outcome yet. Without `outcome` nobody hears of it.
 
     Attributes:
@@ -93,17 +97,13 @@ class PendingMessage:
         handed_in: the same by the monotonic clock.
     """
 
-    __slots__ = ("born_ms", "handed_in", "message", "outcome", "queue", "size", "ticket")
-
-    ticket: int
-    born_ms: int
-    handed_in: float
-
-    def __init__(self, message: Message, queue: MessageQueue | None, size: int, outcome: Outcome | None) -> None:
-        self.message = message
-        self.queue = queue
-        self.size = size
-        self.outcome = outcome
+    message: Message
+    queue: MessageQueue | None
+    size: int
+    outcome: Outcome | None
+    ticket: int = -1
+    born_ms: int = 0
+    handed_in: float = 0.0
 
 
 class PendingBatch:
@@ -229,14 +229,9 @@ class PendingBatch:
 
     def take(self, max_messages: int, max_bytes: int) -> PendingBatch:
         """Remove the first messages, up to the size of a batch, and return them as a batch of their own."""
-        taken = PendingBatch(self.topic, self.queue)
-        size = 0
-        while self.messages and len(taken.messages) < max_messages:
-            size += self.messages[0].size
-            if size > max_bytes and taken.messages:
-                break
-            taken.messages.append(self.messages.popleft())
-        return taken
+        sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
+        count = max(bisect_right([*sizes], max_bytes), 1)  # one that is larger goes alone
+        return PendingBatch(self.topic, self.queue, [self.messages.popleft() for _ in range(count)])
 
     def take_older(self, than: float) -> PendingBatch:
         """Remove the messages that were handed in at a time or before it, and return them as a batch of their own."""

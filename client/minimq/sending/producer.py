@@ -110,7 +110,7 @@ class Producer:
         Returns:
             A future of the receipt, which raises what `send` would.
         """
-        future = ReceiptFuture()
+        future: ReceiptFuture = ReceiptFuture()
         if callback is not None:
             future.add_done_callback(partial(_call_back, callback))
         self._core.send(message, queue, selector, future)

@@ -22,7 +22,7 @@ from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.home_process import HomeProcess
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
-from minimq_common.message_check import check_message
+from minimq_common.message_check import check_message, plain_size
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
 
@@ -49,6 +49,7 @@ class ProducerCore:
         interceptors: Sequence[SendInterceptor],
     ) -> None:
         self._options = options
+        self._max_body_bytes = options.max_body_bytes
         self._interceptors = Interceptors(interceptors)
         self._client = ClusterClient(nameserver)
         self._routes = self._client.routes
@@ -115,11 +116,11 @@ class ProducerCore:
     def _prepare(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
     ) -> PendingMessage:
-        size = check_message(message, self._options.max_body_bytes) + OVERHEAD_BYTES
+        size = plain_size(message, self._max_body_bytes) or check_message(message, self._max_body_bytes)
         self._find(message.topic)
         if selector is not None or queue is not None:
             queue = self._destination(message, queue, selector)
-        return PendingMessage(message, queue, size, outcome)
+        return PendingMessage(message, queue, size + OVERHEAD_BYTES, outcome)
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
         """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none.

@@ -27,8 +27,7 @@ class ReceiptFuture(Future[SendReceipt]):
     _result: SendReceipt | None = None
     _exception: BaseException | None = None
 
-    def __init__(self) -> None:
-        """Make nothing: most futures never need it."""
+    __init__ = object.__init__  # makes nothing: most futures never need it
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - parts have several types
         """Make a part that is missing."""
@@ -50,7 +49,10 @@ class ReceiptFuture(Future[SendReceipt]):
         """Take the outcome: a receipt, or the reason why there is none."""
         own = self.__dict__
         if "_condition" not in own:
-            self._result, self._exception = receipt, error
+            if receipt is not None:
+                self._result = receipt
+            else:
+                self._exception = error
             if own.setdefault("_condition", _COMPLETED) is _COMPLETED:
                 return
         if not self.set_running_or_notify_cancel():
