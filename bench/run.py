@@ -131,7 +131,7 @@ def single() -> list[Row]:
                 rate,
                 client_cpu=one["cpu_s"] / one["count"] * MILLION,
                 broker_cpu=usage.server_cpu_s / one["count"] * MILLION,
-                note=f"{1000 / rate:.2f} ms each",
+                note=f"{1000 / rate:.2f} ms each, p50 {one['p50_ms']:.2f} ms, p99 {one['p99_ms']:.2f} ms",
                 others_cpu_s=usage.others_cpu_s - one["cpu_s"],
             )
         ]
@@ -146,6 +146,52 @@ def single() -> list[Row]:
         note = ", ".join(f"{key[:-3]} {paced[key]:.2f} ms" for key in ("p50_ms", "p90_ms", "p99_ms", "max_ms"))
         rows.append(Row("send to receive at 200/s", 200, note=note))
     return rows
+
+
+def measured(cluster: LocalCluster, name: str, workload: str, count: int, **more: object) -> Row:
+    """Run a workload that has no size of its own."""
+    with Meter(pids(cluster)) as usage:
+        result = run(workload, nameserver=cluster.nameserver, topic="bench", count=count, **more)
+    done = result["count"]
+    return Row(
+        name,
+        done / result["seconds"],
+        client_cpu=result["cpu_s"] / done * MILLION,
+        broker_cpu=usage.server_cpu_s / done * MILLION,
+        note=f"{result['threads']} threads" if "threads" in result else "",
+        others_cpu_s=usage.others_cpu_s - result["cpu_s"],
+    )
+
+
+def coroutine() -> list[Row]:
+    """Lone sends from a thread, and from a coroutine."""
+    with fresh_cluster() as (cluster, _):
+        return [
+            measured(cluster, "send, from a thread", "send_one_by_one", 5000),
+            measured(cluster, "send, from a coroutine", "send_one_by_one_aio", 5000),
+        ]
+
+
+def unwaited() -> list[Row]:
+    """Single messages that are not waited for one by one: `send_async`, and `gather` over the sends of aio."""
+    with fresh_cluster() as (cluster, _):
+        return [
+            measured(cluster, "send_async", "send_async", 500_000),
+            measured(cluster, "gather, 5,000 at once", "gather", 500_000),
+        ]
+
+
+def push() -> list[Row]:
+    """Listeners that do nothing, plain and as coroutines; and a thousand of these that sleep at once."""
+    with fresh_cluster() as (cluster, _):
+        produced(cluster, 500_000, 100)
+        return [
+            measured(cluster, "PushConsumer", "push", 500_000, group="plain"),
+            measured(cluster, "PushConsumer of aio", "push_aio", 500_000, group="aio"),
+            measured(
+                cluster, "1,000 listeners sleep 100 ms", "push_aio", 50_000, group="asleep", at_once=1000, sleep_s=0.1
+            ),
+        ]
 
 
 def spark() -> list[Row]:
@@ -169,7 +215,12 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "backlog": backlog,
     "single": single,
     "spark": spark,
+    "coroutine": coroutine,
+    "unwaited": unwaited,
+    "push": push,
 }
+#: Those that run unless others are named.
+USUAL = ("small", "large", "producers", "backlog", "single", "spark")
 
 
 @click.command()
@@ -177,10 +228,10 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
 @click.option("--runs", default=3, show_default=True, help="How often; the run with the median rate is shown.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(names: tuple[str, ...], runs: int, output: str) -> None:
-    """Run the benchmarks NAMES, or all of them."""
+    """Run the benchmarks NAMES, or small, large, producers, backlog, single and spark."""
     console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 140)
     rows: list[Row] = []
-    for name in names or BENCHMARKS:
+    for name in names or USUAL:
         with console.status(f"{name} ..."):
             tries = [BENCHMARKS[name]() for _ in range(runs)]
         for same in zip(*tries, strict=True):

@@ -5,16 +5,21 @@ A workload connects, says "ready", waits for a line on stdin, runs, and prints w
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
-from minimq import Message, Producer, PullConsumer
+from minimq import ConsumeResult, Message, Producer, PullConsumer, PushConsumer, aio
+from minimq.receiving.received import ReceivedMessage
 
 TAGS = ("red", "green", "blue", "black")
+#: Sends of `gather` that are under way at once.
+GATHERED = 5_000
 Result = dict[str, Any]
 
 
@@ -79,6 +84,96 @@ def send_one_by_one(nameserver: str, topic: str, count: int) -> Result:
         return outcome(began, count, **{f"p{q}_ms": latencies[count * q // 100] for q in (50, 99)})
 
 
+def send_one_by_one_aio(nameserver: str, topic: str, count: int) -> Result:
+    """`send` of one coroutine, one after the other."""
+
+    async def run() -> Result:
+        async with aio.Producer(nameserver) as producer:
+            message = Message(topic, b"x" * 100, "red", ["key"])
+            for _ in range(50):
+                await producer.send(message)
+            began = start_line()
+            for _ in range(count):
+                await producer.send(message)
+            return outcome(began, count)
+
+    return asyncio.run(run())
+
+
+def send_async(nameserver: str, topic: str, count: int) -> Result:
+    """`send_async` of message after message, a future for each, all of which are waited for."""
+    with Producer(nameserver) as producer:
+        producer.send_many(messages(topic, 1000, 100))
+        began = start_line()
+        futures = [producer.send_async(message) for message in messages(topic, count, 100)]
+        for future in futures:
+            future.result()
+        return outcome(began, count)
+
+
+def gather(nameserver: str, topic: str, count: int) -> Result:
+    """`asyncio.gather` over thousands of `send`, again and again."""
+
+    async def run() -> Result:
+        async with aio.Producer(nameserver) as producer:
+            await producer.send_many(messages(topic, 1000, 100))
+            began = start_line()
+            given = messages(topic, count, 100)
+            while part := list(islice(given, GATHERED)):
+                await asyncio.gather(*map(producer.send, part))
+            return outcome(began, count)
+
+    return asyncio.run(run())
+
+
+def push(nameserver: str, topic: str, group: str, count: int) -> Result:
+    """Count messages in the plain listener of a `PushConsumer`."""
+    received, all_came = [0], threading.Event()
+    counting = threading.Lock()
+
+    def listener(batch: list[ReceivedMessage]) -> ConsumeResult:
+        with counting:
+            received[0] += len(batch)
+        if received[0] >= count:
+            all_came.set()
+        return ConsumeResult.SUCCESS
+
+    with PushConsumer(nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        began = start_line()
+        consumer.start(listener)
+        if not all_came.wait(120):
+            raise SystemExit(f"only {received[0]} of {count} messages came")
+        return outcome(began, received[0])
+
+
+def push_aio(nameserver: str, topic: str, group: str, count: int, at_once: int = 8, sleep_s: float = 0.0) -> Result:
+    """Count messages in the coroutine listener of a `PushConsumer` of aio; with `sleep_s` it sleeps first."""
+
+    async def run() -> Result:
+        received, all_came = 0, asyncio.Event()
+
+        async def listener(batch: list[ReceivedMessage]) -> ConsumeResult:
+            nonlocal received
+            if sleep_s:
+                await asyncio.sleep(sleep_s)
+            received += len(batch)
+            if received >= count:
+                all_came.set()
+            return ConsumeResult.SUCCESS
+
+        batch_size = 1 if sleep_s else 32
+        async with aio.PushConsumer(nameserver, group=group, threads=at_once, batch_size=batch_size) as consumer:
+            consumer.subscribe(topic)
+            began = start_line()
+            await consumer.start(listener)
+            async with asyncio.timeout(120):
+                await all_came.wait()
+            return outcome(began, received, threads=threading.active_count())
+
+    return asyncio.run(run())
+
+
 def send_paced(nameserver: str, topic: str, count: int, rate: int) -> Result:
     """Blocking `send` at a steady rate; each body is the time at which it was sent."""
     with Producer(nameserver) as producer:
@@ -108,7 +203,19 @@ def receive_paced(nameserver: str, topic: str, count: int) -> Result:
 
 
 WORKLOADS: dict[str, Callable[..., Result]] = {
-    function.__name__: function for function in (produce, consume, send_one_by_one, send_paced, receive_paced)
+    function.__name__: function
+    for function in (
+        produce,
+        consume,
+        send_one_by_one,
+        send_one_by_one_aio,
+        send_async,
+        gather,
+        push,
+        push_aio,
+        send_paced,
+        receive_paced,
+    )
 }
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
-"""Transfer of results from the threads of a client to an event loop."""
+"""Transfer of receipts from the threads of a producer to an event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Generic, TypeVar
 
-T = TypeVar("T")
+from minimq.sending.receipt import SendReceipt
 
 
-class LoopOutcomes(Generic[T]):
+class LoopOutcomes:
     """Carries outcomes over to one event loop, all that have gathered at a time: waking a loop costs a system call.
 
     Thread-safe.
@@ -22,49 +20,50 @@ class LoopOutcomes(Generic[T]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._lock = threading.Lock()
-        self._ready: list[Callable[[], None]] = []
+        self._ready: deque[LoopOutcome] = deque()
+        #: The loop has been woken, and has not looked yet.
+        self._is_woken = False
 
-    def new(self) -> LoopOutcome[T]:
+    def new(self) -> LoopOutcome:
         """Return an outcome that is not there yet. Called on the loop."""
         return LoopOutcome(self.loop.create_future(), self._carry)
 
-    def _carry(self, resolve: Callable[[], None]) -> None:
-        with self._lock:
-            self._ready.append(resolve)
-            first = len(self._ready) == 1
-        if first:
+    def _carry(self, outcome: LoopOutcome) -> None:
+        self._ready.append(outcome)
+        if not self._is_woken:
+            self._is_woken = True
             try:
                 self.loop.call_soon_threadsafe(self._resolve)
             except RuntimeError:  # the loop is closed, and with it all who waited
-                with self._lock:
-                    self._ready.clear()
+                self._is_woken = False
+                self._ready.clear()
 
     def _resolve(self) -> None:
-        with self._lock:
-            ready, self._ready = self._ready, []
-        for resolve in ready:
-            resolve()
+        self._is_woken = False  # first: whoever adds something from here on wakes the loop again
+        for _ in range(len(self._ready)):
+            self._ready.popleft().resolve()
 
 
-class LoopOutcome(Generic[T]):
+class LoopOutcome:
     """One outcome: set by any thread, awaited on the loop through `future`."""
 
-    __slots__ = ("_carry", "future")
+    __slots__ = ("_carry", "_error", "_receipt", "future")
 
-    def __init__(self, future: asyncio.Future[T], carry: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, future: asyncio.Future[SendReceipt], carry: Callable[[LoopOutcome], None]) -> None:
         self.future = future
         self._carry = carry
 
-    def complete(self, result: T | None, error: BaseException | None, /) -> None:
-        """Take the result, or the reason why there is none."""
+    def complete(self, receipt: SendReceipt | None, error: BaseException | None, /) -> None:
+        """Take the receipt, or the reason why there is none."""
         if not self.future.cancelled():
-            self._carry(partial(self._resolve, result, error))
+            self._receipt, self._error = receipt, error
+            self._carry(self)
 
-    def _resolve(self, result: T | None, error: BaseException | None) -> None:
+    def resolve(self) -> None:
+        """Tell whoever awaits it. Called on the loop."""
         if self.future.done():
             return
-        if error is not None:
-            self.future.set_exception(error)
-        elif result is not None:
-            self.future.set_result(result)
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        elif self._receipt is not None:
+            self.future.set_result(self._receipt)

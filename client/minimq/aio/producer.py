@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
-from minimq.aio.outcomes import LoopOutcomes
+from minimq.aio.outcomes import LoopOutcome, LoopOutcomes
 from minimq.connection.cluster import Cluster
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.sending.interceptor import SendInterceptor
@@ -56,7 +56,7 @@ class Producer:
         self._waiting = ThreadPoolExecutor(1, "minimq-aio-producer")
         #: How many messages are with it.
         self._with_thread = 0
-        self._outcomes: LoopOutcomes[SendReceipt] | None = None
+        self._outcomes: LoopOutcomes | None = None
         self._when_dropped = WhenDropped(self, self._core.release)
 
     async def __aenter__(self) -> Self:
@@ -79,7 +79,11 @@ class Producer:
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> SendReceipt:
         """Send a message and wait until it is on disk; see `minimq.Producer.send`."""
-        return await (await self.send_async(message, queue=queue, selector=selector))
+        outcome = self._outcome()
+        call = self._hand_in(message, queue, selector, outcome)
+        if call is not None:
+            await self._in_thread(call)
+        return await outcome.future
 
     async def send_async(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
@@ -89,18 +93,19 @@ class Producer:
         Returns:
             A future of the receipt, which raises what `send` would. Cancelling it takes nothing back.
         """
-        loop = asyncio.get_running_loop()
-        if self._outcomes is None or self._outcomes.loop is not loop:
-            self._outcomes = LoopOutcomes(loop)
-        outcome = self._outcomes.new()
-        await self._hand_in(message, queue, selector, outcome)
+        outcome = self._outcome()
+        call = self._hand_in(message, queue, selector, outcome)
+        if call is not None:
+            await self._in_thread(call)
         return outcome.future
 
     async def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
         """Send a message of whose outcome nobody wants to hear; see `minimq.Producer.send_one_way`."""
-        await self._hand_in(message, queue, selector, None)
+        call = self._hand_in(message, queue, selector, None)
+        if call is not None:
+            await self._in_thread(call)
 
     async def send_many(
         self,
@@ -142,27 +147,24 @@ class Producer:
 
     # ---- without blocking the loop --------------------------------------------------------------
 
-    async def _hand_in(
+    def _outcome(self) -> LoopOutcome:
+        loop = asyncio.get_running_loop()
+        if self._outcomes is None or self._outcomes.loop is not loop:
+            self._outcomes = LoopOutcomes(loop)
+        return self._outcomes.new()
+
+    def _hand_in(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
-    ) -> None:
-        """Hand a message in; at once if that takes no time, by the thread otherwise.
+    ) -> Callable[[], object] | None:
+        """Hand a message in if that takes no time; otherwise return the call by which the thread does it.
 
         What comes while others are with the thread goes there as well, or it would overtake them.
         """
         self._core.check_process()
-        if not self._with_thread and len(message.body) < _LARGE_BYTES and self._core.knows(message.topic):
-            item = self._core.prepare(message, queue, selector, outcome)
-            if self._core.hand_in(item, wait=False):
-                return
-            call: Callable[[], object] = partial(self._core.hand_in, item)
-        else:
-            call = partial(self._prepare_and_hand_in, message, queue, selector, outcome)
-        await self._in_thread(call)
-
-    def _prepare_and_hand_in(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
-    ) -> None:
-        self._core.send(message, queue, selector, outcome)
+        if self._with_thread or len(message.body) >= _LARGE_BYTES or not self._core.knows(message.topic):
+            return partial(self._core.send, message, queue, selector, outcome)
+        item = self._core.prepare(message, queue, selector, outcome)
+        return None if self._core.hand_in(item, wait=False) else partial(self._core.hand_in, item)
 
     async def _in_thread(self, call: Callable[[], object]) -> None:
         try:
