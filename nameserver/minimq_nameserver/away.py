@@ -108,10 +108,6 @@ class AwayBrokers:
         """Return those that carried a topic, sorted by name."""
         return [away for away in self.all() if topic in away.topics] if self._by_name else []
 
-    def topics(self) -> set[str]:
-        """Return the topics that they carried."""
-        return set[str]().union(*(away.topics for away in self._by_name.values()))
-
 
 def _readable(data: QueueData) -> int:
     return data.read_queues if data.permission & Permission.READ else 0

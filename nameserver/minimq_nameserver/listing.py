@@ -11,6 +11,7 @@ from minimq_nameserver.bounds import MAX_ANSWER_BYTES
 from minimq_nameserver.loop_share import LoopShare
 from minimq_nameserver.route_events import RouteEvents
 from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.table_tidying import TableTidying
 from minimq_proto.v1 import nameserver_pb2
 
 #: Names that are sorted, or encoded, in one go.
@@ -26,8 +27,9 @@ class TopicLists:
     so a hundred who ask at once take no more memory than one does.
     """
 
-    def __init__(self, table: RouteTable, events: RouteEvents) -> None:
+    def __init__(self, table: RouteTable, events: RouteEvents, tidying: TableTidying) -> None:
         self._table = table
+        self._tidying = tidying
         self._events = events
         self._share = LoopShare()
         self._latest: tuple[tuple[int, bool], bytes] | None = None
@@ -43,11 +45,20 @@ class TopicLists:
             key = self._table.edition, names_only
             if self._latest is None or self._latest[0] != key:
                 self._latest = None
+                await self._tidying.finish()
                 topics = await self._sorted(list(self._table.topics()))
-                away = await self._sorted(list(self._table.away_topics()))
+                away = await self._sorted(await self._away_topics())
                 make = self._names if names_only else self._routes
                 self._latest = key, await make(topics, away)
             return self._latest[1]
+
+    async def _away_topics(self) -> list[str]:
+        found: dict[str, None] = {}
+        topics = self._table.away_topics()
+        while part := list(itertools.islice(topics, _PART)):
+            found.update(dict.fromkeys(part))
+            await self._share.turn()
+        return list(found)
 
     async def _sorted(self, topics: list[str]) -> Sequence[str]:
         parts = []

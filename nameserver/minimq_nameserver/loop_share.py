@@ -11,40 +11,38 @@ T = TypeVar("T")
 
 #: Seconds of work after which everybody else gets a turn.
 SLICE_S = 0.002
+#: Rounds of the loop that others have between two slices. A call takes that many from its bytes to its answer at most,
+#: so that it waits for one slice, and not for one in each round.
+ROUNDS = 5
 #: After a step that takes longer others have so much more time than that.
 _REST = 3
 
 
 class LoopShare:
-    """The time that one kind of work takes of each round of the event loop. Lives on that loop.
+    """The time that one kind of work takes of the event loop. Lives on that loop.
 
     Work of one kind takes turns: whoever has much to do calls `turn` between its steps, within `async with`, and a
-    thousand of them at the same time take no more of a round than one.
+    thousand of them at the same time take no more than one.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._began: float | None = None
+        self._used_s = 0.0  # by all who had the turn, since others had theirs
+        self._since = 0.0
 
     async def __aenter__(self) -> None:
         await self.begin()
+        self._since = time.perf_counter()
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
-
-    @property
-    def over(self) -> bool:
-        """True once the time of this round is used up; the round begins with the first question."""
-        now = time.perf_counter()
-        if self._began is None:
-            self._began = now
-            asyncio.get_running_loop().call_soon(self._begin_anew)
-        return now - self._began > SLICE_S
+        self._release_after(ROUNDS if self._is_over() else 0)
 
     async def turn(self) -> None:
-        """Let everybody else have a turn, if the time of this round is used up."""
-        if self.over:
-            await asyncio.sleep(0)
+        """Let everybody else have a turn, if the time of this slice is used up."""
+        if self._is_over():
+            for _ in range(ROUNDS):
+                await asyncio.sleep(0)
+            self._since = time.perf_counter()
 
     async def step(self, work: Callable[[], T]) -> T:
         """Do work that cannot be sliced, when it is its turn; the next one has to wait so that others get theirs."""
@@ -66,5 +64,18 @@ class LoopShare:
         else:
             self._lock.release()
 
-    def _begin_anew(self) -> None:
-        self._began = None
+    def _is_over(self) -> bool:
+        """Count the time since the last look; True once that of a slice is used up, and the next one begins."""
+        now = time.perf_counter()
+        self._used_s += now - self._since
+        self._since = now
+        if self._used_s <= SLICE_S:
+            return False
+        self._used_s = 0.0
+        return True
+
+    def _release_after(self, rounds: int) -> None:
+        if rounds:
+            asyncio.get_running_loop().call_soon(self._release_after, rounds - 1)
+        else:
+            self._lock.release()

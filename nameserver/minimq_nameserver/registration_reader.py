@@ -58,15 +58,18 @@ class RegistrationReader:
         """Return what a broker tells in an encoded request. As `read` otherwise."""
         topics: dict[str, QueueData] = {}
         head = nameserver_pb2.RegisterRequest()
+        names = set()
         async with self._share:
             for part in _parts(request):
-                _read_topics(topics, part.broker_name or head.broker_name, part.topics, known_topics)
+                name = part.broker_name or head.broker_name
+                names.add(name)
+                _read_topics(topics, name, part.topics, known_topics)
                 del part.topics[:]
                 head.MergeFrom(part)
                 await self._share.turn()
         if head.heartbeat_only:
             raise InvalidArgument(f"a heartbeat of {head.broker_name} came with {len(topics)} topics")
-        if any(data.broker_name != head.broker_name for data in topics.values()):
+        if names != {head.broker_name}:
             raise InvalidArgument(f"the table of {head.broker_name} came before its name")
         return _state(head, topics)
 

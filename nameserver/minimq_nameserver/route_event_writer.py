@@ -68,14 +68,15 @@ class RouteEventWriter:
 
     async def _tell(self) -> None:
         try:
-            while self._ready:
-                watcher = self._ready.popleft()
-                self._waiting.discard(watcher)
-                context = self._streams.get(watcher)
-                topic = watcher.take() if context is not None else None
-                if topic is not None:
-                    self._write(watcher, context, topic)
-                    await self._share.turn()
+            async with self._share:
+                while self._ready:
+                    watcher = self._ready.popleft()
+                    self._waiting.discard(watcher)
+                    context = self._streams.get(watcher)
+                    topic = watcher.take() if context is not None else None
+                    if topic is not None:
+                        self._write(watcher, context, topic)
+                        await self._share.turn()
         finally:
             self._telling = None
 

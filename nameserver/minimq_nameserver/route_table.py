@@ -6,16 +6,17 @@ what a call has changed is its return value, for the caller to tell whom it conc
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Set
+from dataclasses import dataclass
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
-from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
+from minimq_common.model import MASTER_ID, BrokerData, Permission, TopicRoute
 from minimq_nameserver.away import AwayBrokers, RememberedBroker
 from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict, ConflictLog
+from minimq_nameserver.route_fact import RouteFact, changed_topics, restrict
+from minimq_nameserver.topic_index import TopicIndex
 
 #: Seconds after which a broker that found no room is to try again.
 _BUSY_RETRY_S = 5.0
@@ -30,7 +31,7 @@ class Change:
         ended: sessions that have lost their place in the table, each with the reason.
     """
 
-    topics: frozenset[str] = frozenset()
+    topics: Set[str] = frozenset()
     ended: tuple[tuple[int, str], ...] = ()
 
 
@@ -41,14 +42,6 @@ class _Replica:
     state: BrokerState
     session: int
     last_seen: float
-
-
-@dataclass(frozen=True, slots=True)
-class _RouteFact:
-    """The part of a route that is about one broker name."""
-
-    topics: Mapping[str, QueueData]
-    broker: BrokerData
 
 
 class RouteTable:
@@ -81,10 +74,10 @@ class RouteTable:
         self._by_session: dict[int, _Replica] = {}
         self._by_address: dict[str, _Replica] = {}
         self._conflicts = ConflictLog()
-        # Both follow from the brokers, and only `_reindex` writes them: what is told of each broker name, and
-        # topic -> broker name -> queue data.
-        self._told: dict[str, _RouteFact] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}
+        # Both follow from the brokers, and only `_reindex` writes them: what is told of each broker name, and who
+        # carries each topic.
+        self._told: dict[str, RouteFact] = {}
+        self._index = TopicIndex(self._carries)
 
     def register(self, session: int, state: BrokerState, now: float) -> Change:
         """Put everything a broker tells into the table, in place of what it told before.
@@ -125,7 +118,7 @@ class RouteTable:
         self._by_session[session] = self._by_address[state.address] = replica
         self._conflicts.settle(state)
         changed = self._reindex(name)
-        return Change(changed | self._away.returned(name, self._told[name].topics), tuple(ended))
+        return Change(_both(changed, self._away.returned(name, self._told[name].topics)), tuple(ended))
 
     def heartbeat(self, session: int, data_version: int, now: float) -> bool:
         """Note that a broker lives. False when it is not known with that version, and has to register anew."""
@@ -194,25 +187,44 @@ class RouteTable:
         """Return the brokers that have gone, sorted by name; those that carried a topic, if one is given."""
         return self._away.all() if topic is None else self._away.of(topic)
 
-    def away_topics(self) -> list[str]:
-        """Return the topics, sorted, all of whose brokers are away."""
-        return sorted(self._away.topics() - self._topics.keys())
+    def away_topics(self) -> Iterator[str]:
+        """Yield the topics all of whose brokers are away, in no order; one of several brokers comes several times."""
+        for away in self._away.all():
+            for topic in away.topics:
+                if not self._index.carriers(topic):
+                    yield topic
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return where the queues of a topic are, sorted by broker name, or None when no broker carries it."""
-        found = self._topics.get(topic)
-        if found is None:
+        names = self._index.carriers(topic)
+        if not names:
             return None
-        names = sorted(found)
         return TopicRoute(
             topic=topic,
-            queues=tuple(found[name] for name in names),
+            queues=tuple(self._told[name].topics[topic] for name in names),
             brokers={name: self._told[name].broker for name in names},
         )
 
     def topics(self) -> Collection[str]:
-        """Return a view of the names of all topics, in no order; it follows the table."""
-        return self._topics.keys()
+        """Return a view of the names of all topics, in no order; it follows the table.
+
+        It takes its time after brokers with many topics have gone, unless `tidy` was called.
+        """
+        self._index.tidy()
+        return self._index.topics()
+
+    def known_topics(self) -> Collection[str]:
+        """Return a view as `topics` does, with some more of brokers that have just gone: it takes no time."""
+        return self._index.topics()
+
+    @property
+    def is_tidy(self) -> bool:
+        """False while there is something left of topics that are gone."""
+        return self._index.is_tidy
+
+    def tidy(self, most: int) -> None:
+        """Clear what is left of topics that are gone, so many of them at most."""
+        self._index.tidy(most)
 
     def brokers(self) -> list[BrokerData]:
         """Return all brokers, sorted by name."""
@@ -269,9 +281,12 @@ class RouteTable:
             raise _full(state, f"{MAX_REGISTERED_BROKERS} brokers are registered")
         if self._carried - len(known) + len(state.topics) > MAX_CARRIED:
             raise _full(state, f"all brokers together carry {self._carried} topics, and the limit is {MAX_CARRIED}")
+        if len(self._index.topics()) + len(added) <= MAX_ROUTED_TOPICS:
+            return
         # Not exactly, when others go: that takes another try.
-        if len(self._topics) + sum(1 for topic in added if topic not in self._topics) > MAX_ROUTED_TOPICS:
-            raise _full(state, f"there are {len(self._topics)} topics, and the limit is {MAX_ROUTED_TOPICS}")
+        topics = self.topics()
+        if len(topics) + sum(1 for topic in added if topic not in topics) > MAX_ROUTED_TOPICS:
+            raise _full(state, f"there are {len(topics)} topics, and the limit is {MAX_ROUTED_TOPICS}")
 
     def _rivals(self, state: BrokerState) -> Iterator[tuple[BrokerState, str]]:
         """Yield the brokers that do not leave a place for one, each with what it has and what can be done."""
@@ -294,7 +309,7 @@ class RouteTable:
                 f"{incumbent.data_version} against {state.data_version}; give one of them another --name or --id",
             )
 
-    def _tell(self, name: str) -> _RouteFact | None:
+    def _tell(self, name: str) -> RouteFact | None:
         """Return what routes say of a broker name, computed anew; None when it has no broker."""
         replicas = self._brokers.get(name)
         if not replicas:
@@ -303,7 +318,7 @@ class RouteTable:
         leader = replicas[leader_id].state
         addresses = {broker_id: replicas[broker_id].state.address for broker_id in sorted(replicas)}
         allowed = leader.permission if leader_id == MASTER_ID else leader.permission & Permission.READ
-        return _RouteFact(_restrict(leader.topics, allowed), BrokerData(leader.cluster, name, addresses))
+        return RouteFact(restrict(leader.topics, allowed), BrokerData(leader.cluster, name, addresses))
 
     def _remove(self, replica: _Replica) -> None:
         state = replica.state
@@ -314,36 +329,40 @@ class RouteTable:
         if not self._brokers[state.broker_name]:
             del self._brokers[state.broker_name]
 
-    def _gone(self, name: str, since: float, *, stopped: bool) -> frozenset[str]:
+    def _gone(self, name: str, since: float, *, stopped: bool) -> Set[str]:
         """Bring everything up to date after replicas of a name were removed. Returns the topics that have changed."""
         told = self._told.get(name)
         changed = self._reindex(name)
         if told is None or name in self._told:
             return changed
-        return changed | self._away.add(RememberedBroker(told.broker, told.topics, since, stopped))
+        return _both(changed, self._away.add(RememberedBroker(told.broker, told.topics, since, stopped)))
 
-    def _reindex(self, name: str) -> frozenset[str]:
+    def _reindex(self, name: str) -> Set[str]:
         """Bring what follows from the brokers up to date with one name. Returns the topics whose route has changed."""
         told, telling = self._told.pop(name, None), self._tell(name)
         if telling is not None:
             self._told[name] = telling
         before = told.topics if told else {}
         after = telling.topics if telling else {}
+        if not after:
+            self._index.drop(name, before.keys())
+            return before.keys()
         gone = before.keys() - after.keys()
-        for topic in gone:
-            carriers = self._topics[topic]
-            del carriers[name]
-            if not carriers:
-                del self._topics[topic]
-        # Equal queue data is mostly the same object, so that thousands of topics are compared in a millisecond.
-        changed = {
-            topic: data for topic, data in after.items() if (known := before.get(topic)) is not data and known != data
-        }
-        for topic, data in changed.items():
-            self._topics.setdefault(topic, {})[name] = data
+        if gone:
+            self._index.drop(name, gone)
+        self._index.add(name, after.keys() - before.keys() if before else after)
         if told is None or telling is None or told.broker != telling.broker:
-            return frozenset(before.keys() | after.keys())
-        return frozenset(gone | changed.keys())
+            return before.keys() | after.keys()
+        return gone | changed_topics(before, after)
+
+    def _carries(self, name: str, topic: str) -> bool:
+        told = self._told.get(name)
+        return told is not None and topic in told.topics
+
+
+def _both(some: Set[str], others: Set[str]) -> Set[str]:
+    """Return both together; copies nothing when there are no others."""
+    return some | others if others else some
 
 
 def _full(state: BrokerState, why: str) -> SystemBusy:
@@ -352,17 +371,3 @@ def _full(state: BrokerState, why: str) -> SystemBusy:
         "not needed, or run a second cluster with name servers of its own",
         retry_after_s=_BUSY_RETRY_S,
     )
-
-
-def _restrict(topics: Mapping[str, QueueData], allowed: Permission) -> Mapping[str, QueueData]:
-    """Return topics of which no more may be done than is allowed."""
-    if allowed == Permission.READ_WRITE:
-        return topics
-    distinct = {id(data): data for data in topics.values()}  # few: most topics share theirs
-    restricted = {key: _restrict_one(data, allowed) for key, data in distinct.items()}
-    return {topic: restricted[id(data)] for topic, data in topics.items()}
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _restrict_one(data: QueueData, allowed: Permission) -> QueueData:
-    return replace(data, permission=data.permission & allowed)

@@ -35,6 +35,7 @@ from minimq_nameserver.registration_reader import RegistrationReader
 from minimq_nameserver.route_event_writer import RouteEventWriter
 from minimq_nameserver.route_events import RouteEvents
 from minimq_nameserver.route_table import Change, RouteTable
+from minimq_nameserver.table_tidying import TableTidying
 from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
@@ -61,7 +62,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         #: What the clock shows, and the time of day at that moment: what is told of a moment never changes.
         self._began = clock(), time.time()
         self._events = RouteEvents(table, self._away_to_wire)
-        self._lists = TopicLists(table, self._events)
+        self._tidying = TableTidying(table)
+        self._lists = TopicLists(table, self._events, self._tidying)
         self._cluster: tuple[int, bytes] | None = None  # the brokers of that edition of the table
         self._unsent = Unsent(MAX_UNSENT_BYTES)
         self._writer = RouteEventWriter(lambda topic: self._events.get(topic).encoded, self._unsent)
@@ -91,7 +93,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
     @property
     def topics(self) -> int:
         """Number of topics that have a route."""
-        return len(self._table.topics())
+        return len(self._table.known_topics())
 
     @property
     def conflicts(self) -> int:
@@ -181,11 +183,11 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
     ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
         """Take in what a broker tells; return the answer, and whether it stops."""
         if isinstance(request, bytes):
-            state = await self._reader.read_encoded(request, self._table.topics())
+            state = await self._reader.read_encoded(request, self._table.known_topics())
             await self._changes.step(lambda: self._enter(session, state))
             return self._registered(state.broker_name), False
         if not request.heartbeat_only:
-            self._enter(session, await self._reader.read(request, self._table.topics()))
+            self._enter(session, await self._reader.read(request, self._table.known_topics()))
         elif not self._table.heartbeat(session, request.data_version, self._clock()):
             raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
         return self._registered(request.broker_name), request.leaving
@@ -222,6 +224,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     def _carry_out(self, change: Change) -> None:
         self._events.forget(change.topics)
+        self._tidying.begin()
         if not self._stopping:
             self._watchers.publish(change.topics)
         for session, reason in change.ended:

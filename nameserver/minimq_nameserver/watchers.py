@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, SystemBusy
@@ -97,6 +97,7 @@ class Watchers:
         self._held = True
         self._watched = 0
         self._share = LoopShare()
+        self._spreading = LoopShare()
         self._changed: dict[str, None] = {}  # what is still to be told to those who watch it, in that order
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -160,9 +161,12 @@ class Watchers:
                 if number % _STEP == 0:
                     await self._share.turn()
 
-    def publish(self, topics: Iterable[str]) -> None:
+    def publish(self, topics: Collection[str]) -> None:
         """Tell everybody who watches one of these topics that its route has changed."""
-        watched = [topic for topic in topics if topic in self._by_topic]
+        if len(self._by_topic) < len(topics):
+            watched = list(self._by_topic.keys() & topics)
+        else:
+            watched = [topic for topic in topics if topic in self._by_topic]
         if not self._changed and sum(len(self._watching(topic)) for topic in watched[:_STEP]) <= 10 * _STEP:
             for topic in watched[:_STEP]:
                 self._spread(topic)
@@ -213,13 +217,13 @@ class Watchers:
             await self._drop(watcher, list(watcher.topics))
 
     async def _spread_all(self) -> None:
-        share = LoopShare()
-        while self._changed:
-            topic = next(iter(self._changed))
-            self._spread(topic)
-            # Not before: until the last one is told, whatever else changes is added to the rest.
-            del self._changed[topic]
-            await share.turn()
+        async with self._spreading:
+            while self._changed:
+                topic = next(iter(self._changed))
+                self._spread(topic)
+                # Not before: until the last one is told, whatever else changes is added to the rest.
+                del self._changed[topic]
+                await self._spreading.turn()
 
     def _spread(self, topic: str) -> None:
         for watcher in self._watching(topic):

@@ -47,7 +47,7 @@ def test_a_broker_that_has_gone_is_remembered_and_no_route_leads_there(stopped: 
     assert route is not None
     assert [data.broker_name for data in route.queues] == list(route.brokers) == ["broker-b"]
     assert table.route("bills") is None
-    assert table.away_topics() == ["bills"]
+    assert sorted(table.away_topics()) == ["bills"]
     assert [broker.broker_name for broker in table.brokers()] == ["broker-b"]
 
 
@@ -72,7 +72,7 @@ def test_a_broker_that_comes_back_with_all_its_topics_is_not_away() -> None:
     table.unregister(1, now=1)
     change = table.register(2, state("broker-a", 1, topics=["orders", "bills", "new"]), now=2)
     assert change.topics == {"orders", "bills", "new"}
-    assert (table.away(), table.away_topics(), table.missing_from("broker-a")) == ([], [], ())
+    assert (table.away(), sorted(table.away_topics()), table.missing_from("broker-a")) == ([], [], ())
 
 
 def test_what_a_broker_of_the_name_lacks_is_away_until_it_has_it() -> None:
@@ -81,11 +81,11 @@ def test_what_a_broker_of_the_name_lacks_is_away_until_it_has_it() -> None:
     table.register(2, state("broker-a", topics=[]), now=2)
     assert set(table.missing_from("broker-a")) == {"orders", "bills"}
     assert [(away.queues, away.since) for away in table.away()] == [(16, 1)]
-    assert table.away_topics() == ["bills", "orders"]
+    assert sorted(table.away_topics()) == ["bills", "orders"]
 
     table.register(2, replace(state("broker-a", topics=["orders"]), data_version=2), now=3)
     assert [away.queues for away in table.away("bills")] == [8]
-    assert (table.away("orders"), table.away_topics()) == ([], ["bills"])
+    assert (table.away("orders"), sorted(table.away_topics())) == ([], ["bills"])
 
     table.unregister(2, now=4)
     assert [(away.queues, away.since) for away in table.away()] == [(16, 4)]

@@ -301,3 +301,20 @@ def test_a_heartbeat_needs_a_registration_of_the_same_version() -> None:
 def test_a_state_is_valid_once_made(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument):
         state(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_broker_with_many_topics_goes_at_once_and_what_it_leaves_is_cleared_bit_by_bit() -> None:
+    topics = [f"topic-{number}" for number in range(3_000)]
+    table = RouteTable(120)
+    table.register(1, state("broker-a", topics=topics), 0.0)
+    table.register(2, state("broker-b", topics=["topic-7"]), 0.0)
+    assert table.unregister(1, 1.0).topics == set(topics)
+    assert table.route("topic-8") is None
+    assert [queue.broker_name for queue in route_of(table, "topic-7").queues] == ["broker-b"]
+    assert len(table.known_topics()) == 3_000
+    left = []
+    while not table.is_tidy:
+        table.tidy(1_000)
+        left.append(len(table.known_topics()))
+    assert left == [2_001, 1_001, 1, 1]
+    assert list(table.topics()) == ["topic-7"]
