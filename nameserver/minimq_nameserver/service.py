@@ -74,7 +74,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
         self._watches: set[asyncio.Task[object]] = set()
         self._reader = RegistrationReader()
-        self._changes = LoopShare()  # of the table, by registrations with many topics
+        # Of the table, by registrations with many topics, and by others: hundreds of those may come at once.
+        self._changes, self._brief_changes = LoopShare(), LoopShare()
         self._handing_out = LoopShare()
         self._stopping = False
         self.counters = Counters()
@@ -187,7 +188,9 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             await self._changes.step(lambda: self._enter(session, state))
             return self._registered(state.broker_name), False
         if not request.heartbeat_only:
-            self._enter(session, await self._reader.read(request, self._table.known_topics()))
+            state = await self._reader.read(request, self._table.known_topics())
+            async with self._brief_changes:
+                self._enter(session, state)
         elif not self._table.heartbeat(session, request.data_version, self._clock()):
             raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
         return self._registered(request.broker_name), request.leaving

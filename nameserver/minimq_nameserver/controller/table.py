@@ -14,8 +14,9 @@ from minimq_common.replica_set import ReplicaReport, ReplicaSet
 from minimq_nameserver.bounds import MAX_BOOTSTRAPS, MAX_REPLICA_SETS
 from minimq_nameserver.controller.pace import Pace
 
-#: Sets that are founded in a row, and in a second after that; of one set, replicas that come or move.
-_SETS_PACE, _REPLICAS_PACE = (50, 5.0), (50, 5.0)
+#: Sets that are founded in a row, and in a second after that; of one set, replicas that come or move: the lease of its
+#: master waits for each that is on its way to the disk.
+_SETS_PACE, _REPLICAS_PACE = (50, 5.0), (10, 5.0)
 #: Seconds after which a refused replica reports again.
 _RETRY_S = 0.5
 
