@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-_HOOK = Path(__file__).parent / "shifted_clock"
+from hooks import hook_for_children
 
 
 class ShiftedClock:
@@ -27,18 +25,6 @@ class ShiftedClock:
         new.write_text(str(seconds))
         new.replace(self._path)
 
-    @contextmanager
-    def for_children(self) -> Iterator[None]:
+    def for_children(self) -> AbstractContextManager[None]:
         """Processes that are started in the block go by this clock."""
-        path = os.pathsep.join([str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
-        variables = {"SHIFTED_CLOCK": str(self._path), "PYTHONPATH": path}
-        before = {name: os.environ.get(name) for name in variables}
-        os.environ.update(variables)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
+        return hook_for_children("shifted_clock", SHIFTED_CLOCK=str(self._path))

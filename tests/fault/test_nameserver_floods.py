@@ -32,7 +32,8 @@ def check(attack: str, seconds: float) -> None:
     assert line["memory_mb"] < MOST_MB
     assert line["failures"] == []
     assert line["failovers"] == 0
-    assert line["calls"].keys() == {"look-up", "heartbeat", "lease"}
+    assert line["calls"].keys() == {"look-up", "heartbeat", "lease", "calm"}
+    assert line["step_ms"][0] > 0
 
 
 @pytest.mark.timeout(300)
