@@ -240,7 +240,8 @@ class Drivers:
             with_executors: whether executors are to be processes of their own.
             spare: whether another one is to be started meanwhile, as this one will be killed.
         """
-        options = f"-XX:SharedArchiveFile={self._classes}"
+        # One that is not there would keep Java from the archives that it has otherwise.
+        options = f"-XX:SharedArchiveFile={self._classes}" if self._classes.exists() else ""
         alike = [one for one in self._started if one.lives and one.with_executors == with_executors]
         while len(alike) < 1 + spare:
             number = len(self._started)
