@@ -20,7 +20,9 @@ from minimq_common.errors import StoreError
 from minimq_common.sealed_rows import SUM_KEY, RowDamage, change, is_summed, seal, sum_up, unseal, unsealed
 
 _POSITION_KEY = b"\0position"
-_Position = Annotated[int, msgspec.Meta(ge=0)]
+#: No log is as long; what follows such a position fits into the 64 bits of a stored number.
+_MAX_POSITION = 1 << 62
+_Position = Annotated[int, msgspec.Meta(ge=0, le=_MAX_POSITION)]
 #: Address space for the map; a row takes about 60 bytes.
 _MAP_BYTES = 16 << 30
 

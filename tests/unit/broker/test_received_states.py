@@ -18,7 +18,7 @@ def row(key: bytes, value: object) -> tuple[bytes, bytes]:
     return key, seal(key, msgspec.msgpack.encode(value))
 
 
-@pytest.mark.parametrize("value", ["t", -1, [1], None])
+@pytest.mark.parametrize("value", ["t", -1, [1], None, (1 << 62) + 1, (1 << 64) - 1])
 def test_a_position_that_is_none(tmp_path: Path, value: object) -> None:
     file = Checkpoint(tmp_path / "state.mdb")
     file.restore([row(POSITION, value)])
