@@ -47,6 +47,10 @@ def test_a_peek_shows_what_is_asked_for_and_leaves_no_group(minimq: Minimq, numb
     assert admin.list_groups() == groups
 
 
+def test_a_peek_at_nothing_says_so(minimq: Minimq, numbers: str) -> None:
+    assert minimq.with_stderr("peek", numbers, "--queue", "broker-a:0", "--offset", "5") == "no messages\n"
+
+
 def test_a_peek_follows_until_it_has_enough(minimq: Minimq, numbers: str, cluster: LocalCluster) -> None:
     with minimq.running("peek", numbers, "--last", "2", "--follow", "--max", "3") as peeking:
         assert peeking.stdout is not None

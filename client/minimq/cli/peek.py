@@ -116,6 +116,8 @@ def peek(  # noqa: PLR0913 - the flags of the command
                     break
         except (BrokenPipeError, OutputHalted):  # nobody reads any more
             return
+    if not output.count:
+        click.echo("no messages", err=True)
     if described.away and not chosen:
         tell_away(described.away, "not read")
         sys.exit(1)

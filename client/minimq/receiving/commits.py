@@ -10,7 +10,7 @@ from typing import NamedTuple
 from minimq.receiving.offset_stores import OffsetStore
 from minimq.receiving.queue_decisions import Commit
 from minimq.receiving.queue_reader import QueueReader
-from minimq_common.errors import Fenced, MiniMQError
+from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 
 #: Wait before what was not recorded is tried again, in seconds.
@@ -63,7 +63,8 @@ class Commits:
         Raises:
             Fenced: another member owns a queue.
             OffsetOutOfRange: the messages before an offset were lost with a master; the reader goes back.
-            MiniMQError: a broker refused or did not answer; the first of several such errors, before `Fenced`.
+            MiniMQError: a broker refused or did not answer; the first of several such errors, before `Fenced`, and that
+                before `TopicNotFound`.
         """
         with self._lock:  # the offsets are of the log that was read by now, also when they are recorded later
             terms = {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
@@ -77,8 +78,8 @@ class Commits:
             time.sleep(_RETRY_S)
             lasting = {queue: failure for queue, failure in failures.items() if queue not in again}
             failures = lasting | self._try({queue: offsets[queue] for queue in again}, terms, automatic=automatic)
-        # A queue that was lost is no longer this consumer's matter: what else has failed comes first.
-        errors = sorted((failure.error for failure in failures.values()), key=lambda error: isinstance(error, Fenced))
+        # A queue that was lost or deleted is no longer this consumer's matter: what else has failed comes first.
+        errors = sorted((failure.error for failure in failures.values()), key=_order)
         if errors:
             raise errors[0]
 
@@ -87,13 +88,23 @@ class Commits:
     ) -> None:
         """Record where the reader is in all queues, but for some with offsets of their own if they are still read.
 
+        Queues of a topic that was deleted do not count: the user is told of the deletion once, where he reads.
+
         Raises:
             MiniMQError: as `record`.
             Fenced: queues have left before what was handed out of them was recorded; said once.
         """
         with self._lock:
-            offsets = {queue: instead.get(queue, reader.position) for queue, reader in self._readers.items()}
-        self.record(offsets, automatic=automatic, patience_s=patience_s)
+            offsets = {
+                queue: instead.get(queue, reader.position)
+                for queue, reader in self._readers.items()
+                if not reader.is_deleted
+            }
+        try:
+            self.record(offsets, automatic=automatic, patience_s=patience_s)
+        except TopicNotFound:
+            if not self.leased:
+                raise
         with self._lock:
             lost, self._left_behind = self._left_behind, {}
         if lost:
@@ -136,6 +147,10 @@ class Commits:
         with self._lock:
             for commit, reader in commits:
                 if reader is not None:
-                    reader.commit_answered(commit, now, failed=commit.queue in failures)
+                    reader.commit_answered(commit, now, failures.get(commit.queue))
         epochs = {commit.queue: commit.epoch for commit, _ in commits}
         return {queue: _Failure(error, epochs.get(queue, 0)) for queue, error in failures.items()}
+
+
+def _order(error: MiniMQError) -> int:
+    return 2 if isinstance(error, TopicNotFound) else int(isinstance(error, Fenced))

@@ -357,7 +357,10 @@ class PushConsumer(Consumer):
         return len(offsets) < len(leaving)
 
     def _commit(self) -> None:
-        self._fetcher.commits.record(self._in_flight.offsets(self._fetcher.positions), automatic=True)
+        try:
+            self._fetcher.commits.record(self._in_flight.offsets(self._fetcher.positions), automatic=True)
+        except TopicNotFound as error:  # it was deleted, which the member of the group says
+            log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
 
     # ---- calls ----------------------------------------------------------------------------------
 

@@ -122,6 +122,8 @@ class QueueReader:
         #: A seek led to `position`, and nothing was heard of the queue since.
         self._is_where_sought = False
         self._is_unsaved = False
+        #: Its broker has refused a commit under this lease, as it does not have the topic any more.
+        self._was_refused_as_deleted = False
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -217,6 +219,7 @@ class QueueReader:
         self._is_to_check = is_other
         self.slave = 0
         self.error = self._committed = None
+        self._was_refused_as_deleted = False
         self._retry_at = 0.0
         self.in_doubt_from = math.inf
         return [*cancelled, *self.tick(now)]
@@ -372,19 +375,24 @@ class QueueReader:
     # ---- commits --------------------------------------------------------------------------------
 
     def commit_due(self, offset: int, term: int, now: float, *, automatic: bool) -> Commit | None:
-        """Return the commit of an offset in the log of a term; None when an automatic one has recorded it lately."""
-        if automatic and self._committed == offset and now - self._committed_at < self._options.recommit_s:
+        """Return the commit of an offset in the log of a term.
+
+        None for an automatic one of what was recorded lately, or of a topic that was deleted.
+        """
+        is_recorded = self._committed == offset and now - self._committed_at < self._options.recommit_s
+        if automatic and (is_recorded or self.is_deleted):
             return None
         lease = self.lease
         commit = Commit(self.queue, offset, lease.epoch, lease.topic_id, self._sought, lease.address, term)
         self._sought = False  # a seek that comes meanwhile is for the next commit
         return commit
 
-    def commit_answered(self, commit: Commit, now: float, *, failed: bool) -> None:
+    def commit_answered(self, commit: Commit, now: float, failure: MiniMQError | None) -> None:
         """Take note of what became of a commit that was begun at that time."""
-        if failed:
+        if failure is not None:
             self._committed = None  # the broker may have it all the same
             self._sought |= commit.sought
+            self._was_refused_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)
         else:
             self._committed, self._committed_at = commit.offset, now
             self._is_unsaved &= commit.offset < self.position
@@ -394,9 +402,14 @@ class QueueReader:
         return self.lease.epoch != epoch or not math.isinf(self.in_doubt_from)
 
     @property
+    def is_deleted(self) -> bool:
+        """True if the broker does not have the topic any more: an offset in it is recorded nowhere."""
+        return self._was_refused_as_deleted or isinstance(self.error, TopicNotFound)
+
+    @property
     def is_uncommitted(self) -> bool:
-        """True if it has read under a lease what was not recorded."""
-        return bool(self.lease.epoch) and (self._is_unsaved or self._sought)
+        """True if it has read under a lease what was not recorded, and could have been."""
+        return bool(self.lease.epoch) and (self._is_unsaved or self._sought) and not self.is_deleted
 
     # ---- inside ---------------------------------------------------------------------------------
 

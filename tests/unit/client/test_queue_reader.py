@@ -18,6 +18,7 @@ from minimq_common.errors import (
     MiniMQError,
     OffsetOutOfRange,
     QueueNotFound,
+    TopicNotFound,
     Unavailable,
 )
 from minimq_common.model import MessageQueue
@@ -419,7 +420,7 @@ def commit_of(reader: QueueReader, offset: int, now: float = 0.0, *, automatic: 
 
 def test_an_automatic_commit_leaves_out_what_was_recorded_lately() -> None:
     reader = fetched(0, stored(0, 9))
-    reader.commit_answered(commit_of(reader, 5, automatic=True), 0.0, failed=False)
+    reader.commit_answered(commit_of(reader, 5, automatic=True), 0.0, None)
     assert reader.commit_due(5, 0, 3599.0, automatic=True) is None
     commit_of(reader, 5)
     commit_of(reader, 6, automatic=True)
@@ -428,12 +429,12 @@ def test_an_automatic_commit_leaves_out_what_was_recorded_lately() -> None:
 
 def test_what_was_not_recorded_is_due_again_with_the_seek_before_it() -> None:
     reader = fetched(0, stored(0, 9))
-    reader.commit_answered(commit_of(reader, 5), 0.0, failed=False)
+    reader.commit_answered(commit_of(reader, 5), 0.0, None)
     reader.seek(2, 0.0)
     commit = commit_of(reader, 5, automatic=False)
     assert commit.sought
     reader.seek(1, 0.0)  # meanwhile
-    reader.commit_answered(commit, 0.0, failed=True)
+    reader.commit_answered(commit, 0.0, Unavailable("away"))
     assert commit_of(reader, 5, automatic=True).sought
     assert not commit_of(reader, 5, automatic=True).sought
 
@@ -444,10 +445,23 @@ def test_it_knows_whether_something_is_not_committed() -> None:
     assert not reader.is_uncommitted
     offsets(reader, 5)
     assert reader.is_uncommitted
-    reader.commit_answered(commit_of(reader, 4), 0.0, failed=False)
+    reader.commit_answered(commit_of(reader, 4), 0.0, None)
     assert reader.is_uncommitted
-    reader.commit_answered(commit_of(reader, 5), 0.0, failed=False)
+    reader.commit_answered(commit_of(reader, 5), 0.0, None)
     assert not reader.is_uncommitted
+
+
+def test_of_a_topic_that_was_deleted_nothing_is_left_to_commit() -> None:
+    reader = reader_from(epoch=FIRST)
+    reader.frame_arrived(1, Frame([stored(0, 9)], max_offset=9), 0.0)
+    offsets(reader, 5)
+    reader.commit_answered(commit_of(reader, 5), 0.0, Unavailable("away"))
+    assert (reader.is_deleted, reader.is_uncommitted) == (False, True)
+    reader.commit_answered(commit_of(reader, 5), 0.0, TopicNotFound("gone"))
+    assert (reader.is_deleted, reader.is_uncommitted) == (True, False)
+    assert reader.commit_due(5, 0, 0.0, automatic=True) is None
+    reader.renewed(reader.lease, 0.0)  # its broker has the topic
+    assert (reader.is_deleted, reader.is_uncommitted) == (False, True)
 
 
 def test_what_was_refused_under_a_lease_may_be_recorded_under_another_one() -> None:
