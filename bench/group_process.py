@@ -21,8 +21,9 @@ from typing import Any
 import msgspec
 
 from minimq import Admin, Message, MessageQueue, MiniMQError, Producer, PullConsumer, ReceivedMessage
+from minimq.connection.broker_calls import BrokerCalls
 from minimq.rebalance import AllocationStrategy, allocation, uses_owners
-from minimq.transport.broker_link import BrokerLink
+from minimq_proto.v1 import broker_pb2
 
 Place = tuple[str, int]  # broker and queue; there is one topic
 
@@ -142,25 +143,22 @@ def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
 
     Commits are looked at where all of them pass: a consumer does not tell when it commits by itself.
     """
-    plain = BrokerLink.begin
+    plain = BrokerCalls.call
 
-    def begin(link: BrokerLink, method: Any, request: Any, timeout_s: float) -> Callable[[], Any]:  # noqa: ANN401
-        answer = plain(link, method, request, timeout_s)
+    async def call(calls: BrokerCalls, address: str, method: Any, request: Any, *limits: float) -> Any:  # noqa: ANN401
+        if not isinstance(request, broker_pb2.CommitOffsetsRequest):
+            return await plain(calls, address, method, request, *limits)
+        try:
+            given = await plain(calls, address, method, request, *limits)
+        except MiniMQError as error:
+            journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
+            raise
+        for item in request.offsets:
+            place = broker_at(address), item.queue_id
+            journal.add(Committed(time.monotonic(), place, item.offset, item.epoch))
+        return given
 
-        def noted() -> Any:  # noqa: ANN401 - any answer
-            try:
-                given = answer()
-            except MiniMQError as error:
-                journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
-                raise
-            for item in request.offsets:
-                place = broker_at(link.address), item.queue_id
-                journal.add(Committed(time.monotonic(), place, item.offset, item.epoch))
-            return given
-
-        return noted
-
-    BrokerLink.begin = begin  # type: ignore[method-assign,assignment]
+    BrokerCalls.call = call  # type: ignore[method-assign,assignment]
 
 
 def end_of_process() -> threading.Event:

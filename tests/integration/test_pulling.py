@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from minimq.connection.connection import Connection
 from minimq.local.server_process import ServerProcess
-from minimq.receiving.pull_stream import PullStream
-from minimq.transport.broker_link import BrokerLink
+from minimq.receiving.pulls import open_pulls
+from minimq.receiving.read_ahead import FetchedBatch
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError, OffsetOutOfRange, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
@@ -88,8 +89,8 @@ def thread_count(server: ServerProcess) -> int:
 def test_waiting_pulls_hold_no_threads(cluster: LocalCluster, producer: Producer, topic: str) -> None:
     broker = cluster.brokers[0]
     queue = next(queue for queue in queues_of(cluster, topic) if queue.broker_name == broker.name)
-    link = BrokerLink(broker.address)
-    stream = PullStream(link)
+    connection = Connection([cluster.nameserver])
+    stream = open_pulls(connection, broker.address)
     frames: list[broker_pb2.PullFrame] = []
 
     def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
@@ -98,10 +99,12 @@ def test_waiting_pulls_hold_no_threads(cluster: LocalCluster, producer: Producer
         frames.append(frame)
 
     def pull(wait_ms: int) -> None:
-        request = broker_pb2.PullRequest(
-            topic=topic, queue_id=queue.queue_id, max_messages=1, max_bytes=1, wait_ms=wait_ms
-        )
-        stream.pull(request, receive)
+        def request(pull_id: int) -> broker_pb2.PullRequest:
+            place = broker_pb2.PullRequest(pull_id=pull_id, topic=topic, queue_id=queue.queue_id)
+            place.MergeFrom(broker_pb2.PullRequest(max_messages=1, max_bytes=1, wait_ms=wait_ms))
+            return place
+
+        stream.request(request, receive)
 
     pull(0)
     wait_until(lambda: len(frames) == 1, PATIENCE_S)
@@ -114,8 +117,7 @@ def test_waiting_pulls_hold_no_threads(cluster: LocalCluster, producer: Producer
     producer.send(Message(topic, b"x"), queue=queue)
     wait_until(lambda: len(frames) == 1002, PATIENCE_S)
     assert all(len(frame.batches) == 1 for frame in frames[2:])
-    stream.close()
-    link.close()
+    connection.close()
 
 
 def test_pulls_that_are_cancelled_under_load_do_not_harm_the_others(
@@ -237,3 +239,26 @@ def test_a_closed_consumer_says_so(cluster: LocalCluster, topic: str) -> None:
     consumer.close()
     with pytest.raises(Closed):
         consumer.poll()
+
+
+def test_batches_are_opened_without_the_lock_that_frames_need(
+    consumer: PullConsumer, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = consumer._reader._fetcher._changed
+    opened_under_lock: list[bool] = []
+    plain = FetchedBatch.open
+
+    def note(batch: FetchedBatch) -> list[ReceivedMessage]:
+        if not batch.is_open:
+            opened_under_lock.append(lock._is_owned())  # type: ignore[attr-defined]
+        return plain(batch)
+
+    monkeypatch.setattr(FetchedBatch, "open", note)
+    for number in range(3):
+        producer.send_many([Message(topic, b"%d" % number)] * 5)
+    consumer.subscribe(topic)
+    read = 0
+    while read < 15:
+        read += len(consumer.poll(PATIENCE_S, max_messages=4))
+    assert len(opened_under_lock) == 3
+    assert not any(opened_under_lock)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -116,9 +116,9 @@ def test_closing_the_generator_ends_the_pull(cluster: LocalCluster, reader: Rang
     fill(cluster.nameserver, queue, 5000, body_bytes=1000)
     batches = reader.read(queue, 0, 5000)
     next(batches)
-    assert streams()
+    assert streams(reader)
     batches.close()
-    wait_until(lambda: not streams(), timeout=30)
+    wait_until(lambda: not streams(reader), timeout=30)
 
 
 def test_closing_the_reader_ends_its_readings_also_on_a_shared_cluster(cluster: LocalCluster, topic: str) -> None:
@@ -128,17 +128,19 @@ def test_closing_the_reader_ends_its_readings_also_on_a_shared_cluster(cluster: 
         reader = RangeReader(shared, RangeOptions(buffer_bytes=1 << 20))
         batches = reader.read(queue, 0, 5000)
         next(batches)
-        assert streams()
+        assert streams(reader)
         reader.close()
-        wait_until(lambda: not streams(), timeout=30)
+        wait_until(lambda: not streams(reader), timeout=30)
         with pytest.raises(Closed):
             list(batches)
         with pytest.raises(Closed):
             list(reader.read(queue, 0, 5000))
 
 
-def streams() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("minimq-stream")]
+def streams(reader: RangeReader) -> list[str]:
+    """Return the streams that live on the event loop of a reader."""
+    tasks = asyncio.all_tasks(reader._client.connection._loop._loop)
+    return [name for task in tasks if (name := getattr(task.get_coro(), "__qualname__", "")) == "Stream._run"]
 
 
 @pytest.mark.fault

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from minimq import LocalCluster, MessageQueue
+from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlace, ReadPlaces
-from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import NotMaster, Unavailable
 from minimq_common.model import BrokerData
-from support.open_routes import OpenRoutes
 from support.waiting import wait_until
 
 PATIENCE_S = 30.0
@@ -20,32 +19,25 @@ NOBODY, NOBODY_EITHER = "127.0.0.1:1", "127.0.0.1:2"
 
 
 @pytest.fixture
-def links() -> Iterator[BrokerLinks]:
-    made = BrokerLinks()
+def client(cluster: LocalCluster) -> Iterator[ClusterClient]:
+    made = ClusterClient(cluster.nameserver)
     yield made
     made.close()
 
 
-@pytest.fixture
-def routes(cluster: LocalCluster) -> Iterator[OpenRoutes]:
-    made = OpenRoutes([cluster.nameserver])
-    yield made
-    made.close()
-
-
-def test_the_master_comes_first_and_then_the_slave_with_the_lowest_id(routes: OpenRoutes, links: BrokerLinks) -> None:
-    places = ReadPlaces(routes, links)
+def test_the_master_comes_first_and_then_the_slave_with_the_lowest_id(client: ClusterClient) -> None:
+    places = ReadPlaces(client)
     assert places.for_group(BrokerData("c", "b", {2: "h:2", 0: "h:0", 1: "h:1"})) == ReadPlace(0, "h:0")
     assert places.for_group(BrokerData("c", "b", {2: "h:2", 1: "h:1"})) == ReadPlace(1, "h:1")
     assert places.for_group(None) is None
-    masters_alone = ReadPlaces(routes, links, slaves=False)
+    masters_alone = ReadPlaces(client, slaves=False)
     assert masters_alone.for_group(BrokerData("c", "b", {2: "h:2", 1: "h:1"})) is None
 
 
 def test_a_master_that_gave_no_answer_is_passed_over_until_it_does(
-    cluster: LocalCluster, routes: OpenRoutes, links: BrokerLinks
+    cluster: LocalCluster, client: ClusterClient
 ) -> None:
-    places = ReadPlaces(routes, links)
+    places = ReadPlaces(client)
     there, gone = cluster.brokers[0].address, NOBODY
     for address in (there, gone):
         places.failed(address, Unavailable("the connection broke"))
@@ -56,26 +48,24 @@ def test_a_master_that_gave_no_answer_is_passed_over_until_it_does(
     assert places.for_group(gone_master) == ReadPlace(1, there)
 
 
-def test_members_of_a_group_never_pass_a_slave_over(routes: OpenRoutes, links: BrokerLinks) -> None:
+def test_members_of_a_group_never_pass_a_slave_over(client: ClusterClient) -> None:
     """Others may reach it: two slaves would have the same group."""
-    places = ReadPlaces(routes, links)
+    places = ReadPlaces(client)
     first, second = NOBODY, NOBODY_EITHER
     places.failed(first, Unavailable("the connection broke"))
     assert places.for_group(BrokerData("c", "b", {1: first, 2: second})) == ReadPlace(1, first)
 
 
-def test_a_master_that_has_answered_or_ended_a_stream_in_good_order_is_not_passed_over(
-    routes: OpenRoutes, links: BrokerLinks
-) -> None:
-    places = ReadPlaces(routes, links)
+def test_a_master_that_has_answered_or_ended_a_stream_in_good_order_is_not_passed_over(client: ClusterClient) -> None:
+    places = ReadPlaces(client)
     address = NOBODY
     places.failed(address, NotMaster("it is elsewhere"))
     places.failed(address, None)
     assert places.for_group(BrokerData("c", "b", {0: address, 1: "h:1"})) == ReadPlace(0, address)
 
 
-def test_a_queue_without_a_route_has_no_place(routes: OpenRoutes, links: BrokerLinks) -> None:
-    places = ReadPlaces(routes, links)
+def test_a_queue_without_a_route_has_no_place(client: ClusterClient) -> None:
+    places = ReadPlaces(client)
     queue = MessageQueue("unknown", "broker-a", 0)
     with pytest.raises(Unavailable, match="is broker-a running"):
         places.of(queue)

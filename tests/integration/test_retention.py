@@ -16,10 +16,10 @@ from minimq import (
     PushConsumer,
     ReceivedMessage,
 )
+from minimq.connection.connection import Connection
 from minimq.receiving.consumer_options import OffsetResetRule
-from minimq.receiving.pull_stream import PullStream
+from minimq.receiving.pulls import open_pulls
 from minimq.receiving.range_reader import RangeReader
-from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import MiniMQError, OffsetOutOfRange
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
@@ -226,7 +226,7 @@ def test_ranges_are_read_as_a_whole_or_not(by_size: World) -> None:
 def test_a_pull_that_waits_is_answered_at_once_when_its_offset_was_deleted(by_age: World) -> None:
     by_age.send(3)
     by_age.wait_until_empty(3)
-    link = BrokerLink(by_age.cluster.brokers[0].address)
+    connection = Connection([by_age.nameserver])
     frames: queues.SimpleQueue[broker_pb2.PullFrame] = queues.SimpleQueue()
 
     def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
@@ -234,15 +234,18 @@ def test_a_pull_that_waits_is_answered_at_once_when_its_offset_was_deleted(by_ag
         frames.put(frame)
 
     try:
-        stream = PullStream(link)
-        request = broker_pb2.PullRequest(topic="t", offset=1, max_messages=10, max_bytes=1000, wait_ms=60_000)
-        stream.pull(request, receive)
+
+        def request(pull_id: int) -> broker_pb2.PullRequest:
+            limits = broker_pb2.PullRequest(max_messages=10, max_bytes=1000, wait_ms=60_000)
+            limits.MergeFrom(broker_pb2.PullRequest(pull_id=pull_id, topic="t", offset=1))
+            return limits
+
+        open_pulls(connection, by_age.cluster.brokers[0].address).request(request, receive)
         frame = frames.get(timeout=PATIENCE_S)
         assert isinstance(from_failure(frame.failure), OffsetOutOfRange)
         assert (frame.min_offset, frame.max_offset, frame.end) == (3, 3, True)
-        stream.close()
     finally:
-        link.close()
+        connection.close()
 
 
 def test_a_reader_at_the_end_notices_nothing(by_age: World) -> None:

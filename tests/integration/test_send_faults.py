@@ -14,9 +14,9 @@ from types import NoneType
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
-from minimq.receiving.pull_stream import PullStream
+from minimq.connection.connection import Connection
+from minimq.receiving.pulls import open_pulls
 from minimq.sending.sender import Sender
-from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.reading import check_brokers, read_all
@@ -192,25 +192,24 @@ def test_without_any_name_server_a_producer_goes_on_with_what_it_knows(tmp_path:
 def test_an_answer_that_is_not_taken_in_ends_the_stream_for_all(
     cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    link = BrokerLink(cluster.brokers[0].address)
-    stream = PullStream(link)
+    connection = Connection([cluster.nameserver])
+    stream = open_pulls(connection, cluster.brokers[0].address)
     told: Future[MiniMQError | None] = Future()
 
     def fail(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
         raise RuntimeError("cannot take it")
 
-    def pull(wait_ms: int) -> broker_pb2.PullRequest:
-        return broker_pb2.PullRequest(topic=topic, queue_id=0, max_messages=1, max_bytes=1, wait_ms=wait_ms)
+    def pull(pull_id: int, wait_ms: int) -> broker_pb2.PullRequest:
+        return broker_pb2.PullRequest(pull_id=pull_id, topic=topic, max_messages=1, max_bytes=1, wait_ms=wait_ms)
 
-    stream.pull(pull(60_000), lambda _, error: told.set_result(error))
-    stream.pull(pull(0), fail)
+    stream.request(lambda pull_id: pull(pull_id, 60_000), lambda _, error: told.set_result(error))
+    stream.request(lambda pull_id: pull(pull_id, 0), fail)
     error = told.result(PATIENCE_S)
     assert error is not None
     assert "cannot take it" in error.message
     assert stream.ended
     assert any(record.exc_info and "was not taken in" in record.getMessage() for record in caplog.records)
-    stream.close()
-    link.close()
+    connection.close()
 
 
 def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(

@@ -32,10 +32,10 @@ from minimq import (
     errors,
 )
 from minimq.connection.broker_calls import BrokerCalls
+from minimq.connection.connection import Connection
 from minimq.connection.route_watch import RouteWatch
 from minimq.connection.routes import RouteCallback
 from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
-from minimq.transport.broker_link import BrokerLinks
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
@@ -235,22 +235,23 @@ def test_many_calls_at_once_answer_by_key_and_name_each_failure(cluster: LocalCl
     assert {answer.topic.topic for answer in answers.values()} == {topic}
 
 
-def test_each_client_hears_that_a_broker_answers_unless_it_has_closed(cluster: LocalCluster) -> None:
+def test_a_silent_broker_is_asked_once_for_all_clients_until_it_answers(cluster: LocalCluster) -> None:
     broker = cluster.brokers[0]
-    heard: list[str] = []
-    with contextlib.closing(BrokerLinks()) as shared:
-        views = {name: BrokerLinks(shared) for name in ("one", "two", "closed")}
+    with contextlib.closing(Connection([cluster.nameserver])) as connection:
+        health = connection.health
         broker.pause()
         try:
-            for name, view in views.items():
-                view.when_answering(broker.address, lambda name=name: heard.append(name))  # type: ignore[misc]
-            assert len(shared.to(broker.address)._questions) == 3
-            views["closed"].close()
+            for _ in range(3):
+                health.failed(broker.address, errors.Unavailable("the connection broke"))
+            wait_until(lambda: len(health._questions) == 1)
+            assert health.is_silent(broker.address)
+            assert not health.is_silent(NOBODY)
         finally:
             broker.resume()
-        wait_until(lambda: sorted(heard) == ["one", "two"])
-        wait_until(lambda: not shared.to(broker.address)._questions)
-    assert sorted(heard) == ["one", "two"]
+        wait_until(lambda: not health.is_silent(broker.address))
+        wait_until(lambda: not health._questions)
+    health.failed(broker.address, errors.Unavailable("the connection broke"))
+    assert not health.is_silent(broker.address), "nobody would find out that it answers"
 
 
 # ---- ends that nobody has planned -------------------------------------------------------------------

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from minimq import PullConsumer, PushConsumer
-from minimq.transport.broker_link import BrokerLink
+
+if TYPE_CHECKING:
+    from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 
 def lead(consumer: PullConsumer | PushConsumer, ways: Mapping[str, str]) -> None:
     """Let a consumer that has not begun reach brokers through something that passes everything on.
 
     Args:
-        consumer: the consumer.
+        consumer: the consumer, which has a connection of its own.
         ways: what it is to connect to, by the address of the broker.
     """
-    links = consumer._reader._links if isinstance(consumer, PullConsumer) else consumer._links
-    straight = links.to
+    client = consumer._reader._client if isinstance(consumer, PullConsumer) else consumer._client
+    channels = client.connection._broker_channels
+    straight = channels.stub
 
-    def to(address: str) -> BrokerLink:
+    def stub(address: str) -> BrokerAsyncStub:
         return straight(ways.get(address, address))
 
-    links.to = to  # type: ignore[method-assign]
+    channels.stub = stub  # type: ignore[method-assign]

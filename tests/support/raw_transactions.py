@@ -56,7 +56,8 @@ class RawTransactions:
     def begin_commit(self, wanted: broker_pb2.Decision | None) -> Callable[[], broker_pb2.CommitTransactionResponse]:
         """Begin to commit, and return a function that waits for the answer."""
         request = broker_pb2.CommitTransactionRequest(name=self._name, decision=wanted)
-        return self._link.begin(self._link.stub.CommitTransaction, request, PATIENCE_S)
+        begun = self._link.stub.CommitTransaction.future(request, timeout=PATIENCE_S)
+        return lambda: self._link.call(lambda _, timeout: begun.result(timeout), request, PATIENCE_S)
 
     def commit(self, wanted: broker_pb2.Decision) -> broker_pb2.Decision:
         """Commit, and return what is decided."""

@@ -37,6 +37,7 @@ class ClusterClient:
     Attributes:
         cluster: for other clients that share its connection.
         nameservers: calls to name servers, to be waited for with `wait`.
+        connection: for streams, and for what all of them know.
         routes: where queues are.
         links: channels for streams to brokers.
 
@@ -47,11 +48,11 @@ class ClusterClient:
     def __init__(self, nameserver: str | Sequence[str] | Cluster, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._shares = isinstance(nameserver, Cluster)
         self.cluster = nameserver if isinstance(nameserver, Cluster) else Cluster(nameserver).leave_to_client()
-        self._connection = self.cluster.connection
+        self.connection = self.cluster.connection
         self.timeout_s = timeout_s
-        self.nameservers: NameServers = self._connection.nameservers
-        self.links = BrokerLinks(self._connection.links)
-        self.routes = RouteCache(self, self._connection)
+        self.nameservers: NameServers = self.connection.nameservers
+        self.links = BrokerLinks(self.connection.links)
+        self.routes = RouteCache(self, self.connection)
         self._closed = threading.Event()
         self._lock = threading.Lock()  # protects what follows
         self._under_way: set[concurrent.futures.Future[Any]] = set()
@@ -66,7 +67,7 @@ class ClusterClient:
             self.check_open()  # in a fork it takes no lock
             with self._lock:
                 self.check_open()
-                answer = self._connection.submit(work)
+                answer = self.connection.submit(work)
                 self._under_way.add(answer)
         except Closed:
             work.close()
@@ -82,19 +83,29 @@ class ClusterClient:
             with self._lock:
                 self._under_way.discard(answer)
 
-    def call(self, address: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
-        """Return the answer of one broker, which is tried again for a moment when it is not reached.
+    def call(
+        self,
+        address: str,
+        method: BrokerMethod[Request, Response],
+        request: Request,
+        *,
+        timeout_s: float | None = None,
+        reconnect_s: float = RECONNECT_S,
+    ) -> Response:
+        """Return the answer of one broker.
 
         Args:
             address: HOST:PORT.
             method: picks the method of a stub.
-            request: of the call, which must be safe to repeat.
+            request: of the call, which must be safe to repeat unless `reconnect_s` is 0.
+            timeout_s: seconds that one try may take, if not those of the client.
+            reconnect_s: seconds for which a broker that is not reached is tried again.
 
         Raises:
             MiniMQError: what the broker refused with, or `Unavailable`, `DeadlineExceeded` or `Closed`.
         """
-        reconnect_s = min(RECONNECT_S, self.timeout_s)
-        return self.wait(self._connection.brokers.call(address, method, request, self.timeout_s, reconnect_s))
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        return self.wait(self.connection.brokers.call(address, method, request, limit_s, min(reconnect_s, limit_s)))
 
     def call_all(
         self,
@@ -125,7 +136,7 @@ class ClusterClient:
             return {}, {}
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         return self.wait(
-            self._connection.brokers.call_all(addresses, method, requests, limit_s, min(reconnect_s, limit_s))
+            self.connection.brokers.call_all(addresses, method, requests, limit_s, min(reconnect_s, limit_s))
         )
 
     def pause(self, seconds: float) -> None:
@@ -135,7 +146,7 @@ class ClusterClient:
 
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
-        self._connection.check_open()
+        self.connection.check_open()
         if self._closed.is_set():
             raise Closed(CLOSED)
 
@@ -144,7 +155,7 @@ class ClusterClient:
 
         Does nothing in a fork.
         """
-        if self._connection.is_forked:
+        if self.connection.is_forked:
             return
         with self._lock:
             self._closed.set()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast
 
 from minimq.connection.broker_calls import BrokerCalls
+from minimq.connection.broker_health import BrokerHealth
 from minimq.connection.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # at run time these are the plain stubs
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Connection:
@@ -34,6 +36,7 @@ class Connection:
     Attributes:
         nameservers: calls to name servers; their coroutines run by `submit`.
         brokers: calls to brokers; likewise.
+        health: the brokers that were not reached.
         routes: where queues are.
         links: channels for streams to brokers, which threads read.
 
@@ -52,12 +55,21 @@ class Connection:
         self._loop = LoopThread("minimq-cluster", self._end)
         self.nameservers = NameServers(nameservers, self._nameserver_channels)
         self.brokers = BrokerCalls(self._broker_channels)
+        self.health = BrokerHealth(self._loop, self._broker_channels)
         self.routes = Routes(self._loop, self.nameservers, poll_s)
         self.links = BrokerLinks()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin to run a coroutine on the event loop; return a future of its result. Raises `Closed`."""
         return self._loop.submit(work)
+
+    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
+        """Have a function called on the event loop; return False if that is closed, and it never will be."""
+        return self._loop.call_soon(callback, *arguments)
+
+    def broker_stub(self, address: str) -> BrokerAsyncStub:
+        """Return the stub of a broker, for streams; on the event loop only."""
+        return self._broker_channels.stub(address)
 
     @property
     def is_forked(self) -> bool:

@@ -61,13 +61,18 @@ class LoopThread:
             work.close()
             raise
 
-    def call_soon(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Have a function called on the loop; never, if the loop is closed. Returns at once."""
+    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
+        """Have a function called on the loop; return False if that is closed, and it never will be."""
         if self._process.is_forked:
-            return
+            return False
+        if threading.current_thread() is self._thread and self._loop is not None:  # which need not be woken
+            self._loop.call_soon(callback, *arguments)
+            return True
         with self._lock:
-            if not self._closed:
-                self._started().call_soon_threadsafe(callback, *arguments)
+            if self._closed:
+                return False
+            self._started().call_soon_threadsafe(callback, *arguments)
+            return True
 
     def close(self) -> None:
         """Cancel what runs on the loop, end it, and wait for the thread. Idempotent; does nothing in a fork."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, TypeVar
 
-from minimq.connection.client import RouteCache
+from minimq.connection.broker_calls import BrokerMethod
+from minimq.connection.client import ClusterClient
 from minimq.routes.away import state_of
-from minimq.transport.broker_link import BrokerLink, BrokerLinks
-from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, TopicRoute
-from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 
+Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
@@ -37,22 +34,18 @@ class ReadPlace(NamedTuple):
 class ReadPlaces:
     """Says where to read. Thread-safe.
 
-    The master comes first, then the slaves by their ids. A broker that was not reached comes last until it answers:
-    that is asked in the background, so that no reader waits for it.
+    The master comes first, then the slaves by their ids. A broker that was not reached comes last until it answers.
 
     Args:
-        routes: where the brokers are.
-        links: connections to them.
+        client: has the routes, and knows which brokers answer.
         slaves: whether slaves are read at all.
     """
 
-    def __init__(self, routes: RouteCache, links: BrokerLinks, *, slaves: bool = True) -> None:
-        self._routes = routes
-        self._links = links
+    def __init__(self, client: ClusterClient, *, slaves: bool = True) -> None:
+        self._client = client
+        self._routes = client.routes
+        self._health = client.connection.health
         self._slaves = slaves
-        #: Protects what follows.
-        self._lock = threading.Lock()
-        self._unreached: set[str] = set()
 
     def of(self, queue: MessageQueue) -> ReadPlace:
         """Return where a queue is read now, by the route that is known. Raises `Unavailable`."""
@@ -61,8 +54,8 @@ class ReadPlaces:
     def call(
         self,
         queue: MessageQueue,
-        method: Callable[[BrokerStub], Callable[..., Response]],
-        request: object,
+        method: BrokerMethod[Request, Response],
+        request: Request,
         timeout_s: float,
     ) -> Response:
         """Return the answer to a question about a queue; when the first broker does not answer, that of the next.
@@ -78,11 +71,10 @@ class ReadPlaces:
         """
         failure: MiniMQError | None = None
         for place in self._in_order(queue, self._routes.route(queue.topic)):
-            link = self._links.to(place.address)
             try:
-                return link.call(method(link.stub), request, timeout_s)
+                return self._client.call(place.address, method, request, timeout_s=timeout_s, reconnect_s=0)
             except MiniMQError as error:
-                self.failed(place.address, error)
+                self._health.failed(place.address, error)
                 failure = failure or error
                 if not error.retriable:
                     break
@@ -94,7 +86,7 @@ class ReadPlaces:
         route = self._routes.known(queue.topic)
         broker = route.brokers.get(queue.broker_name) if route else None
         place = next((place for place in self._places(broker) if place.broker_id == broker_id), None)
-        return place if place is not None and not place.is_master and place.address not in self._unreached else None
+        return place if place is not None and not (place.is_master or self._health.is_silent(place.address)) else None
 
     def for_group(self, broker: BrokerData | None) -> ReadPlace | None:
         """Return where the members of a group meet: at the master, or the first slave. None when there is neither.
@@ -102,36 +94,19 @@ class ReadPlaces:
         Only the master may be passed over, so that no two slaves have the same group.
         """
         places = self._places(broker)
-        if len(places) > 1 and places[0].is_master and places[0].address in self._unreached:
+        if len(places) > 1 and places[0].is_master and self._health.is_silent(places[0].address):
             return places[1]
         return places[0] if places else None
 
     def failed(self, address: str, error: MiniMQError | None) -> None:
         """Take note that a broker failed, or ended a stream in good order. If it gave no answer, it is passed over."""
-        if error is None or error.answered:
-            return
-        with self._lock:
-            if address in self._unreached:
-                return
-            self._unreached.add(address)
-        try:
-            self._links.when_answering(address, partial(self._reached, address))
-        except Closed:
-            self._reached(address)
-
-    def link(self, place: ReadPlace) -> BrokerLink:
-        """Return the connection to a broker. Raises `Closed`."""
-        return self._links.to(place.address)
-
-    def _reached(self, address: str) -> None:
-        with self._lock:
-            self._unreached.discard(address)
+        self._health.failed(address, error)
 
     def _in_order(self, queue: MessageQueue, route: TopicRoute | None) -> list[ReadPlace]:
         places = self._places(route.brokers.get(queue.broker_name) if route else None)
         if not places:
             raise Unavailable(_why_nowhere(queue, route))
-        return sorted(places, key=lambda place: place.address in self._unreached)
+        return sorted(places, key=lambda place: self._health.is_silent(place.address))
 
     def _places(self, broker: BrokerData | None) -> list[ReadPlace]:
         if broker is None:

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from minimq.connection.connection import Connection
 from minimq.connection.read_places import ReadPlace
+from minimq.connection.stream import Stream
 from minimq.receiving.member_schedule import Heartbeats
-from minimq.transport.broker_link import BrokerLinks
-from minimq.transport.duplex import Duplex
 from minimq_common.errors import MiniMQError, TransportError
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _RECONNECT_S = 0.5
 _LEAVE_S = 2.0
 
-Session = Duplex[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
+Session = Stream[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
 Post = Callable[[Callable[[], None]], None]
 
 
@@ -45,7 +45,7 @@ class BrokerSessions:
     """Sessions by broker name. Used by the member's thread alone; streams reach it through `post`.
 
     Args:
-        links: connections to brokers.
+        connection: has the streams.
         place_of: where the members of a group meet by a broker name; None when that is not known.
         post: has a function called on the member's thread.
         on_event: called there with the broker's name and what it has told.
@@ -57,7 +57,7 @@ class BrokerSessions:
 
     def __init__(
         self,
-        links: BrokerLinks,
+        connection: Connection,
         place_of: Callable[[str], ReadPlace | None],
         post: Post,
         on_event: Callable[[str, broker_pb2.SessionEvent], None],
@@ -65,7 +65,7 @@ class BrokerSessions:
         on_break: Callable[[str, MiniMQError | None], None],
         heartbeat_s: float,
     ) -> None:
-        self._links = links
+        self._connection = connection
         self._place_of = place_of
         self._post = post
         self._on_event = on_event
@@ -127,9 +127,10 @@ class BrokerSessions:
         broker.number += 1
         number = broker.number
         broker.beats.begin(now)
-        broker.session = Duplex(
-            self._links.to(address).stub.Session,
-            f"broker {address}",
+        broker.session = Stream(
+            self._connection,
+            address,
+            lambda stub: stub.Session,
             lambda told: self._post(lambda: self._hear(broker, number, told)),
             lambda error: self._post(lambda: self._ended(broker, number, error)),
         )

@@ -128,13 +128,12 @@ class Consumer:
         self._start = start_position(start)
         self._client = ClusterClient(nameserver)
         self._routes = self._client.routes
-        self._links = self._client.links
-        self._places = ReadPlaces(self._routes, self._links, slaves=options.read_from_slaves)
+        self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
         callbacks = FetcherCallbacks(
             self._lease_over, self._begins, self._lost, self._announce, self._offset_reset, self._delay_ms
         )
-        self._fetcher = Fetcher(self._places, self._links, self.group, self.client_id, options, callbacks)
+        self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, callbacks)
         self._filters: dict[str, MessageFilter] = {}
         #: How many messages came here and were not wanted.
         self._dropped = 0
@@ -224,7 +223,7 @@ class Consumer:
             membership = Membership(self.group, self.client_id, filters, self._start)
             self._fetcher.commits.leased = True
             self._member = GroupMember(
-                self._routes, self._places, self._links, membership, self._strategy, self._fetcher, self._options
+                self._client, self._places, membership, self._strategy, self._fetcher, self._options
             )
         for route in filter(None, map(self._routes.known, self._filters)):
             for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.receiving.commits import Commits
@@ -24,10 +25,10 @@ from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.pulls import Pulls
 from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, QueueEvent
 from minimq.receiving.queue_reader import QueueReader
+from minimq.receiving.read_ahead import FetchedBatch
 from minimq.receiving.received import ReceivedMessage
-from minimq.transport.broker_link import BrokerLinks
 from minimq_common.allocator import keep_freed_memory
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,8 @@ class Fetcher:
     """The queues that one consumer reads. Thread-safe, but only one thread may take messages.
 
     Args:
+        client: reaches the brokers.
         places: where the queues are read.
-        links: connections to brokers.
         group: the consumer group.
         client_id: under which leases are held.
         options: of the consumer.
@@ -73,8 +74,8 @@ class Fetcher:
 
     def __init__(
         self,
+        client: ClusterClient,
         places: ReadPlaces,
-        links: BrokerLinks,
         group: str,
         client_id: str,
         options: ConsumerOptions,
@@ -98,9 +99,9 @@ class Fetcher:
         self._readers: dict[MessageQueue, QueueReader] = {}
         #: The wanted tags by topic, as hashes; all tags where there are none.
         self._tag_hashes: dict[str, tuple[int, ...]] = {}
-        self._pulls = Pulls(self._changed, places, links, self._tag_hashes, self._decided, group, client_id)
+        self._pulls = Pulls(self._changed, places, client, self._tag_hashes, self._decided, group, client_id)
         store = BrokerOffsets(
-            links, lambda queue: places.of(queue).address, group, client_id, options.request_timeout_s
+            client, lambda queue: places.of(queue).address, group, client_id, options.request_timeout_s
         )
         self.commits = Commits(self._changed, self._readers, store)
         #: The topics whose messages are chosen by their keys or properties.
@@ -257,7 +258,9 @@ class Fetcher:
             Closed: the consumer was closed.
         """
         deadline = time.monotonic() + timeout_s
+        damaged: FetchedBatch | None = None
         while True:
+            unopened: list[FetchedBatch] = []
             self.announce()
             with self._changed:
                 while not (self._events or self._resets):
@@ -265,12 +268,21 @@ class Fetcher:
                     now = time.monotonic()
                     reader = self._next_reader(now, but)
                     if reader is not None:
-                        return self._take(reader, max_messages, now)
+                        unopened = reader.unopened(max_messages, now)
+                        if not unopened or unopened[0] is damaged:
+                            return self._take(reader, max_messages, now)
+                        break
                     left = deadline - now
                     if left <= 0 or self._woken or any(item.is_leaving for item in self._readers.values()):
                         self._woken = False
                         return []
                     self._changed.wait(left)
+            for batch in unopened:  # without the lock: the frames of other queues come in meanwhile
+                try:
+                    batch.open()
+                except (CorruptBatch, InvalidArgument):  # `take` raises it once all before it is handed out
+                    damaged = batch
+                    break
 
     def is_current(self, queue: MessageQueue) -> bool:
         """Tell whether the latest `take` was of this queue, and nobody has sought or begun it anew since."""
@@ -306,6 +318,8 @@ class Fetcher:
 
     def announce(self) -> None:
         """Tell the user of queues that were gained and lost; only by the thread that takes messages."""
+        if not (self._events or self._resets):
+            return
         with self._changed:
             events, self._events = self._events, []
             found, self._resets = self._resets, []

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from minimq.connection.client import RouteCache
+from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlace, ReadPlaces
 from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving import session_requests
@@ -31,7 +31,6 @@ from minimq.receiving.initial_offsets import InitialOffsets
 from minimq.receiving.member_schedule import RebalanceSchedule
 from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
 from minimq.receiving.session_requests import Membership, member_list_of, owners_of, queue_of
-from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
@@ -54,17 +53,16 @@ class GroupMember:
 
     def __init__(
         self,
-        routes: RouteCache,
+        client: ClusterClient,
         places: ReadPlaces,
-        links: BrokerLinks,
         membership: Membership,
         strategy: AllocationStrategy,
         fetcher: Fetcher,
         options: ConsumerOptions,
     ) -> None:
-        self._routes = routes
+        self._client = client
+        self._routes = client.routes
         self._places = places
-        self._links = links
         self._about = membership
         self._strategy = strategy
         self._fetcher = fetcher
@@ -74,7 +72,7 @@ class GroupMember:
         # All that follows belongs to the thread.
         self._state = MemberState(drain_s=options.drain_s, trust_s=options.lease_trust_s)
         self._sessions = BrokerSessions(
-            links,
+            client.connection,
             self._place_of,
             self._to_do.put,
             self._hear,
@@ -89,7 +87,7 @@ class GroupMember:
         now = time.monotonic()
         self._refusals = Refusals(membership.group, fetcher.refused, options.start_timeout_s, now)
         self._rounds = RebalanceSchedule(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
-        self._deleted = DeletedTopics(routes, membership.group, fetcher.failed)
+        self._deleted = DeletedTopics(client.routes, membership.group, fetcher.failed)
         self._outage = OutageLog(log)
         self._told_changes = 0
         self._tell_holding_at = now
@@ -288,11 +286,16 @@ class GroupMember:
         """Return the queues of this member; None when the deciding broker does not know them yet."""
         if self._options.assignment == "client":
             return own_share(self._strategy, view)
-        link = self._links.to(view.decider)
         found: list[MessageQueue] = []
         for topic in view.queues:
             request = broker_pb2.QueryAssignmentRequest(group=view.group, client_id=view.client_id, topic=topic)
-            answer = link.call(link.stub.QueryAssignment, request, self._options.request_timeout_s)
+            answer = self._client.call(
+                view.decider,
+                lambda stub: stub.QueryAssignment,
+                request,
+                timeout_s=self._options.request_timeout_s,
+                reconnect_s=0,
+            )
             if answer.version < view.version:
                 return None
             found += map(queue_of, answer.queues)

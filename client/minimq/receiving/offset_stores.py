@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.queue_decisions import Commit
-from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -32,7 +32,7 @@ class BrokerOffsets:
     """The offsets of a group: each at the broker of its queue. Thread-safe.
 
     Args:
-        links: connections to brokers.
+        client: makes the calls.
         address_of: where the broker of a queue is that is read without a lease; raises `Unavailable`.
         group: the group.
         client_id: in whose name leases are held.
@@ -41,13 +41,13 @@ class BrokerOffsets:
 
     def __init__(
         self,
-        links: BrokerLinks,
+        client: ClusterClient,
         address_of: Callable[[MessageQueue], str],
         group: str,
         client_id: str,
         timeout_s: float,
     ) -> None:
-        self._links = links
+        self._client = client
         self._address_of = address_of
         self._group = group
         self._client_id = client_id
@@ -72,21 +72,23 @@ class BrokerOffsets:
 
     def _save_each(self, parts: Sequence[tuple[str, Sequence[Commit]]]) -> dict[MessageQueue, MiniMQError]:
         """Record the parts, each at one broker, all at the same time: each waits for a disk."""
+        addresses = {part: address for part, (address, _) in enumerate(parts)}
+        requests = {part: self._request(commits) for part, (_, commits) in enumerate(parts)}
+        _, failed = self._client.call_all(
+            addresses, lambda stub: stub.CommitOffsets, requests, timeout_s=self._timeout_s, reconnect_s=0
+        )
         failures: dict[MessageQueue, MiniMQError] = {}
         single: list[tuple[str, Sequence[Commit]]] = []
-        begun = [(address, commits, self._begin(address, commits)) for address, commits in parts]
-        for address, commits, answer in begun:
-            try:
-                answer()
-            except MiniMQError as error:
-                if len(commits) == 1 or error.retriable:
-                    failures |= dict.fromkeys((commit.queue for commit in commits), error)
-                else:  # it takes all or none; those queues that were not lost or deleted shall not suffer for others
-                    single += [(address, [commit]) for commit in commits]
+        for part, error in failed.items():
+            address, commits = parts[part]
+            if len(commits) == 1 or error.retriable:
+                failures |= dict.fromkeys((commit.queue for commit in commits), error)
+            else:  # it takes all or none; those queues that were not lost or deleted shall not suffer for others
+                single += [(address, [commit]) for commit in commits]
         return failures | self._save_each(single) if single else failures
 
-    def _begin(self, address: str, commits: Sequence[Commit]) -> Callable[[], broker_pb2.CommitOffsetsResponse]:
-        request = broker_pb2.CommitOffsetsRequest(
+    def _request(self, commits: Sequence[Commit]) -> broker_pb2.CommitOffsetsRequest:
+        return broker_pb2.CommitOffsetsRequest(
             group=self._group,
             # In its name a commit needs the lease, so a former owner is refused.
             client_id=self._client_id if commits[0].epoch else "",
@@ -102,8 +104,6 @@ class BrokerOffsets:
             ],
             force=commits[0].sought,
         )
-        link = self._links.to(address)
-        return link.begin(link.stub.CommitOffsets, request, self._timeout_s)
 
 
 class QueueBounds(NamedTuple):

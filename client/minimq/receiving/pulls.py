@@ -8,14 +8,27 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from minimq.connection.client import ClusterClient
+from minimq.connection.connection import Connection
 from minimq.connection.read_places import ReadPlaces
+from minimq.connection.stream import CorrelatedStream, Part
 from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.pull_stream import PullStream, frame_of, pull_request
-from minimq.receiving.queue_decisions import Cancel, Decision, LeaseOver, Pull
+from minimq.receiving.queue_decisions import Cancel, Decision, Frame, LeaseOver, Pull
 from minimq.receiving.queue_reader import QueueReader
-from minimq.transport.broker_link import BrokerLinks
+from minimq.receiving.received import StoredBatch
 from minimq_common.errors import MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
+
+PullStream = CorrelatedStream[broker_pb2.PullRequest, broker_pb2.PullFrame, broker_pb2.PullFrame]
+
+
+def open_pulls(connection: Connection, address: str) -> PullStream:
+    """Open a stream for any number of pulls from one broker. Raises `Closed`."""
+    return CorrelatedStream(
+        connection, address, lambda stub: stub.Pull, lambda frame: (Part(frame.pull_id, frame, frame.end),)
+    )
 
 
 class _UnderWay(NamedTuple):
@@ -33,7 +46,7 @@ class Pulls:
     Args:
         changed: that lock; notified when a broker was heard.
         places: where queues are read without a lease.
-        links: connections to brokers.
+        client: reaches the brokers.
         tag_hashes: of the wanted tags, by topic; all tags where there are none.
         decided: called with a reader and what it decides besides pulls; must not block.
         group: the consumer group, if leases are used.
@@ -44,7 +57,7 @@ class Pulls:
         self,
         changed: threading.Condition,
         places: ReadPlaces,
-        links: BrokerLinks,
+        client: ClusterClient,
         tag_hashes: Mapping[str, Sequence[int]],
         decided: Callable[[QueueReader, LeaseOver | OffsetReset], None],
         group: str = "",
@@ -52,7 +65,7 @@ class Pulls:
     ) -> None:
         self._changed = changed
         self._places = places
-        self._links = links
+        self._client = client
         self._tag_hashes = tag_hashes
         self._decided = decided
         self._group = group
@@ -70,7 +83,8 @@ class Pulls:
                 case Cancel():
                     under_way = self._under_way.pop(reader, None)
                     if under_way is not None:
-                        under_way.stream.cancel(under_way.pull_id)
+                        farewell = broker_pb2.PullRequest(pull_id=under_way.pull_id, cancel=True)
+                        under_way.stream.forget(under_way.pull_id, farewell)
                 case _:
                     self._decided(reader, decision)
 
@@ -102,7 +116,7 @@ class Pulls:
         if pull.slave and self._places.slave(reader.queue, pull.slave) is None:
             self.carry_out(reader, reader.pull_failed(pull.number, None, time.monotonic()))
             return
-        request = pull_request(reader.queue, pull)
+        request = _pull_request(reader.queue, pull)
         request.tag_hashes.extend(self._tag_hashes.get(reader.queue.topic, ()))
         if pull.epoch:
             request.lease.group = self._group
@@ -112,7 +126,7 @@ class Pulls:
         try:
             address = self._address(reader)
             stream = self._stream(address)
-            pull_id = stream.pull(request, partial(self._receive, reader, pull.number, address))
+            pull_id = stream.request(partial(_with_id, request), partial(self._receive, reader, pull.number, address))
         except MiniMQError as error:
             if address:
                 self._places.failed(address, error)
@@ -123,7 +137,7 @@ class Pulls:
     def _stream(self, address: str) -> PullStream:
         stream = self._streams.get(address)
         if stream is None or stream.ended:
-            stream = self._streams[address] = PullStream(self._links.to(address))
+            stream = self._streams[address] = open_pulls(self._client.connection, address)
         return stream
 
     def _address(self, reader: QueueReader) -> str:
@@ -147,7 +161,7 @@ class Pulls:
         sent: broker_pb2.PullFrame | None,
         error: MiniMQError | None,
     ) -> None:
-        """Hand to a reader what its broker has sent; runs on the thread of the stream, without the lock."""
+        """Hand to a reader what its broker has sent; runs on the event loop, without the lock."""
         frame = frame_of(sent) if sent is not None else None
         now = time.monotonic()
         with self._changed:
@@ -161,3 +175,40 @@ class Pulls:
             else:
                 self.carry_out(reader, reader.frame_arrived(number, frame, now))
             self._changed.notify_all()
+
+
+def _pull_request(queue: MessageQueue, pull: Pull) -> broker_pb2.PullRequest:
+    """Return the request for a pull, without its id, its tags and its lease."""
+    return broker_pb2.PullRequest(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        offset=pull.offset,
+        max_messages=pull.max_messages,
+        max_bytes=pull.max_bytes,
+        wait_ms=round(pull.wait_s * 1000),
+        term=pull.term,
+    )
+
+
+def _with_id(request: broker_pb2.PullRequest, pull_id: int) -> broker_pb2.PullRequest:
+    request.pull_id = pull_id
+    return request
+
+
+def frame_of(sent: broker_pb2.PullFrame) -> Frame:
+    """Return a frame as a reader takes it. The bytes of its batches are copied out of the message, once."""
+    return Frame(
+        [
+            StoredBatch(stored.base_offset, stored.store_timestamp_ms, stored.position, stored.count, stored.batch)
+            for stored in sent.batches
+        ],
+        next_offset=sent.next_offset,
+        min_offset=sent.min_offset,
+        max_offset=sent.max_offset,
+        term=sent.term,
+        now_ms=sent.now_ms,
+        is_last=sent.end,
+        from_slave=sent.from_slave,
+        advised_slave=sent.suggested_broker_id,
+        failure=from_failure(sent.failure) if sent.HasField("failure") else None,
+    )

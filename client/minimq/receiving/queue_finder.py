@@ -97,7 +97,7 @@ class QueueFinder:
     ) -> None:
         self._client = ClusterClient(nameserver, timeout_s)
         self._routes = self._client.routes
-        self._places = ReadPlaces(self._routes, self._client.links)
+        self._places = ReadPlaces(self._client)
         self._when_dropped = WhenDropped(self, self._client.close)
 
     def topics(self) -> list[str]:
@@ -203,7 +203,7 @@ class QueueFinder:
             InvalidArgument: the group cannot be named so.
         """
         store = BrokerOffsets(
-            self._client.links,
+            self._client,
             lambda queue: self._place(queue).address,
             check_group(group),
             "",

@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull
-from minimq.receiving.read_ahead import ReadAhead
+from minimq.receiving.read_ahead import FetchedBatch, ReadAhead
 from minimq.receiving.received import ReceivedMessage, StoredBatch
 from minimq_common.epochs import granter
 from minimq_common.errors import (
@@ -346,6 +346,10 @@ class QueueReader:
         return []
 
     # ---- handing out ----------------------------------------------------------------------------
+
+    def unopened(self, max_messages: int, now: float) -> list[FetchedBatch]:
+        """Return the batches that `take` is about to open, which may be done without the lock before."""
+        return self._ahead.unopened(max_messages, now)
 
     def take(self, max_messages: int, now: float) -> list[ReceivedMessage]:
         """Hand messages out; `tick` may then begin the next pull.

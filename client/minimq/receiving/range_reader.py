@@ -77,7 +77,7 @@ class RangeReader:
         self._client = ClusterClient(nameserver)
         self._routes = self._client.routes
         #: Where the queues of a broker are read.
-        self.places = ReadPlaces(self._routes, self._client.links, slaves=self.options.read_from_slaves)
+        self.places = ReadPlaces(self._client, slaves=self.options.read_from_slaves)
         self._fetch_options = FetchOptions(
             _MOST_MESSAGES, self.options.buffer_bytes, retry_s=_FIRST_RETRY_S, longest_retry_s=_LONGEST_RETRY_S
         )
@@ -152,7 +152,7 @@ class RangeReader:
 
     def pulls(self, changed: threading.Condition, tag_hashes: Mapping[str, Sequence[int]]) -> Pulls:
         """Return pulls of one reading, whose lock is given."""
-        return Pulls(changed, self.places, self._client.links, tag_hashes, lambda reader, decision: None)
+        return Pulls(changed, self.places, self._client, tag_hashes, lambda reader, decision: None)
 
     def close(self) -> None:
         """End all connections; reads under way fail with `Closed`. Idempotent."""

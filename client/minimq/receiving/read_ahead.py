@@ -4,19 +4,54 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import MessageQueue
 
 
-class _Fetched(NamedTuple):
-    """A batch, the time from which it may be handed out, and how many messages the broker passed over before it."""
+class FetchedBatch:
+    """A batch that was fetched.
 
-    stored: StoredBatch
-    due: float
-    passed_over: int
+    Args:
+        queue: where it stands.
+        stored: the batch.
+        first: offset from which on its messages are wanted.
+        check_texts: whether keys and properties are checked when it is opened.
+        due: the time from which it may be handed out.
+        passed_over: how many messages the broker passed over before it.
+    """
+
+    __slots__ = ("_check_texts", "_first", "_messages", "_queue", "due", "passed_over", "stored")
+
+    def __init__(
+        self, queue: MessageQueue, stored: StoredBatch, first: int, *, check_texts: bool, due: float, passed_over: int
+    ) -> None:
+        self.stored = stored
+        self.due = due
+        self.passed_over = passed_over
+        self._queue = queue
+        self._first = first
+        self._check_texts = check_texts
+        self._messages: list[ReceivedMessage] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` takes no time."""
+        return self._messages is not None
+
+    def open(self) -> list[ReceivedMessage]:
+        """Return the messages. The first time it takes as long as the batch is large, and needs no lock.
+
+        Raises:
+            CorruptBatch, InvalidArgument: it is damaged, or of a newer format.
+        """
+        if self._messages is None:
+            batch = ReceivedBatch(self._queue, self.stored)
+            if self._check_texts:
+                batch.check_texts()
+            self._messages = batch.messages(self._first)
+        return self._messages
 
 
 class ReadAhead:
@@ -46,7 +81,7 @@ class ReadAhead:
         self._queue = queue
         self._delay_ms = delay_ms
         self._check_texts = check_texts
-        self._batches: deque[_Fetched] = deque()
+        self._batches: deque[FetchedBatch] = deque()
         #: Messages that the broker has passed over behind the last batch.
         self._gap = 0
         #: The batch that is being handed out, and how many of its messages were.
@@ -74,7 +109,16 @@ class ReadAhead:
                 continue  # a broker that sends it again is wrong: there is nothing new in it
             left_ms = min(stored.stored_ms + self._delay_ms - now_ms, self._delay_ms)
             gap = self._gap + max(stored.base_offset - self.fetch_offset, 0)
-            self._batches.append(_Fetched(stored, now + left_ms / 1000, gap))
+            self._batches.append(
+                FetchedBatch(
+                    self._queue,
+                    stored,
+                    self.fetch_offset,
+                    check_texts=self._check_texts,
+                    due=now + left_ms / 1000,
+                    passed_over=gap,
+                )
+            )
             self._gap = 0
             self.size += len(stored.data)
             self.messages += stored.count
@@ -82,6 +126,18 @@ class ReadAhead:
         self._gap += max(next_offset - self.fetch_offset, 0)
         self.fetch_offset = max(self.fetch_offset, next_offset)
         self._pass_over()
+
+    def unopened(self, max_messages: int, now: float) -> list[FetchedBatch]:
+        """Return the batches that `take` is about to open; whoever opens them before spares it the time."""
+        found: list[FetchedBatch] = []
+        wanted = max_messages - len(self._opened) + self._handed_out
+        for fetched in self._batches:
+            if wanted <= 0 or (self._delay_ms and fetched.due > now):
+                break
+            wanted -= fetched.stored.count
+            if not fetched.is_open:
+                found.append(fetched)
+        return found
 
     def take(self, max_messages: int, now: float) -> list[ReceivedMessage]:
         """Hand messages out; what was sent one by one comes in many batches.
@@ -138,20 +194,16 @@ class ReadAhead:
         self._handed_out = self._gap = self.messages = self.size = 0
 
     def _open(self) -> None:
-        batch = ReceivedBatch(self._queue, self._batches[0].stored)
-        if self._check_texts:
-            batch.check_texts()
-        begin = self._opened[-1].queue_offset + 1 if self._opened else 0  # of what this call has handed out before
-        self._opened = batch.messages(max(self.position, begin))
+        self._opened = self._batches[0].open()
         self._handed_out = 0
         self._next()
 
     def _next(self) -> tuple[StoredBatch, int]:
-        stored, _, passed_over = self._batches.popleft()
-        self.size -= len(stored.data)
-        self.messages -= stored.count
-        self.passed_over += passed_over
-        return stored, passed_over
+        fetched = self._batches.popleft()
+        self.size -= len(fetched.stored.data)
+        self.messages -= fetched.stored.count
+        self.passed_over += fetched.passed_over
+        return fetched.stored, fetched.passed_over
 
     def _pass_over(self) -> None:
         """Go on behind what the broker has passed over, when all before it has been handed out."""

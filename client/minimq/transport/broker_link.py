@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
 import grpc
@@ -12,14 +11,11 @@ import grpc
 from minimq.transport.home_process import HomeProcess
 from minimq_common.bound_check import check_answer
 from minimq_common.errors import Closed
-from minimq_common.rpc import from_rpc_error, open_channel, status_of
+from minimq_common.rpc import from_rpc_error, open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-
-#: How long a broker that was not reached may take to answer before it is asked again, in seconds.
-_QUESTION_S = 10.0
 
 
 class BrokerLink:
@@ -38,8 +34,6 @@ class BrokerLink:
         self.append = self._channel.stream_stream(
             "/minimq.v1.Broker/Append", b"".join, broker_pb2.AppendResponse.FromString
         )
-        #: Under way; gRPC drops what nobody holds.
-        self._questions: set[grpc.Future[broker_pb2.GetStatusResponse]] = set()
 
     def call(self, method: Callable[..., Response], request: Request, timeout_s: float) -> Response:
         """Return the answer to one call, for example `link.call(link.stub.GetStatus, request, 3.0)`.
@@ -52,45 +46,6 @@ class BrokerLink:
             return check_answer(method(request, timeout=timeout_s), f"broker {self.address}")
         except grpc.RpcError as error:
             raise from_rpc_error(error, f"broker {self.address}") from None
-
-    def begin(
-        self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout_s: float
-    ) -> Callable[[], Response]:
-        """Begin a call, and return a function that waits for its answer; it raises what `call` does."""
-        future = method.future(request, timeout=timeout_s)
-
-        def answer() -> Response:
-            try:
-                return check_answer(future.result(), f"broker {self.address}")
-            except grpc.RpcError as error:
-                raise from_rpc_error(error, f"broker {self.address}") from None
-
-        return answer
-
-    def when_answering(self, callback: Callable[[], None], is_wanted: Callable[[], bool]) -> None:
-        """Call back once the broker answers, however long that takes; never when the connection is closed before.
-
-        Args:
-            callback: runs in a thread of gRPC, and has to be quick.
-            is_wanted: returns False when nobody waits any more.
-        """
-
-        def look(question: grpc.Future[broker_pb2.GetStatusResponse]) -> None:
-            self._questions.discard(question)
-            if question.cancelled() or not is_wanted():
-                return
-            error = question.exception()
-            if isinstance(error, grpc.RpcError) and status_of(error)[0] is grpc.StatusCode.DEADLINE_EXCEEDED:
-                self.when_answering(callback, is_wanted)
-            else:
-                callback()
-
-        with suppress(ValueError):  # closed just now
-            question = self.stub.GetStatus.future(
-                broker_pb2.GetStatusRequest(), timeout=_QUESTION_S, wait_for_ready=True
-            )
-            self._questions.add(question)
-            question.add_done_callback(look)
 
     def close(self) -> None:
         """End the connection; calls under way fail."""
@@ -123,13 +78,6 @@ class BrokerLinks:
             if link is None:
                 link = self._links[address] = BrokerLink(address)
             return link
-
-    def when_answering(self, address: str, callback: Callable[[], None]) -> None:
-        """Call back once a broker answers, unless these connections are closed before; see `BrokerLink`.
-
-        Raises `Closed` as `to` does.
-        """
-        self.to(address).when_answering(callback, lambda: not self._closed)
 
     def close(self) -> None:
         """End all connections that were made here; in a fork, whose they are not, nothing. Idempotent."""

@@ -15,7 +15,7 @@ from fuzz.target import Target
 from fuzz.targets.batches import QUEUE, make_batch, valid_batches
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.member_state import Grant
-from minimq.receiving.pull_stream import frame_of
+from minimq.receiving.pulls import frame_of
 from minimq.receiving.queue_decisions import FetchOptions
 from minimq.receiving.queue_reader import QueueReader
 from minimq_common.batch import HEADER

@@ -38,7 +38,7 @@ def test_an_offset_is_told_once_all_replicas_in_sync_have_it(tmp_path: Path) -> 
             link.call(link.stub.CommitOffsets, commit(3), PATIENCE_S)
             assert committed(link) == [3]
             slave.pause()
-            committing = link.begin(link.stub.CommitOffsets, commit(7), PATIENCE_S)
+            committing = link.stub.CommitOffsets.future(commit(7), timeout=PATIENCE_S)
 
             def is_held_back() -> bool:
                 try:
@@ -49,7 +49,7 @@ def test_an_offset_is_told_once_all_replicas_in_sync_have_it(tmp_path: Path) -> 
 
             wait_until(is_held_back, PATIENCE_S)
             slave.resume()
-            committing()
+            committing.result()
             assert committed(link) == [7]
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)

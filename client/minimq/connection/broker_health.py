@@ -1,0 +1,73 @@
+"""The brokers that were not reached, until they answer again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+from minimq.connection.channels import Channels
+from minimq.connection.loop_thread import LoopThread
+from minimq_common.errors import MiniMQError
+from minimq_common.rpc import status_of
+from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:  # at run time it is the plain stub
+    from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+
+#: How long a broker that was not reached may take to answer before it is asked again, in seconds.
+_QUESTION_S = 10.0
+
+
+class BrokerHealth:
+    """Knows which brokers give no answer, for all clients of a connection. Thread-safe.
+
+    Such a broker is asked in the background until it answers, so that nobody waits for it.
+
+    Args:
+        loop: on which they are asked.
+        channels: the channels to brokers.
+    """
+
+    def __init__(self, loop: LoopThread, channels: Channels[BrokerAsyncStub]) -> None:
+        self._loop = loop
+        self._channels = channels
+        self._silent: set[str] = set()
+        self._questions: dict[str, asyncio.Task[None]] = {}  # of the loop
+
+    def is_silent(self, address: str) -> bool:
+        """Return whether a broker gave no answer, and none since."""
+        return address in self._silent
+
+    def failed(self, address: str, error: MiniMQError | None) -> None:
+        """Note that a broker failed, or ended a stream in good order. Returns at once."""
+        if error is None or error.answered or address in self._silent:
+            return
+        self._silent.add(address)
+        if not self._loop.call_soon(self._begin, address):
+            self._silent.discard(address)
+
+    # ---- on the event loop ----------------------------------------------------------------------
+
+    def _begin(self, address: str) -> None:
+        if address not in self._questions:
+            self._questions[address] = asyncio.create_task(self._wait_for(address))
+
+    async def _wait_for(self, address: str) -> None:
+        try:
+            while not await self._answers(address):
+                pass
+        finally:
+            del self._questions[address]
+            self._silent.discard(address)
+
+    async def _answers(self, address: str) -> bool:
+        """Ask a broker; return False if nothing came in time, and True also for a failure: it was reached."""
+        question = self._channels.stub(address).GetStatus
+        try:
+            await question(broker_pb2.GetStatusRequest(), timeout=_QUESTION_S, wait_for_ready=True)
+        except grpc.aio.AioRpcError as failure:
+            return status_of(failure)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
+        return True

@@ -1,0 +1,255 @@
+"""Streams to brokers on the event loop of a connection: plain, and with an id for each request."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import grpc.aio
+
+from minimq.connection.connection import Connection
+from minimq.connection.loop_thread import CLOSED
+from minimq_common.bound_check import check_answer
+from minimq_common.errors import Closed, InternalError, MiniMQError, Unavailable
+from minimq_common.rpc import from_rpc_error
+
+if TYPE_CHECKING:  # at run time it is the plain stub
+    from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Answer = TypeVar("Answer")
+
+#: Picks the method of a stub.
+StreamMethod = Callable[["BrokerAsyncStub"], "grpc.aio.StreamStreamMultiCallable[Request, Response]"]
+
+log = logging.getLogger(__name__)
+
+
+class Stream(Generic[Request, Response]):
+    """One gRPC stream in both directions. Thread-safe; nothing here waits for the broker but `join`.
+
+    Requests of other threads wake the loop only while it waits for some: a burst costs one system call.
+
+    Args:
+        connection: on whose event loop it lives.
+        address: HOST:PORT of the broker.
+        method: picks the method of a stub.
+        on_response: called on the loop for each answer; it has to be quick. What it raises ends the stream.
+        on_end: called there once, when no further answer will come: with None after a clean end.
+
+    Raises:
+        Closed: the connection is closed, or this is a fork.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        address: str,
+        method: StreamMethod[Request, Response],
+        on_response: Callable[[Response], None],
+        on_end: Callable[[MiniMQError | None], None],
+    ) -> None:
+        self._connection = connection
+        self._address = address
+        self._method = method
+        self._peer = f"broker {address}"
+        self._on_response = on_response
+        self._on_end = on_end
+        self._requests: deque[Request | None] = deque()  # None: no further one will come
+        self._is_hungry = False  # the loop waits for requests, and has to be woken
+        self._added = asyncio.Event()
+        self._over = threading.Event()
+        self._running: asyncio.Task[MiniMQError | None] | None = None  # of the loop
+        connection.check_open()
+        if not connection.call_soon(self._begin):
+            raise Closed(CLOSED)
+
+    def send(self, request: Request) -> None:
+        """Send a request, in the order of the calls. Does not wait; a stream that has ended drops it."""
+        self._add(request)
+
+    def finish(self) -> None:
+        """Say that no further request will come; the broker ends the stream when all is answered."""
+        self._add(None)
+
+    def cancel(self) -> None:
+        """End the stream at once. Does not wait for that."""
+        self._connection.call_soon(self._cancel)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the stream, on another thread than that of the loop; return whether it came."""
+        return self._over.wait(timeout_s)
+
+    def _add(self, request: Request | None) -> None:
+        if self._over.is_set():
+            return
+        self._requests.append(request)
+        if self._is_hungry:
+            self._is_hungry = False
+            self._connection.call_soon(self._added.set)
+
+    # ---- on the event loop ----------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._running = asyncio.create_task(self._run())
+        self._running.add_done_callback(self._ended)  # which comes also if the loop ends before the first step
+
+    def _cancel(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _run(self) -> MiniMQError | None:
+        """Hand out all answers; return why there are no more."""
+        call = self._method(self._connection.broker_stub(self._address))()
+        writing = asyncio.create_task(self._write(call))
+        try:
+            async for response in call:
+                check_answer(response, self._peer)
+                self._on_response(response)
+        except grpc.aio.AioRpcError as failure:
+            return from_rpc_error(failure, self._peer)
+        except InternalError as error:
+            return error
+        finally:
+            call.cancel()
+            writing.cancel()
+        return None
+
+    async def _write(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
+        requests = self._requests
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended, which `_run` sees
+            while True:
+                while requests:
+                    request = requests.popleft()
+                    if request is None:
+                        await call.done_writing()
+                        return
+                    await call.write(request)
+                self._added.clear()
+                self._is_hungry = True
+                if not requests:  # looked at once more: one may have come before the loop was seen to be hungry
+                    await self._added.wait()
+                self._is_hungry = False
+
+    def _ended(self, running: asyncio.Task[MiniMQError | None]) -> None:
+        error: MiniMQError | None
+        if running.cancelled():
+            error = Unavailable(f"{self._peer}: the stream was cancelled")
+        elif (failure := running.exception()) is None:
+            error = running.result()
+        else:  # of the callback: an error of this process, but those who wait must hear of it
+            log.error("stream ended: an answer was not taken in peer=%s", self._peer, exc_info=failure)
+            error = Unavailable(f"{self._peer}: its answer was not taken in: {failure!r}")
+        self._over.set()
+        self._requests.clear()
+        try:
+            self._on_end(error)
+        except Exception:
+            log.exception("the end of a stream was not taken in peer=%s", self._peer)
+
+
+class Part(NamedTuple, Generic[Answer]):
+    """One answer among those that a response carries.
+
+    Attributes:
+        request_id: of its request.
+        answer: the answer.
+        is_last: False if others to this request will come.
+    """
+
+    request_id: int
+    answer: Answer
+    is_last: bool = True
+
+
+class CorrelatedStream(Generic[Request, Response, Answer]):
+    """A stream whose requests have ids: each answer goes to the receiver of its request. Thread-safe.
+
+    Args:
+        connection: on whose event loop it lives; receivers are called there.
+        address: HOST:PORT of the broker.
+        method: picks the method of a stub.
+        parts: returns the answers that a response carries.
+
+    Raises:
+        Closed: the connection is closed, or this is a fork.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        address: str,
+        method: StreamMethod[Request, Response],
+        parts: Callable[[Response], Iterable[Part[Answer]]],
+    ) -> None:
+        self._peer = f"broker {address}"
+        self._parts = parts
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()  # protects what follows; never held while a receiver is called
+        self._receivers: dict[int, Callable[[Answer | None, MiniMQError | None], None]] = {}
+        self._end: MiniMQError | None = None
+        self._stream: Stream[Request, Response] = Stream(connection, address, method, self._respond, self._conclude)
+
+    @property
+    def ended(self) -> bool:
+        """True if the stream is over, so that a new one is needed."""
+        return self._end is not None
+
+    def request(
+        self, make: Callable[[int], Request], receiver: Callable[[Answer | None, MiniMQError | None], None]
+    ) -> int:
+        """Send a request, and return its id.
+
+        Args:
+            make: makes the request that has an id.
+            receiver: called with each answer, and with the reason when the stream ends before the last one. Must not
+                block.
+
+        Raises:
+            MiniMQError: the stream is over; the receiver is not called.
+        """
+        with self._lock:
+            if self._end is not None:
+                raise self._end
+            request_id = next(self._ids)
+            self._receivers[request_id] = receiver
+        self._stream.send(make(request_id))
+        return request_id
+
+    def forget(self, request_id: int, farewell: Request) -> None:
+        """Hand no further answer to a request out, and tell the broker, if that has not answered the last time."""
+        with self._lock:
+            known = self._receivers.pop(request_id, None)
+        if known is not None:
+            self._stream.send(farewell)
+
+    def close(self) -> None:
+        """End at once, and call no receiver any more. Does not wait for the end."""
+        with self._lock:
+            self._end = self._end or Closed(CLOSED)
+            self._receivers.clear()
+        self._stream.cancel()
+
+    def _respond(self, response: Response) -> None:
+        for request_id, answer, is_last in self._parts(response):
+            with self._lock:
+                find = self._receivers.pop if is_last else self._receivers.get
+                receiver = find(request_id, None)
+            if receiver is not None:
+                receiver(answer, None)
+
+    def _conclude(self, error: MiniMQError | None) -> None:
+        reason = error or Unavailable(f"{self._peer} ended the connection")
+        with self._lock:
+            self._end = self._end or reason
+            receivers = list(self._receivers.values())
+            self._receivers.clear()
+        for receiver in receivers:
+            receiver(None, reason)

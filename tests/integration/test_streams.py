@@ -1,0 +1,110 @@
+"""Streams on the event loop of a connection, to real brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from minimq import LocalCluster, Message
+from minimq.connection.connection import Connection
+from minimq.connection.stream import CorrelatedStream, Part, Stream
+from minimq_common.batch_builder import BatchBuilder
+from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq_proto.v1 import broker_pb2
+
+#: Ids of producers, each of which sends one batch.
+PRODUCERS = itertools.count(1 << 40)
+
+Appends = CorrelatedStream[broker_pb2.AppendRequest, broker_pb2.AppendResponse, broker_pb2.AppendResult]
+
+
+def results(response: broker_pb2.AppendResponse) -> Iterable[Part[broker_pb2.AppendResult]]:
+    return (Part(result.request_id, result) for result in response.results)
+
+
+@pytest.fixture
+def connection(cluster: LocalCluster) -> Iterator[Connection]:
+    with contextlib.closing(Connection([cluster.nameserver])) as opened:
+        yield opened
+
+
+def open_appends(connection: Connection, address: str) -> Appends:
+    return CorrelatedStream(connection, address, lambda stub: stub.Append, results)
+
+
+def append(stream: Appends, topic: str, body: bytes) -> Future[broker_pb2.AppendResult]:
+    builder = BatchBuilder(1 << 20)
+    builder.add([Message(topic, body)])
+    data = builder.build(1, next(PRODUCERS), 0)
+    answer: Future[broker_pb2.AppendResult] = Future()
+
+    def receive(result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
+        if result is not None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    stream.request(
+        lambda request_id: broker_pb2.AppendRequest(request_id=request_id, topic=topic, queue_id=0, batch=data),
+        receive,
+    )
+    return answer
+
+
+def test_each_answer_goes_to_its_request_whichever_thread_sent_it(
+    connection: Connection, cluster: LocalCluster, topic: str
+) -> None:
+    stream = open_appends(connection, cluster.brokers[0].address)
+    answers: list[list[Future[broker_pb2.AppendResult]]] = [[], [], []]
+
+    def send(mine: list[Future[broker_pb2.AppendResult]]) -> None:
+        for number in range(100):
+            mine.append(append(stream, topic, b"%d" % number))
+            if number % 10 == 0:
+                mine[-1].result(30)  # so that the loop is found idle as well as busy
+
+    threads = [threading.Thread(target=send, args=(mine,)) for mine in answers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    offsets = [[answer.result(30).base_offset for answer in mine] for mine in answers]
+    assert all(mine == sorted(mine) for mine in offsets)
+    assert sorted(offset for mine in offsets for offset in mine) == list(range(300))
+    stream.close()
+    assert stream.ended
+    with pytest.raises(Closed):
+        append(stream, topic, b"late")
+
+
+def test_what_is_under_way_fails_when_the_connection_closes(
+    connection: Connection, cluster: LocalCluster, topic: str
+) -> None:
+    broker = cluster.brokers[0]
+    stream = open_appends(connection, broker.address)
+    append(stream, topic, b"1").result(30)
+    broker.pause()
+    try:
+        left = append(stream, topic, b"2")
+        connection.close()
+        assert isinstance(left.exception(30), Unavailable)
+    finally:
+        broker.resume()
+    with pytest.raises(Closed):
+        open_appends(connection, broker.address)
+
+
+def test_a_stream_tells_its_end_however_soon_its_loop_ends(cluster: LocalCluster) -> None:
+    for _ in range(30):
+        with contextlib.closing(Connection([cluster.nameserver])) as connection:
+            told: Future[MiniMQError | None] = Future()
+            stream = Stream(
+                connection, cluster.brokers[0].address, lambda stub: stub.Session, lambda _: None, told.set_result
+            )
+        assert stream.join(30)
+        assert isinstance(told.result(30), Unavailable)
