@@ -18,6 +18,11 @@ from minimq_common.errors import InvalidArgument, SystemBusy
 _RETRY_S = 0.1
 #: So long a request may keep others waiting; and when that is over, to be read if it is there by then. In seconds.
 _PATIENCE_S, _LAST_CHANCE_S = 0.1, 0.005
+#: Peers that are known to be prompt.
+_MOST_PROMPT = 5_000
+
+#: Those that wait, by peer.
+_Waiting = dict[str, deque[asyncio.Future[None]]]
 
 
 class Begun:
@@ -61,7 +66,8 @@ class Arrivals:
     """Requests of calls that are not there yet: nobody knows how large they are. Lives on one event loop.
 
     Further calls wait, in turn by connection: those of one that makes many wait for each other. While somebody waits,
-    a request has to come soon.
+    a request has to come soon. Half of the places are for connections whose latest request came soon and was not
+    too large: they do not wait for those of others.
 
     Args:
         most: how many are received at once.
@@ -70,8 +76,12 @@ class Arrivals:
 
     def __init__(self, most: int, patience_s: float = _PATIENCE_S) -> None:
         self._free = most
+        self._kept_free = most // 2
         self._patience_s = patience_s
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by peer; whose turn it is is the first
+        self._prompt: dict[str, None] = {}  # peers whose latest request was, the latest at the end
+        #: By peer, whose turn it is is the first: those that were not prompt, and those that were.
+        self._waiting: tuple[_Waiting, _Waiting] = ({}, {})
+        self._is_odd = False
         self._receiving: dict[asyncio.Future[None], float] = {}  # when each began, the oldest first
         self._timer: asyncio.TimerHandle | None = None
 
@@ -96,21 +106,28 @@ class Arrivals:
             del self._receiving[gives_way]
             self._free += 1
             self._let_in()
+        self._prompt.pop(peer, None)
         if not reading.done():
             raise SystemBusy(
                 "many requests come in at once, and this one was not there when others were", retry_after_s=_RETRY_S
             )
         try:
-            return await reading
+            request = await reading
         except StopAsyncIteration:
             raise InvalidArgument(f"{method} came without a request") from None
+        self._prompt[peer] = None
+        if len(self._prompt) > _MOST_PROMPT:
+            del self._prompt[next(iter(self._prompt))]
+        return request
 
     async def _turn(self, peer: str) -> None:
-        if self._free and not self._waiting:
+        is_prompt = peer in self._prompt
+        waiting = self._waiting[is_prompt]
+        if self._free > (0 if is_prompt else self._kept_free) and not waiting:
             self._free -= 1
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(peer, deque()).append(waiter)
+        waiting.setdefault(peer, deque()).append(waiter)
         self._look_at_oldest()
         try:
             await waiter
@@ -121,26 +138,34 @@ class Arrivals:
             raise
 
     def _let_in(self) -> None:
-        while self._free and self._waiting:
-            peer = next(iter(self._waiting))
-            waiters = self._waiting.pop(peer)
+        while waiting := self._next():
+            peer = next(iter(waiting))
+            waiters = waiting.pop(peer)
             waiter = waiters.popleft()
             if waiters:
-                self._waiting[peer] = waiters  # behind those of others
+                waiting[peer] = waiters  # behind those of others
             if not waiter.done():
                 self._free -= 1
                 waiter.set_result(None)
 
+    def _next(self) -> _Waiting | None:
+        """Return those of whom one may come in now; where both kinds may, they take turns."""
+        others, prompt = self._waiting
+        if others and self._free > self._kept_free:
+            self._is_odd = not self._is_odd
+            return prompt if prompt and self._is_odd else others
+        return prompt if self._free else None
+
     def _look_at_oldest(self) -> None:
         """See to it that the oldest gives way in time, if others wait."""
-        if self._timer is None and self._waiting and self._receiving:
+        if self._timer is None and any(self._waiting) and self._receiving:
             began = next(iter(self._receiving.values()))
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(began + self._patience_s, loop.time() + _LAST_CHANCE_S), self._end_oldest)
 
     def _end_oldest(self) -> None:
         self._timer = None
-        if self._waiting:
+        if any(self._waiting):
             over = asyncio.get_running_loop().time() - self._patience_s
             for gives_way, began in self._receiving.items():
                 if began <= over and not gives_way.done():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
 from minimq_common.first_requests import Arrivals, Begun
 
 PATIENCE_S = 20.0
@@ -112,3 +112,44 @@ def sent() -> Requests:
     requests = Requests()
     requests.sent.set()
     return requests
+
+
+def test_who_was_prompt_does_not_wait_for_requests_of_others() -> None:
+    async def run() -> None:
+        arrivals = Arrivals(8, patience_s=PATIENCE_S)
+        assert await outcome(arrivals, sent(), "prompt") == b"late"
+        slow = [Requests() for _ in range(20)]
+        calls = [asyncio.ensure_future(outcome(arrivals, each, f"peer-{number}")) for number, each in enumerate(slow)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S / 2):
+            assert [await outcome(arrivals, sent(), "prompt") for _ in range(3)] == [b"late"] * 3
+        for requests in slow:
+            requests.sent.set()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await asyncio.gather(*calls) == [b"late"] * 20
+
+    asyncio.run(run())
+
+
+def test_whose_request_was_too_large_is_not_prompt_any_more() -> None:
+    class TooLarge(Requests):
+        async def __anext__(self) -> bytes:
+            raise MessageTooLarge("far too large")
+
+    async def run() -> None:
+        arrivals = Arrivals(4, patience_s=PATIENCE_S)
+        for peer in ("small", "large"):
+            assert await outcome(arrivals, sent(), peer) == b"late"
+        assert await outcome(arrivals, TooLarge(), "large") is MessageTooLarge
+        slow = [Requests() for _ in range(3)]
+        calls = [asyncio.ensure_future(outcome(arrivals, each, "slow")) for each in slow]
+        await asyncio.sleep(0)
+        waits = asyncio.ensure_future(outcome(arrivals, sent(), "large"))
+        assert await outcome(arrivals, sent(), "small") == b"late"
+        assert not waits.done()
+        for requests in slow:
+            requests.sent.set()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await asyncio.gather(*calls, waits) == [b"late"] * 4
+
+    asyncio.run(run())
