@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -105,6 +106,11 @@ _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MiniMQError]] = {
     # gRPC's own word for a frame over its limit; a server of ours that is busy says so by its code.
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.MessageTooLarge,
 }
+
+
+def address_of(peer: str) -> str:
+    """Return the address of a client, for the log: "127.0.0.1:40000", where gRPC has "ipv4:127.0.0.1:40000"."""
+    return unquote(peer).partition(":")[2] or peer
 
 
 def open_channel(address: str) -> grpc.Channel:

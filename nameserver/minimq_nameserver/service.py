@@ -21,6 +21,7 @@ from minimq_common.errors import (
     TopicUnavailable,
     Unavailable,
 )
+from minimq_common.log_handler import ALWAYS_WRITTEN
 from minimq_common.names import check_broker, check_topic
 from minimq_common.unsent import SMALL_BYTES, Unsent
 from minimq_common.wire import broker_to_wire
@@ -336,7 +337,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         """Remember a broker that is away no longer."""
         change = self._table.forget(check_broker(request.broker_name))
         if change is not None:
-            log.info("broker forgotten broker=%s client=%s", request.broker_name, context)
+            text = "administration: broker forgotten name=%s old='away' new='-' caller=%s client=-"
+            log.info(text, request.broker_name, rpc.address_of(context.peer()), extra=ALWAYS_WRITTEN)
             self._carry_out(change)
         return nameserver_pb2.ForgetBrokerResponse(forgotten=change is not None)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
-from urllib.parse import unquote
 
 from minimq_broker.core.changes import AdminChange, change_of
 from minimq_broker.core.facts import Fact
 from minimq_broker.core.state import State
 from minimq_common.log_handler import ALWAYS_WRITTEN
+from minimq_common.rpc import address_of
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def called_by(peer: str, client_id: str = "") -> None:
         peer: as gRPC names it: "ipv4:127.0.0.1:40000".
         client_id: if it has said so.
     """
-    _caller.set((unquote(peer).partition(":")[2] or peer, client_id or "-"))
+    _caller.set((address_of(peer), client_id or "-"))
 
 
 def log_change(change: AdminChange, error: BaseException | None = None) -> None:
