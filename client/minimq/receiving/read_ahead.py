@@ -37,7 +37,7 @@ class FetchedBatch:
 
     @property
     def is_open(self) -> bool:
-        """Whether `open` takes no time."""
+        """True if `open` takes no time."""
         return self._messages is not None
 
     def open(self) -> list[ReceivedMessage]:
