@@ -404,7 +404,7 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-_PACED = (unknown_topics, many_brokers, held_reports)
+_PACED = (many_brokers, held_reports)
 
 
 async def _attack(name: str, address: str, seconds: float) -> None:
