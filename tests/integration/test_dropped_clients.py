@@ -144,7 +144,7 @@ def test_they_warn_and_leave_no_thread(cluster: LocalCluster, topic: str, name: 
 
 def test_what_was_handed_in_is_still_sent_and_its_future_answered(cluster: LocalCluster, topic: str) -> None:
     def send() -> list[Future[SendReceipt]]:
-        producer = Producer(cluster.nameserver)
+        producer = Producer(cluster.nameserver, send_timeout_s=60.0)  # a late answer is one too
         futures = [producer.send_async(Message(topic, b"%d" % number)) for number in range(500)]
         del producer
         gc.collect()

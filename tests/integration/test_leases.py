@@ -166,7 +166,10 @@ def test_a_consumer_at_the_end_of_queues_under_load_misses_nothing(
     """Pulls that come right between the commit and what everybody is told of it."""
     received = 0
     futures: list[Future[SendReceipt]] = []
-    with Producer(cluster.nameserver) as producer, PullConsumer(cluster.nameserver, group=group) as consumer:
+    with (
+        Producer(cluster.nameserver, send_timeout_s=60.0) as producer,  # a late message is no lost one
+        PullConsumer(cluster.nameserver, group=group) as consumer,
+    ):
         consumer.subscribe(topic)
         for _ in range(3000):
             futures.extend(producer.send_async(Message(topic, b"x")) for _ in range(10))

@@ -17,6 +17,7 @@ def main(nameserver: str, topic: str, copy: str) -> None:
         SparkSession.builder.master("local-cluster[2,1,1024]")
         .config("spark.ui.enabled", "false")
         .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+        .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])  # those of the driver
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
