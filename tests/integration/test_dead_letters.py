@@ -60,6 +60,7 @@ def test_they_are_read_when_everything_else_has_gone(tmp_path: Path) -> None:
         found = Scrape(metrics_address(broker.log_path))
         assert found.value("minimq_broker_dead_letters", group="g") == 3
         assert found.value("minimq_broker_dead_letter_bytes") > 0
+        assert found.value("minimq_broker_group_lag_messages", group="g", topic="t") == 0
 
         copied = tmp_path / "copied"
         asyncio.run(take_snapshot(broker.address, copied, SEGMENT))
@@ -71,6 +72,9 @@ def test_they_are_read_when_everything_else_has_gone(tmp_path: Path) -> None:
 
         world.admin.delete_group("g", dead_letters=True)
         assert DEAD not in world.admin.list_topics()
+        left = Scrape(metrics_address(broker.log_path))
+        for metric in ("minimq_broker_dead_letters", "minimq_broker_group_lag_messages"):
+            assert left.series(metric) == []
 
 
 def test_the_log_and_a_metric_tell_of_those_that_were_too_many(tmp_path: Path) -> None:
