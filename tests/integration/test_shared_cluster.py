@@ -138,6 +138,25 @@ def test_a_client_that_closes_hears_no_more_of_routes_and_the_others_do(cluster:
         assert shared.connection.routes._callbacks == ()
 
 
+def test_topics_are_watched_until_the_last_client_that_uses_them_closes(cluster: LocalCluster, topic: str) -> None:
+    with Cluster(cluster.nameserver) as shared:
+        table = shared.connection.routes.table
+        with Producer(shared) as kept:
+            with PullConsumer(shared, group=topic) as second, Producer(shared) as first:
+                first.send(Message(topic, b"body"))
+                second.subscribe(topic)
+                assert second.poll(30)
+                assert topic in table.watched()
+            assert table.watched() == []
+            assert table.known.get(topic) is None
+            with Producer(shared) as other:
+                other.send(Message(topic, b"body"))
+                kept.send(Message(topic, b"body"))
+            assert table.watched() == [topic]
+            kept.send(Message(topic, b"body"))
+        assert table.watched() == []
+
+
 def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: LocalCluster, topic: str) -> None:
     shared = Cluster(cluster.nameserver)
     producer, consumer, admin = Producer(shared), PullConsumer(shared, group=topic), Admin(shared)

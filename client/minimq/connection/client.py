@@ -181,6 +181,9 @@ class RouteCache:
         self._routes = connection.routes
         self._known = connection.routes.table.known
         self._callbacks: list[RouteCallback] = []
+        self._lock = threading.Lock()  # held while the topics below change; they are looked at without it
+        self._used: set[str] = set()
+        self._closed = False
 
     def route(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
         """Return the route of a topic, asking only when it is not known.
@@ -199,11 +202,11 @@ class RouteCache:
         """
         self._client.check_open()
         limit_s = self._client.timeout_s if timeout_s is None else timeout_s
-        return self._known.get(topic) or self._client.wait(self._routes.route(topic, limit_s))
+        return self.known(topic) or self._found(self._client.wait(self._routes.route(topic, limit_s)))
 
     def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
-        return self._client.wait(self._routes.refresh(topic, self._client.timeout_s))
+        return self._found(self._client.wait(self._routes.refresh(topic, self._client.timeout_s)))
 
     def patiently(self, attempt: Callable[[float], T], timeout_s: float) -> T:
         """Return what an attempt returns, which is repeated while servers are absent.
@@ -224,7 +227,8 @@ class RouteCache:
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic if it is known, without asking anybody."""
-        return self._known.get(topic)
+        route = self._known.get(topic)
+        return route if route is None or topic in self._used else self._found(route)
 
     def is_deleted(self, topic: str) -> bool:
         """Return whether name servers say that nobody carries a topic whose route is known, and that none is away.
@@ -239,6 +243,7 @@ class RouteCache:
 
     def watch(self, topic: str) -> None:
         """Follow a topic that need not exist: `on_change` tells when it has a route. Returns at once."""
+        self._use(topic)
         self._routes.watch(topic)
 
     def forget(self, topic: str) -> None:
@@ -254,6 +259,22 @@ class RouteCache:
         self._routes.add_callback(callback)
 
     def close(self) -> None:
-        """Call nobody back any more."""
+        """Call nobody back any more, and watch no topic that no other client uses."""
         for callback in self._callbacks:
             self._routes.remove_callback(callback)
+        with self._lock:
+            self._closed = True
+            used, self._used = self._used, set()
+        self._routes.leave(used)
+
+    def _found(self, route: TopicRoute) -> TopicRoute:
+        """Have a topic watched until this client is closed; return its route."""
+        if route.topic not in self._used and not self._client.connection.is_forked:
+            self._use(route.topic)
+        return route
+
+    def _use(self, topic: str) -> None:
+        with self._lock:
+            if topic not in self._used and not self._closed:
+                self._routes.use(topic)
+                self._used.add(topic)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
@@ -49,17 +50,13 @@ class Routes:
         self._loop = loop
         self._nameservers = nameservers
         self._watch = RouteWatch(nameservers, self.table, self._keep, poll_s)
-        self._refresher = RouteRefresher(lambda topic: self.refresh(topic, _SOON_S), self._neglected, poll_s)
+        self._refresher = RouteRefresher(self._refresh_used, self._neglected, poll_s)
         self._wanted: set[str] = set()  # on their way to the refresher
-        self._lock = threading.Lock()  # held while the callbacks are replaced; they are read without it
+        self._lock = threading.Lock()  # held while the two below change; they are read without it
         self._callbacks: tuple[RouteCallback, ...] = ()
+        self._users: Counter[str] = Counter()  # how many clients use a topic
         self._refreshing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether the watch has begun."""
-        return self._watching is not None
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
         """Return the route of a topic, asking only when it is not known.
@@ -107,6 +104,24 @@ class Routes:
         self.table.watch(check_topic(topic))
         self._loop.call_soon(self._topics_changed)
 
+    def use(self, topic: str) -> None:
+        """Watch a topic until the client that says this leaves it, and all others do."""
+        with self._lock:
+            self._users[check_topic(topic)] += 1
+            edition = self.table.edition
+            self.table.watch(topic)
+        if self.table.edition != edition:  # the last one has just left it
+            self._loop.call_soon(self._topics_changed)
+
+    def leave(self, topics: Iterable[str]) -> None:
+        """Drop the routes of topics that a client has used and no other one does, and watch them no longer."""
+        for topic in topics:
+            with self._lock:
+                self._users[topic] -= 1
+                if self._users[topic] <= 0:
+                    del self._users[topic]
+                    self.forget(topic)
+
     def forget(self, topic: str) -> None:
         """Drop the route of a topic that does not exist any more, as a broker says, and watch it no longer.
 
@@ -143,6 +158,12 @@ class Routes:
             except Exception:
                 log.exception("callback failed topic=%s", route.topic)
         return route
+
+    async def _refresh_used(self, topic: str) -> None:
+        await self.refresh(topic, _SOON_S)
+        with self._lock:
+            if topic not in self._users:  # its last client has left it meanwhile
+                self.forget(topic)
 
     def _want(self, topic: str) -> None:
         self._wanted.discard(topic)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.queue_decisions import Commit
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -122,6 +122,21 @@ class QueueBounds(NamedTuple):
     term: int
 
 
+def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float) -> QueueBounds:
+    """Ask what is stored in a queue.
+
+    Raises:
+        QueueNotFound: there is no such queue.
+        TopicNotFound, Unavailable: the broker cannot be asked.
+    """
+    request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
+    described = places.call(queue, lambda stub: stub.DescribeTopic, request, timeout_s)
+    if not 0 <= queue.queue_id < len(described.queues):
+        raise QueueNotFound(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
+    status = described.queues[queue.queue_id]
+    return QueueBounds(status.min_offset, status.max_offset, described.topic.topic_id, described.term)
+
+
 class OffsetLookup:
     """The questions for offsets: what is stored, what a group has recorded, where the start rule begins. Thread-safe.
 
@@ -143,12 +158,10 @@ class OffsetLookup:
             InvalidArgument: there is no such queue.
             TopicNotFound, Unavailable: the broker cannot be asked.
         """
-        request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
-        described = self._places.call(queue, lambda stub: stub.DescribeTopic, request, self._timeout_s)
-        if not 0 <= queue.queue_id < len(described.queues):
-            raise InvalidArgument(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
-        status = described.queues[queue.queue_id]
-        return QueueBounds(status.min_offset, status.max_offset, described.topic.topic_id, described.term)
+        try:
+            return queue_bounds(self._places, queue, self._timeout_s)
+        except QueueNotFound as error:
+            raise InvalidArgument(error.message) from None
 
     def by_rule(self, queue: MessageQueue, bounds: QueueBounds) -> int:
         """Return where the rule has a queue begin. Raises as `bounds`."""

@@ -18,6 +18,7 @@ from minimq.connection.cluster import Cluster
 from minimq.connection.read_places import ReadPlaces
 from minimq.options import DEFAULT_NAMESERVER, check_above_zero
 from minimq.receiving.member_state import Grant
+from minimq.receiving.offset_stores import queue_bounds
 from minimq.receiving.pulls import Pulls
 from minimq.receiving.queue_decisions import FetchOptions
 from minimq.receiving.queue_reader import QueueReader
@@ -25,9 +26,8 @@ from minimq.receiving.received import ReceivedBatch, StoredBatch
 from minimq.transport.dropped import WhenDropped
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import tag_hash
-from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange, QueueNotFound
+from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange
 from minimq_common.model import MessageQueue
-from minimq_proto.v1 import broker_pb2
 
 #: Waits between two tries, in seconds.
 _FIRST_RETRY_S = 0.1
@@ -134,12 +134,8 @@ class RangeReader:
             TopicNotFound, QueueNotFound: there is no such queue.
             MiniMQError: its broker is not known or did not answer.
         """
-        request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
-        answer = self.places.call(queue, lambda stub: stub.DescribeTopic, request, self.options.answer_timeout_s)
-        for status in answer.queues:
-            if status.queue_id == queue.queue_id:
-                return status.min_offset, status.max_offset
-        raise QueueNotFound(f"queue {queue} does not exist: its broker has 0 to {len(answer.queues) - 1}")
+        found = queue_bounds(self.places, queue, self.options.answer_timeout_s)
+        return found.first, found.end
 
     def look_up(self, topic: str) -> None:
         """Find out where a topic is. Raises what `RouteCache.patiently` does."""

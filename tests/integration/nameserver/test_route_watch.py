@@ -142,7 +142,7 @@ def test_a_topic_that_is_not_found_leaves_nothing(
     for number in range(10):
         with pytest.raises(TopicNotFound):
             cache.route(f"typo-{number}")
-    assert not cache.routes.is_watched
+    assert cache.routes._watching is None
     cache.route("orders")
     wait_until(lambda: watched(nameserver) == {"orders"})
     assert (cache.table.watched(), list(cache.table.known)) == (["orders"], ["orders"])
