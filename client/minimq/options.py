@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: What a command or a program uses that was told no name server.
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
+#: Seconds for which a consumer that was told nothing else waits at its start.
+START_TIMEOUT_S = 60.0
+
 Options = TypeVar("Options", bound="DataclassInstance")
 
 

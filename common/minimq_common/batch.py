@@ -29,6 +29,7 @@ import msgspec
 
 from minimq_common.compression import MAX_CONTENT_BYTES, content_size, decompress
 from minimq_common.errors import CorruptBatch, InvalidArgument
+from minimq_common.moments import MAX_TIME_MS
 
 VERSION = 2
 CODEC_NONE = 0
@@ -52,8 +53,6 @@ MAX_TAGS = 1 << 16
 MAX_TAG = 255
 #: Most characters that the keys, or the properties, of one message may have.
 MAX_METADATA = 32_767
-#: Latest born time, in ms since 1970: the end of the year 9999, as far as `datetime` counts.
-MAX_TIME_MS = 253_402_300_799_999
 #: No delta of 32 bits leads from here to a later time than that, so the born times need not be looked at one by one.
 _MAX_BORN_MS = MAX_TIME_MS - (1 << 32)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from minimq_common.batch import MAX_TIME_MS
 from minimq_common.errors import InvalidArgument
 from minimq_common.quantities import seconds_of
 
 #: A datetime with a time zone, ISO 8601 text with one, text such as "-24h" (before now), or milliseconds since 1970.
 Time = datetime | str | int
+
+#: The latest moment, in milliseconds since 1970: the end of the year 9999, as far as `datetime` counts.
+MAX_TIME_MS = 253_402_300_799_999
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

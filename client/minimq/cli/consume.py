@@ -14,7 +14,7 @@ from minimq.cli.base import TIME_HELP, check_allowed, option, start_of, stop_on_
 from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
 from minimq.cli.stored_ends import StoredEnds
-from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.options import START_TIMEOUT_S
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Permission
 from minimq_common.words import count_of
@@ -134,7 +134,7 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
     "--start-timeout",
     envvar="MINIMQ_CONSUME_START_TIMEOUT",
     type=click.FloatRange(min=0),
-    default=ConsumerOptions().start_timeout_s,
+    default=START_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
     help="Time to wait at the start for a name server and the brokers of the topic.",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
-from minimq.options import check_above_zero
+from minimq.options import START_TIMEOUT_S, check_above_zero
 from minimq.receiving.listener import is_async
 from minimq.receiving.offset_reset import OffsetReset
 from minimq_common.errors import InvalidArgument
@@ -129,7 +129,7 @@ class ConsumerOptions:
     heartbeat_interval_s: float = 10.0
     lease_trust_s: float = 30.0
     request_timeout_s: float = 5.0
-    start_timeout_s: float = 60.0
+    start_timeout_s: float = START_TIMEOUT_S
     drain_s: float = 30.0
     max_in_hand_messages: int = 4096
     max_in_hand_bytes: int = 16 << 20

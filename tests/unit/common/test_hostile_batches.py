@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from minimq.receiving.received import ReceivedBatch, StoredBatch
 from minimq_common import batch
-from minimq_common.batch import MAX_RECORDS, MAX_TIME_MS, RecordBatch, Section
+from minimq_common.batch import MAX_RECORDS, RecordBatch, Section
 from minimq_common.compression import MAX_CONTENT_BYTES, Compression
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
+from minimq_common.moments import MAX_TIME_MS
 from support.batches import compressions, encode, messages, one, sealed
 from support.hostile_batches import offsets, raw_batch, sections
 

@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from minimq_common.batch import MAX_TIME_MS
 from minimq_common.errors import InvalidArgument
-from minimq_common.moments import Time, moment, start_ms, timestamp_ms
+from minimq_common.moments import MAX_TIME_MS, Time, moment, start_ms, timestamp_ms
 from support.command import environment
 
 NOW = 1_769_846_400.25  # 2026-01-31T08:00:00.250Z
@@ -83,9 +82,8 @@ def test_a_time_zone_that_is_missing_is_never_guessed_wherever_the_machine_is() 
     program = """
 import time
 from datetime import UTC, datetime
-from minimq_common.batch import MAX_TIME_MS
 from minimq_common.errors import InvalidArgument
-from minimq_common.moments import timestamp_ms
+from minimq_common.moments import MAX_TIME_MS, timestamp_ms
 
 assert time.tzname[0] == "JST"
 when = datetime(2026, 1, 31, 8, tzinfo=UTC)
