@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,6 +156,35 @@ def test_topics_are_watched_until_the_last_client_that_uses_them_closes(cluster:
             assert table.watched() == [topic]
             kept.send(Message(topic, b"body"))
         assert table.watched() == []
+
+
+def sockets() -> int:
+    """Return how many sockets this process has."""
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found += str(link.readlink()).startswith("socket:")
+    return found
+
+
+def test_closed_clients_that_somebody_still_has_hold_no_sockets(cluster: LocalCluster, topic: str) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"body"))
+    gc.collect()
+    before = sockets()
+    consumers = [PullConsumer(cluster.nameserver, group=f"{topic}-{number}") for number in range(5)]
+    gc.disable()  # they are let go of by themselves, not by the collector
+    try:
+        for consumer in consumers:
+            consumer.subscribe(topic)
+            assert consumer.poll(30)
+        assert sockets() >= before + len(consumers)
+        for consumer in consumers:
+            consumer.close()
+        wait_until(lambda: sockets() <= before)
+    finally:
+        gc.enable()
+    assert len({consumer.group for consumer in consumers}) == len(consumers)
 
 
 def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: LocalCluster, topic: str) -> None:

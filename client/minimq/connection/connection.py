@@ -86,5 +86,6 @@ class Connection:
         self._loop.close()
 
     async def _end(self) -> None:
+        self.routes.ended()
         await self._nameserver_channels.close()
         await self._broker_channels.close()

@@ -111,8 +111,7 @@ class RouteWatch:
                 return True
             self._outage.failed(_NOT_WATCHED, nameserver, rpc.why_unreached(details), kind=str(code))
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_cancelled():
                 raise
             self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a question")  # see `leave_silent`
         finally:
@@ -136,3 +135,9 @@ class RouteWatch:
                 topics = self._table.watched()[:MOST_WATCHED]
                 await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics))
                 await self._topics_changed.wait()
+
+
+def _is_cancelled() -> bool:
+    """Tell whether the task that runs is to end. Its frames do not hold it: a circle would keep their call alive."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -159,6 +159,10 @@ class Routes:
                 log.exception("callback failed topic=%s", route.topic)
         return route
 
+    def ended(self) -> None:
+        """Let go of the tasks, which have ended: they hold calls, and with them channels."""
+        self._refreshing = self._watching = None
+
     async def _refresh_used(self, topic: str) -> None:
         await self.refresh(topic, _SOON_S)
         with self._lock:

@@ -147,6 +147,7 @@ class Stream(Generic[Request, Response]):
         else:  # of the callback: an error of this process, but those who wait must hear of it
             log.error("stream ended: an answer was not taken in peer=%s", self._peer, exc_info=failure)
             error = Unavailable(f"{self._peer}: its answer was not taken in: {failure!r}")
+        self._running = None  # which holds the call, and with it the channel, as long as anybody has this
         self._over.set()
         self._requests.clear()
         try:
