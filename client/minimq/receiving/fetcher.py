@@ -23,7 +23,7 @@ from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.pulls import Pulls
-from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, QueueEvent
+from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, QueueEvent, ReaderState
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.read_ahead import FetchedBatch
 from minimq.receiving.received import ReceivedMessage
@@ -198,7 +198,7 @@ class Fetcher:
     def leaving(self) -> list[MessageQueue]:
         """Return the queues that wait to be committed and stopped."""
         with self._changed:
-            return [queue for queue, reader in self._readers.items() if reader.is_leaving]
+            return [queue for queue, reader in self._readers.items() if reader.state is ReaderState.LEAVING]
 
     def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Return the queues of which the user knows that they are this consumer's; he is told no more of them."""
@@ -241,7 +241,7 @@ class Fetcher:
     def passed_over(self) -> int:
         """Number of messages that brokers have not sent, since their tags are not wanted."""
         with self._changed:
-            return self._passed_over + sum(reader.passed_over for reader in self._readers.values())
+            return self._passed_over + sum(reader.ahead.passed_over for reader in self._readers.values())
 
     # ---- taking ---------------------------------------------------------------------------------
 
@@ -268,12 +268,12 @@ class Fetcher:
                     now = time.monotonic()
                     reader = self._next_reader(now, but)
                     if reader is not None:
-                        unopened = reader.unopened(max_messages, now)
+                        unopened = reader.ahead.unopened(max_messages, now)
                         if not unopened or unopened[0] is damaged:
                             return self._take(reader, max_messages, now)
                         break
                     left = deadline - now
-                    if left <= 0 or self._woken or any(item.is_leaving for item in self._readers.values()):
+                    if left <= 0 or self._woken or self.leaving():
                         self._woken = False
                         return []
                     self._changed.wait(left)
@@ -294,7 +294,7 @@ class Fetcher:
         """Hand out again what the latest `take` has returned last, unless the queue is read elsewhere by now."""
         with self._changed:
             if self.is_current(messages[0].queue):
-                self._readers[messages[0].queue].give_back(messages)
+                self._readers[messages[0].queue].ahead.give_back(messages)
 
     def wake(self) -> None:
         """End the wait of a `take`, or of the next one, that finds nothing."""
@@ -376,7 +376,7 @@ class Fetcher:
         with self._changed:
             self._halted = True
             streams = self._pulls.end()
-            self._passed_over += sum(reader.passed_over for reader in self._readers.values())
+            self._passed_over += sum(reader.ahead.passed_over for reader in self._readers.values())
             self._readers.clear()
             self._changed.notify_all()
         for stream in streams:
@@ -406,7 +406,7 @@ class Fetcher:
         if reader is None:
             return None
         self._carry_out(reader, reader.cancel())
-        self._passed_over += reader.passed_over
+        self._passed_over += reader.ahead.passed_over
         self.commits.leaves(reader)
         if queue not in self._announced:
             self._events = [item for item in self._events if item != (QueueEvent.GAINED, queue)]

@@ -1,11 +1,11 @@
-"""The options and the events of a `QueueReader`, and the decisions that it returns: pure values."""
+"""The options, the states and the events of a `QueueReader`, and the decisions that it returns: pure values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum, auto
 from typing import Literal, NamedTuple
 
 from minimq.receiving.offset_reset import OffsetReset
@@ -37,6 +37,32 @@ class FetchOptions:
     retry_s: float = 0.2
     longest_retry_s: float = 0.2
     recommit_s: float = math.inf
+
+
+class ReaderState(StrEnum):
+    """The state of fetching a queue."""
+
+    IDLE = auto()  # enough was fetched, or all of the range
+    PULLING = auto()  # a pull is under way
+    WAITING = auto()  # the latest pull failed, and the next one begins at `wake_at`
+    FAILED = auto()  # nothing is fetched or handed out, as `error` says
+    LEAVING = auto()  # nothing is fetched or handed out: another member is to have the queue
+
+    def after(self, event: str) -> ReaderState:
+        """Return the state after an event of `_NEXT`, which stays where it has no entry there."""
+        return _NEXT[event].get(self, self)
+
+
+_IDLE, _PULLING, _WAITING, _FAILED, _LEAVING = ReaderState
+_NEXT: Mapping[str, Mapping[ReaderState, ReaderState]] = {
+    "begin": {_IDLE: _PULLING, _WAITING: _PULLING},
+    "end": {_PULLING: _IDLE},  # of a pull: all came, it failed, or it was cancelled
+    "wait": {_IDLE: _WAITING},
+    "fail": {_IDLE: _FAILED, _WAITING: _FAILED},  # a pull that is under way ends first
+    "seek": {_WAITING: _IDLE, _FAILED: _IDLE},
+    "renew": {_WAITING: _IDLE, _FAILED: _IDLE, _LEAVING: _IDLE},  # the lease
+    "leave": dict.fromkeys(ReaderState, _LEAVING),
+}
 
 
 class Frame(NamedTuple):

@@ -4,20 +4,8 @@
 returns, in their order. Groups, broadcasting and range reads use it. Times are seconds on any clock that does not go
 back.
 
-A queue is fetched by one pull after the other. Each has a number; what an earlier one still brings is dropped.
-
-    IDLE      enough was fetched, or all of the range
-    PULLING   a pull is under way
-    WAITING   the latest pull failed, and the next one begins at `wake_at`
-    STOPPED   nothing is fetched any more: another member is to have the queue, or `error` says why
-
-    IDLE      --> PULLING   there is room again after `take`; after `seek` and `renewed`
-    PULLING   --> PULLING   the last frame of a pull came, and there is room behind it
-    PULLING   --> IDLE      the last frame of a pull came, and enough is fetched
-    PULLING   --> WAITING   the pull failed, and may go well later
-    WAITING   --> PULLING   `wake_at` has come; after `seek` and `renewed`
-    any       --> STOPPED   `leave`; a failure that lasts; a damaged batch
-    STOPPED   --> PULLING   `seek` after a failure, `renewed`
+A queue is fetched by one pull after the other. Each has a number; what an earlier one still brings is dropped. The
+`ReaderState` says whether the next one may begin.
 
 A reader far behind its master is advised to read a slave. It goes back to the master at the end of what the slave has,
 and when the slave fails.
@@ -30,28 +18,19 @@ the range.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull
-from minimq.receiving.read_ahead import FetchedBatch, ReadAhead
-from minimq.receiving.received import ReceivedMessage, StoredBatch
+from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull, ReaderState
+from minimq.receiving.read_ahead import ReadAhead
+from minimq.receiving.received import ReceivedMessage
 from minimq_common.epochs import granter
-from minimq_common.errors import (
-    CorruptBatch,
-    Fenced,
-    InvalidArgument,
-    MiniMQError,
-    OffsetOutOfRange,
-    QueueNotFound,
-    TopicNotFound,
-    Unavailable,
-)
+from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue
 
 #: For so long no advice of a master is taken after a slave that it had advised has failed, in seconds.
 _NO_ADVICE_S = 10.0
+_IDLE, _PULLING, _WAITING, _, _LEAVING = ReaderState
 
 
 class QueueReader:
@@ -67,10 +46,11 @@ class QueueReader:
 
     Attributes:
         queue: what is read.
+        ahead: what was fetched and not handed out; its position changes by the reader alone, and by `give_back`.
         lease: the latest one.
+        state: that of fetching.
         error: why nothing is fetched any more, until a seek or another lease.
         failure: why the latest pull failed that is tried again.
-        is_leaving: another member is to have the queue; nothing is handed out or fetched.
         in_doubt_from: when another member may have the queue; infinite while the lease is sure.
         slave: broker id of the slave that is read, 0 for none.
         moves: grows when the reader goes on elsewhere than behind what it handed out.
@@ -91,9 +71,9 @@ class QueueReader:
     ) -> None:
         self.queue = queue
         self.lease = lease
+        self.state: ReaderState = _IDLE
         self.error: MiniMQError | None = None
         self.failure: MiniMQError | None = None
-        self.is_leaving = False
         self.in_doubt_from = math.inf
         self.slave = 0
         self.moves = 0
@@ -101,15 +81,14 @@ class QueueReader:
         self.taken_back = False
         self._options = options
         self._end = end
-        self._ahead = ReadAhead(queue, lease.offset, delay_ms, check_texts=check_texts)
+        self.ahead = ReadAhead(queue, lease.offset, delay_ms, check_texts=check_texts)
         #: In which `fetch_offset` is known to be right.
         self._term = lease.term
         self._queue_end: int | None = None
-        self._is_error_told = True
+        self._is_announced = True  # the error
         self._is_paused = False
         # Pulls.
         self._number = 0
-        self._is_pulling = False
         #: The next pull is made though enough is here: another broker, or another term, may have other messages.
         self._is_to_check = False
         self._retry_at = 0.0
@@ -130,12 +109,7 @@ class QueueReader:
     @property
     def position(self) -> int:
         """Offset of the message that is handed out next."""
-        return self._ahead.position
-
-    @property
-    def passed_over(self) -> int:
-        """Number of messages before `position` that the broker has not sent, since their tags are not wanted."""
-        return self._ahead.passed_over
+        return self.ahead.position
 
     @property
     def at_end(self) -> bool:
@@ -144,13 +118,12 @@ class QueueReader:
 
     def is_pulling(self, number: int) -> bool:
         """Tell whether a pull is the one under way; what any other brings is dropped."""
-        return self._is_pulling and number == self._number
+        return self.state is _PULLING and number == self._number
 
     @property
     def wake_at(self) -> float:
         """When `tick` begins the next pull after a failure; infinite when none is to begin."""
-        waits = self.failure is not None and not (self._is_pulling or self.error or self.is_leaving)
-        return self._retry_at if waits else math.inf
+        return self._retry_at if self.state is _WAITING else math.inf
 
     def may_hand_out(self, now: float, trusted_until: float = math.inf) -> bool:
         """Tell whether `take` has something, and may hand it out under the lease.
@@ -158,35 +131,35 @@ class QueueReader:
         After `trusted_until` the leases of the broker are not trusted any more. The member may not have noticed yet:
         this process may have slept.
         """
-        if self.is_leaving or self._is_paused or self.error or not self._ahead.is_due(now):
+        if self._is_paused or self.error or self.state is _LEAVING or not self.ahead.is_due(now):
             return False
         return not self.lease.epoch or now < min(trusted_until, self.in_doubt_from)
 
     def error_to_tell(self) -> MiniMQError | None:
         """Return an error that the user does not know yet; once."""
-        told, self._is_error_told = self._is_error_told, True
-        return None if told else self.error
+        announced, self._is_announced = self._is_announced, True
+        return None if announced else self.error
 
     # ---- what the driver, the user and the member want -------------------------------------------
 
     def tick(self, now: float) -> list[Decision]:
         """Begin the next pull if it is time, and there is room."""
-        if self._is_pulling or self.error or self.is_leaving or now < self._retry_at:
+        if self.state is not _IDLE and not (self.state is _WAITING and now >= self._retry_at):
             return []
         max_messages, max_bytes = self._room()
         if max_messages <= 0:
             return []
         self._number += 1
-        self._is_pulling = True
+        self.state = self.state.after("begin")
         if self._end is not None:
             if self._is_to_check:
                 return [Pull(self._number, self._end, 1, 1, term=self._term)]
-            return [Pull(self._number, self._ahead.fetch_offset, max_messages, max_bytes)]
+            return [Pull(self._number, self.ahead.fetch_offset, max_messages, max_bytes)]
         # The first one tells where the queue ends, also when there is nothing to read; and at the end of a slave that
         # was advised its master goes on. A slave knows no lease of its master; that it holds this consumer sees.
         wait_s = 0.0 if self._queue_end is None or self.slave else self._options.wait_s
         epoch = 0 if self.slave else self.lease.epoch
-        offset = self._ahead.fetch_offset
+        offset = self.ahead.fetch_offset
         return [Pull(self._number, offset, max_messages, max_bytes, wait_s, self._term, epoch, self.slave)]
 
     def seek(self, offset: int, now: float) -> list[Decision]:
@@ -214,13 +187,12 @@ class QueueReader:
         if is_other and (granter(lease.epoch) == granter(self.lease.epoch) or lease.offset > self.position):
             return None
         cancelled = self.cancel()
+        self.state = self.state.after("renew")
         self.lease = lease
-        self.is_leaving = False
         self._is_to_check = is_other
         self.slave = 0
         self.error = self._committed = None
         self._was_refused_as_deleted = False
-        self._retry_at = 0.0
         self.in_doubt_from = math.inf
         return [*cancelled, *self.tick(now)]
 
@@ -230,40 +202,40 @@ class QueueReader:
 
     def leave(self) -> list[Decision]:
         """Hand out and fetch nothing more; another member is to have the queue."""
-        self.is_leaving = True
-        return self.cancel()
+        cancelled = self.cancel()
+        self.state = self.state.after("leave")
+        return cancelled
 
     def cancel(self) -> list[Decision]:
         """End the pull that is under way, if any; what it still brings is dropped."""
-        was_pulling, self._is_pulling = self._is_pulling, False
-        return [Cancel(self._number)] if was_pulling else []
+        if self.state is not _PULLING:
+            return []
+        self._end_pull()
+        return [Cancel(self._number)]
 
     # ---- what brokers say -----------------------------------------------------------------------
 
     def frame_arrived(self, number: int, frame: Frame, now: float) -> list[Decision]:
         """Take in what a pull has brought."""
-        if not self.is_pulling(number):
+        if self.state is not _PULLING or number != self._number:
             return []
         if frame.is_last:
-            self._is_pulling = False
+            self._end_pull()
         if frame.failure is not None:
             return self._refused(frame, frame.failure, now)
         self.failure = None
         self._pause_s = self._options.retry_s
-        if self._end is not None:
-            return self._take_in_of_range(frame, self._end, now)
-        self._take_in(frame, now)
-        return self.tick(now)
+        return self._take_in(frame, now) if self._end is None else self._take_in_of_range(frame, self._end, now)
 
     def pull_failed(self, number: int, error: MiniMQError | None, now: float) -> list[Decision]:
         """End a pull that did not begin, or whose stream broke; without an error it ended in good order."""
         if not self.is_pulling(number):
             return []
-        self._is_pulling = False
+        self._end_pull()
         return self._failed(error, now)
 
-    def _take_in(self, frame: Frame, now: float) -> None:
-        self._ahead.add(frame.batches, frame.next_offset, frame.now_ms, now)
+    def _take_in(self, frame: Frame, now: float) -> list[Decision]:
+        self.ahead.add(frame.batches, frame.next_offset, frame.now_ms, now)
         self._queue_end = frame.max_offset
         self._is_where_sought = False
         self._term = frame.term
@@ -273,6 +245,7 @@ class QueueReader:
                 self.slave = 0
         elif frame.is_last and self._options.slaves and now >= self._no_advice_until:
             self.slave = frame.advised_slave
+        return self.tick(now)
 
     def _take_in_of_range(self, frame: Frame, end: int, now: float) -> list[Decision]:
         if self._is_to_check:  # the term has all of the range; what else the frame has is not wanted yet
@@ -287,8 +260,8 @@ class QueueReader:
         # One with a wanted tag may be beyond.
         batches = [stored for stored in frame.batches if stored.base_offset < end]
         beyond = end if len(batches) < len(frame.batches) else 0
-        self._ahead.add(batches, max(frame.next_offset, beyond), frame.now_ms, now)
-        if frame.is_last and not frame.batches and self._ahead.fetch_offset < end:
+        self.ahead.add(batches, max(frame.next_offset, beyond), frame.now_ms, now)
+        if frame.is_last and not frame.batches and self.ahead.fetch_offset < end:
             kind = Unavailable if frame.from_slave else OffsetOutOfRange
             text = f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}"
             return self._failed(kind(text), now)
@@ -301,33 +274,28 @@ class QueueReader:
             return self._failed(Unavailable(f"a slave does not have it: {error.message}"), now)
         if isinstance(error, OffsetOutOfRange):
             if self._options.offset_reset != "error":
-                return self._go_on_elsewhere(frame, now)
+                self._term = frame.term
+                return [*self._reset(frame.min_offset, frame.max_offset), *self.tick(now)]
             self.taken_back = self._end is not None and self._is_to_check
         return self._failed(error, now)
 
-    def _go_on_elsewhere(self, frame: Frame, now: float) -> list[Decision]:
-        reset = self._reset(frame.min_offset, frame.max_offset)
-        self._term = frame.term
-        following = self.tick(now)
-        return following if reset is None else [reset, *following]
-
-    def _reset(self, first: int, end: int) -> OffsetReset | None:
-        """Go on elsewhere, since what was to be fetched next is not stored. Returns None when nothing is missed.
+    def _reset(self, first: int, end: int) -> list[Decision]:
+        """Go on elsewhere, since what was to be fetched next is not stored. No reset when nothing is missed.
 
         What was deleted is passed over, when all before it has been handed out. Beyond the end there will be other
         messages, so what was fetched is forgotten; the next commit may then go back.
         """
-        wanted = self._ahead.fetch_offset
+        wanted = self.ahead.fetch_offset
         sought, self._is_where_sought = self._is_where_sought, False
         if wanted <= end:
-            self._ahead.skip_to(end if self._options.offset_reset == "latest" else first)
+            self.ahead.skip_to(end if self._options.offset_reset == "latest" else first)
         else:
             wanted = self.position
             self._go_to(min(wanted, end))
             if self.position == wanted:
-                return None
+                return []
             self._sought = True
-        return OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end, sought)
+        return [OffsetReset(self.queue, wanted, self.ahead.fetch_offset, first, end, sought)]
 
     def _failed(self, error: MiniMQError | None, now: float) -> list[Decision]:
         if self.slave:  # the master has all that there is
@@ -337,19 +305,17 @@ class QueueReader:
             self.failure = error or Unavailable("the broker ended the stream")
             self._retry_at = now + max(self._pause_s, self.failure.retry_after_s)
             self._pause_s = min(2 * self._pause_s, self._options.longest_retry_s)
+            self.state = self.state.after("wait")
             return []
         self.error = error
+        self.state = self.state.after("fail")
         if self.lease.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound):
             # No failure of this consumer: the queue is another member's, or gone; it is asked for again.
             return [LeaseOver(self.lease.epoch, error)]
-        self._is_error_told = False
+        self._is_announced = False
         return []
 
     # ---- handing out ----------------------------------------------------------------------------
-
-    def unopened(self, max_messages: int, now: float) -> list[FetchedBatch]:
-        """Return the batches that `take` is about to open, which may be done without the lock before."""
-        return self._ahead.unopened(max_messages, now)
 
     def take(self, max_messages: int, now: float) -> list[ReceivedMessage]:
         """Hand messages out; `tick` may then begin the next pull.
@@ -359,22 +325,15 @@ class QueueReader:
                 it until a seek.
         """
         try:
-            messages = self._ahead.take(max_messages, now)
-        except (CorruptBatch, InvalidArgument) as error:
+            messages = self.ahead.take(max_messages, now)
+        except MiniMQError as error:
             self.error = error
+            self.state = self.state.after("fail")
             raise
         if messages:
             self.term_taken = self._term
             self._is_unsaved = True
         return messages
-
-    def take_batch(self) -> tuple[StoredBatch, int] | None:
-        """Hand a batch out as it was stored; see `ReadAhead.take_batch`."""
-        return self._ahead.take_batch()
-
-    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Hand the last messages that `take` has returned out again; only while `moves` is what it was."""
-        self._ahead.give_back(messages)
 
     # ---- commits --------------------------------------------------------------------------------
 
@@ -415,11 +374,14 @@ class QueueReader:
         """True if it has read under a lease what was not recorded, and could have been."""
         return bool(self.lease.epoch) and (self._is_unsaved or self._sought) and not self.is_deleted
 
-    # ---- inside ---------------------------------------------------------------------------------
+    def _end_pull(self) -> None:
+        self.state = self.state.after("end")
+        if self.error is not None:  # a batch was damaged meanwhile
+            self.state = self.state.after("fail")
 
     def _room(self) -> tuple[int, int]:
         """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
-        ahead, options = self._ahead, self._options
+        ahead, options = self.ahead, self._options
         messages, size = options.max_messages - ahead.messages, options.max_bytes - ahead.size
         if self._is_to_check:
             return max(messages, 1), max(size, 1)
@@ -428,8 +390,8 @@ class QueueReader:
         return messages if self._end is None else min(messages, self._end - ahead.fetch_offset), size
 
     def _go_to(self, offset: int) -> None:
-        self._ahead.go_to(offset)
+        self.ahead.go_to(offset)
         self.error = None
-        self._retry_at = 0.0
+        self.state = self.state.after("seek")
         self._queue_end = None
         self.moves += 1

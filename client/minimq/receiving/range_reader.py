@@ -213,7 +213,7 @@ class _Reading:
             raise _closed() if self._has_ended else self._unreadable(error) from None
 
     def _take(self) -> tuple[StoredBatch, int] | None:
-        """Return the next batch as `QueueReader.take_batch` does, None after the last; wait for it as long as allowed.
+        """Return the next batch as `ReadAhead.take_batch` does, None after the last; wait for it as long as allowed.
 
         The next pull begins before, so that the batches after this one are on their way.
         """
@@ -225,7 +225,7 @@ class _Reading:
                 if self._has_ended:
                     raise _closed()
                 now = time.monotonic()
-                found = self._reader.take_batch()
+                found = self._reader.ahead.take_batch()
                 self._pulls.tick(self._reader, now)
                 if found is not None or self._reader.position >= self._end:
                     return found

@@ -9,7 +9,7 @@ import pytest
 
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull
+from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull, ReaderState
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import StoredBatch
 from minimq_common.errors import (
@@ -120,7 +120,7 @@ def test_only_what_was_read_already_is_no_message() -> None:
 def test_what_is_given_back_is_handed_out_again() -> None:
     reader = fetched(0, stored(0, 5))
     messages = reader.take(4, 0.0)
-    reader.give_back(messages[1:])
+    reader.ahead.give_back(messages[1:])
     assert reader.position == 1
     assert offsets(reader) == [1, 2, 3, 4]
 
@@ -156,8 +156,8 @@ def test_a_message_shows_the_beginning_of_its_body() -> None:
 def test_messages_that_a_broker_passes_over_count_when_those_before_them_are_handed_out() -> None:
     reader = fetched(0, stored(0, 2))
     reader.frame_arrived(1, Frame([stored(5, 1)], next_offset=9, max_offset=9), 0.0)
-    assert (offsets(reader, 2), reader.passed_over) == ([0, 1], 0)
-    assert (offsets(reader), reader.passed_over, reader.position) == ([5], 6, 9)
+    assert (offsets(reader, 2), reader.ahead.passed_over) == ([0, 1], 0)
+    assert (offsets(reader), reader.ahead.passed_over, reader.position) == ([5], 6, 9)
 
 
 # ---- pulls ----------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_an_error_that_lasts_is_told_once_and_a_seek_ends_it() -> None:
 def test_a_queue_that_leaves_is_not_fetched_and_gives_nothing() -> None:
     reader = fetched(0, stored(0, 3))
     assert reader.leave() == [Cancel(1)]
-    assert (reader.is_leaving, reader.may_hand_out(0.0), reader.tick(0.0)) == (True, False, [])
+    assert (reader.state is ReaderState.LEAVING, reader.may_hand_out(0.0), reader.tick(0.0)) == (True, False, [])
 
 
 def test_a_paused_queue_is_fetched_and_gives_nothing() -> None:
@@ -479,7 +479,7 @@ def test_what_was_refused_under_a_lease_may_be_recorded_under_another_one() -> N
 def batches_of(reader: QueueReader) -> list[tuple[int, int]]:
     """Return the first offset of each batch that is handed out, and how many messages were passed over before it."""
     found = []
-    while (taken := reader.take_batch()) is not None:
+    while (taken := reader.ahead.take_batch()) is not None:
         found.append((taken[0].base_offset, taken[1]))
     return found
 
