@@ -22,8 +22,9 @@ from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
+from minimq_broker.services.clock import now_ms
 from minimq_broker.services.deletion_clock import DeletionClock, boot_id
-from minimq_broker.services.engine import Engine, EngineObserver, now_ms
+from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.group_deletion import IdleGroups
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.retention import Retention
@@ -121,17 +122,23 @@ class Broker:
         self._address = await rpc.bind(self._server, options.listen)
         self._routes = RouteLookup(options.nameservers)
         self._roles = self._make_roles(engine, options) if options.controller else None
-        snapshots, roles = Snapshots(engine), self._roles
+        snapshots, roles = Snapshots(engine.handle, engine.unsent), self._roles
         needed = (snapshots.lowest_needed, *((roles.lowest_needed,) if roles else ()))
         self._retention = Retention(
-            engine, options.retention_check_s, lambda: min(look() for look in needed), clock.kept_ms
+            engine.handle,
+            engine.counters,
+            options.retention_check_s,
+            lambda: min(look() for look in needed),
+            clock.kept_ms,
         )
         self._retention.start()
-        self._scrub = Scrub(engine, options.verify_interval_s)
+        self._scrub = Scrub(engine.handle, engine.counters, options.verify_interval_s)
         self._scrub.start()
-        standing = ReplicationView(engine, self._roles)
+        standing = ReplicationView(engine.handle, self._roles)
         self._transactions = TransactionService(
-            engine,
+            engine.handle,
+            engine.writes,
+            engine.counters,
             options.name,
             options.transaction_expiry_s,
             clock.now_ms,

@@ -8,7 +8,7 @@ import pytest
 
 from minimq import LocalCluster
 from minimq_broker.core.facts import Topic, TopicSet
-from minimq_broker.services.engine import now_ms
+from minimq_broker.services.clock import now_ms
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.store_options import StoreOptions
 from support.scraping import Scrape, metrics_address

@@ -56,7 +56,7 @@ async def replica(
         own = ReplicaIdentity(CLUSTER, NAME, replica_id, new_run(), shown, not replica_id, sync=False, min_in_sync=1)
         roles = RoleKeeper(engine, own, parse(controller), Patience(), lambda: None)
         engine.writes.refusal, engine.observer = roles.refusal, EngineObserver(log_grew=roles.log_grew)
-        service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine))
+        service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine.handle, engine.unsent))
         replication_pb2_grpc.add_ReplicationServicer_to_server(service, server)
         await server.start()
         roles.start()

@@ -14,12 +14,13 @@ import grpc.aio
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.copying import FRAME_BYTES, archive_frames, fill, state_frames
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.copy import check_free
 from minimq_broker.store.message_store import Snapshot
 from minimq_common import rpc
 from minimq_common.errors import SystemBusy
 from minimq_common.stream_writer import StreamWriter
+from minimq_common.unsent import Unsent
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ class Snapshots:
     """Sends copies of what a broker has. Lives on the loop of the engine.
 
     Args:
-        engine: whose store is copied.
+        handle: has the store that is copied.
+        unsent: bounds what is not read of copies.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, handle: StoreHandle, unsent: Unsent) -> None:
+        self._handle, self._unsent = handle, unsent
         self._loop = asyncio.get_running_loop()
         self._copies: list[_Copy] = []
 
@@ -68,7 +70,7 @@ class Snapshots:
             SystemBusy: nobody may look into the store at this moment, or too many copies are being taken.
         """
         self._admit()
-        copy = _Copy(context.peer(), self._engine.store.log.start, self._loop.time())
+        copy = _Copy(context.peer(), self._handle.store.log.start, self._loop.time())
         self._copies.append(copy)
         try:
             await self._send(copy, context)
@@ -80,14 +82,14 @@ class Snapshots:
         if len(self._copies) < MAX_COPIES:
             return
         since = self._loop.time() - _STUCK_S
-        self._engine.unsent.give_up({copy.peer for copy in self._copies if copy.moved_at <= since})
+        self._unsent.give_up({copy.peer for copy in self._copies if copy.moved_at <= since})
         raise SystemBusy(
             f"{len(self._copies)} copies of this broker are taken now, which is the limit: come back when one is done",
             retry_after_s=_COME_BACK_S,
         )
 
     async def _send(self, copy: _Copy, context: Any) -> None:  # noqa: ANN401 - the context of the stream
-        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)
+        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._unsent)
 
         async def write(frame: replication_pb2.ReplicaFrame) -> None:
             frame.end = end
@@ -106,16 +108,16 @@ class Snapshots:
             copy.position += sum(map(len, entries))
 
     def _begin(self) -> tuple[Snapshot, int, int]:
-        with self._engine.handle.reading() as store:
+        with self._handle.reading() as store:
             snapshot = store.snapshot()
             return snapshot, store.log.start, max(store.confirmed, snapshot.position)
 
     def _archived(self, position: int, before: int) -> list[tuple[int, bytes]]:
-        with self._engine.handle.reading() as store:
+        with self._handle.reading() as store:
             return store.archived(position, before, FRAME_BYTES)
 
     def _entries(self, position: int, end: int) -> list[bytes]:
-        with self._engine.handle.reading() as store:
+        with self._handle.reading() as store:
             return store.entries(position, min(FRAME_BYTES, end - position))
 
 

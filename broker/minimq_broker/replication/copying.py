@@ -7,8 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import uncancellable
+from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.message_store import Snapshot
 from minimq_common.errors import StoreError
@@ -59,11 +58,11 @@ async def archive_frames(
     yield replication_pb2.ReplicaFrame(archived_end=True)
 
 
-async def take_copy(engine: Engine, first: replication_pb2.ReplicaFrame, next_frame: NextFrame) -> None:
-    """Put a copy in the place of all that the engine's store has. Whatever comes in between leaves an empty store.
+async def take_copy(handle: StoreHandle, first: replication_pb2.ReplicaFrame, next_frame: NextFrame) -> None:
+    """Put a copy in the place of all that a store has. Whatever comes in between leaves an empty store.
 
     Args:
-        engine: whose store is replaced.
+        handle: has the store that is replaced.
         first: the frame that begins the copy.
         next_frame: returns the others; raises when there is none.
     """
@@ -71,7 +70,7 @@ async def take_copy(engine: Engine, first: replication_pb2.ReplicaFrame, next_fr
     async def make(path: Path, segment_bytes: int) -> None:
         await fill(path, segment_bytes, first, next_frame, until=first.copy.applied, replace=True)
 
-    await engine.handle.replace(make, "this broker copies everything from its master")
+    await handle.replace(make, "this broker copies everything from its master")
 
 
 async def fill(

@@ -151,7 +151,7 @@ class Follower:
     async def _repair(self, stub: ReplicationAsyncStub) -> None:
         """Have all damaged segments made anew. Not while following: what is damaged must not count."""
         while reasons := self._engine.store.log.damage.reasons:
-            repair = SegmentRepair(self._engine, min(reasons), self.peer)
+            repair = SegmentRepair(self._engine.handle, self._engine.counters, min(reasons), self.peer)
             end = await repair.seal()
             if end == min(reasons):  # there is nothing in it
                 self._engine.store.log.forgive(end)
@@ -183,7 +183,7 @@ class Follower:
                 self._check_kin(frame)
                 if frame.WhichOneof("first") == "copy":
                     log.info("replication: copying everything master=%s", self.master.address)
-                    await take_copy(self._engine, frame, lambda: next_frame(stream, SILENCE_S, self.peer))
+                    await take_copy(self._engine.handle, frame, lambda: next_frame(stream, SILENCE_S, self.peer))
                     self._anew = False
                 else:
                     await self._cut(frame.go_on.position)

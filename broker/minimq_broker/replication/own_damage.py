@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from minimq_broker.replication.follower import Follower
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.store_handle import StoreHandle
 from minimq_common.errors import CorruptEntry
 from minimq_common.replica_set import ReplicaSet
 
@@ -18,33 +18,32 @@ class OwnDamage:
     """The damaged segments of one replica. Lives on the loop of the engine, but for what says otherwise.
 
     Args:
-        engine: whose log it is.
+        handle: has the log.
         follower: returns what follows a master now; None when nothing does.
 
     Attributes:
         told: the controller does not let this replica lead because of what is damaged, or knows of nothing else.
     """
 
-    def __init__(self, engine: Engine, follower: Callable[[], Follower | None]) -> None:
+    def __init__(self, handle: StoreHandle, follower: Callable[[], Follower | None]) -> None:
         self.told = False
-        self._engine = engine
+        self._handle = handle
         self._follower = follower
         self._loop = asyncio.get_running_loop()
-        engine.handle.damage.repair = self._found
+        handle.damage.repair = self._found
 
     def stop(self) -> None:
         """Repair nothing any more."""
-        self._engine.handle.damage.repair = None
+        self._handle.damage.repair = None
 
     def begin_to_follow(self) -> None:
         """Forget what could not be repaired: the next one who finds it has it repaired."""
-        self._engine.handle.damage.known.clear()
+        self._handle.damage.known.clear()
 
     @property
     def reasons(self) -> Mapping[int, str]:
         """The damage that is to be repaired, by the starts of segments."""
-        handle = self._engine.handle
-        return {} if handle.is_closed else handle.store.log.damage.reasons
+        return {} if self._handle.is_closed else self._handle.store.log.damage.reasons
 
     def bars(self, record: ReplicaSet | None, own_id: int) -> bool:
         """Say whether this replica may not be elected: it lacks something that another one in sync may have."""
@@ -63,10 +62,10 @@ class OwnDamage:
 
     def _repair(self, start: int, reason: str) -> None:
         """Have a segment made anew if there is a master who may have it."""
-        follower, damage = self._follower(), self._engine.handle.damage
+        follower, damage = self._follower(), self._handle.damage
         if follower is None or not follower.connected:
             damage.tell(start, reason)
-        elif start not in damage.known and self._engine.store.log.mark_damaged(start, reason):
+        elif start not in damage.known and self._handle.store.log.mark_damaged(start, reason):
             self.told = False
             log.error("roles: a segment is damaged, and will be made anew segment=%d reason=%s", start, reason)
             follower.repair()

@@ -7,7 +7,7 @@ import logging
 import math
 
 from minimq_broker.replication.roles import RoleKeeper
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.store_handle import StoreHandle
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.replica_set import shown_id_of_slave
 from minimq_proto.v1 import broker_pb2
@@ -22,12 +22,12 @@ class ReplicationView:
     """The place of a broker among its replicas.
 
     Args:
-        engine: of the broker.
+        handle: has the log of the broker.
         roles: what gives it its role; None when it stands alone.
     """
 
-    def __init__(self, engine: Engine, roles: RoleKeeper | None) -> None:
-        self._engine = engine
+    def __init__(self, handle: StoreHandle, roles: RoleKeeper | None) -> None:
+        self._handle = handle
         self._roles = roles
 
     def tell(self) -> broker_pb2.ReplicationStatus:
@@ -35,12 +35,12 @@ class ReplicationView:
         roles = self._roles
         if roles is None:
             return broker_pb2.ReplicationStatus(
-                role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._engine.handle.log_status.end
+                role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._handle.log_status.end
             )
         status = broker_pb2.ReplicationStatus(
             role=broker_pb2.BROKER_ROLE_UNDECIDED,
             replica_id=roles.own.replica_id,
-            confirmed=self._engine.handle.log_status.confirmed,
+            confirmed=self._handle.log_status.confirmed,
         )
         record = roles.record
         if record is not None:
@@ -52,7 +52,7 @@ class ReplicationView:
         return status
 
     def _tell_role(self, status: broker_pb2.ReplicationStatus, roles: RoleKeeper) -> None:
-        end = self._engine.handle.log_status.end
+        end = self._handle.log_status.end
         if roles.leadership is not None:
             status.role = broker_pb2.BROKER_ROLE_MASTER
             status.lease_ms = round(roles.leadership.lease_left_s * 1000)

@@ -97,7 +97,7 @@ class RoleKeeper:
         self.record: ReplicaSet | None = None
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
-        self._damage = OwnDamage(engine, lambda: self.follower)
+        self._damage = OwnDamage(engine.handle, lambda: self.follower)
 
     # ---- what others look at --------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import uncancellable
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.store.segment_copy import SegmentCopy
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_proto.v1 import replication_pb2
@@ -28,14 +28,15 @@ class SegmentRepair:
     """Repairs one segment. Lives on the loop of the engine.
 
     Args:
-        engine: whose store has the segment.
+        handle: has the store with the segment.
+        counters: count what is repaired.
         start: where the segment starts.
         peer: who the master is, for logs and errors.
     """
 
-    def __init__(self, engine: Engine, start: int, peer: str) -> None:
-        self._engine = engine
-        self._store = engine.store
+    def __init__(self, handle: StoreHandle, counters: Counters, start: int, peer: str) -> None:
+        self._handle, self._counters = handle, counters
+        self._store = handle.store
         self._start = start
         self._peer = peer
         self._reason = self._store.log.damage.reasons.get(start, "")
@@ -70,7 +71,7 @@ class SegmentRepair:
                 self._reason,
                 error,
             )
-            self._engine.handle.damage.tell(self._start, self._reason)
+            self._handle.damage.tell(self._start, self._reason)
             self._store.log.forgive(self._start)
         finally:
             if made is not None:
@@ -95,10 +96,10 @@ class SegmentRepair:
             self._remove_up_to_it()
         if made is not None:
             made.close()
-            with self._engine.handle.reading() as store:
+            with self._handle.reading() as store:
                 if not store.log.put_in(made.path, made.start):
                     return  # retention has removed it meanwhile
-            self._engine.counters.segments_repaired += 1
+            self._counters.segments_repaired += 1
             log.warning(
                 "replication: a damaged segment was made anew segment=%d bytes=%d reason=%s of=%s",
                 made.start,
@@ -108,7 +109,7 @@ class SegmentRepair:
             )
 
     def _remove_up_to_it(self) -> None:
-        with self._engine.handle.reading() as store:
+        with self._handle.reading() as store:
             while store.log.start <= self._start:
                 if not store.remove_first(NOTHING_NEEDED):
                     raise StoreError(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 
 from minimq_broker.core.facts import GroupAgreed
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.role_tables import RoleTables
+from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.streams import Streams
+from minimq_broker.services.writes import Writes
 from minimq_common.errors import MiniMQError
 
 log = logging.getLogger(__name__)
@@ -18,29 +21,30 @@ class Agreements:
     thread-safe: it belongs to the loop of the engine.
 
     Args:
-        engine: records it.
+        handle: has the store that it is recorded in.
+        writes: record it.
+        tables: have the groups.
+        streams: run what records it.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, handle: StoreHandle, writes: Writes, tables: RoleTables, streams: Streams) -> None:
+        self._handle, self._writes, self._tables, self._streams = handle, writes, tables, streams
         #: What is not in the state yet, by group.
         self._on_its_way: dict[str, GroupAgreed] = {}
 
     def keep(self, group: str) -> None:
         """See to it that what a group agrees on now is in the log."""
-        agreement = self._engine.groups.agreement(group)
+        agreement = self._tables.groups.agreement(group)
         before = self._on_its_way.get(group)
-        known = before.agreement if before else self._engine.handle.any_store.state.agreements.get(group)
-        if (
-            agreement == known or self._engine.handle.is_slave
-        ):  # which serves groups without a master, and records nothing
+        known = before.agreement if before else self._handle.any_store.state.agreements.get(group)
+        if agreement == known or self._handle.is_slave:  # which serves groups without a master, and records nothing
             return
         fact = self._on_its_way[group] = GroupAgreed(group, agreement)
-        self._engine.streams.receive(self._record(fact), "agreement")
+        self._streams.receive(self._record(fact), "agreement")
 
     async def _record(self, fact: GroupAgreed) -> None:
         try:
-            await self._engine.writes.record(lambda _: fact, alone=False)
+            await self._writes.record(lambda _: fact, alone=False)
         except MiniMQError as error:
             log.warning("group: what it agrees on is not kept group=%s reason=%s", fact.group, error)
         finally:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from minimq_broker.core.groups import Members
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.role_tables import RoleTables
 from minimq_broker.services.route_lookup import RouteLookup
 from minimq_common.allocation import known_to_brokers
 from minimq_common.allocation.members import deciders
@@ -20,13 +20,13 @@ class AssignmentService:
     """Answers which queues a member shall read.
 
     Args:
-        engine: has the groups.
+        tables: have the groups.
         routes: where the queues of topics are, on all brokers.
         broker_name: of this broker.
     """
 
-    def __init__(self, engine: Engine, routes: RouteLookup, broker_name: str) -> None:
-        self._engine = engine
+    def __init__(self, tables: RoleTables, routes: RouteLookup, broker_name: str) -> None:
+        self._tables = tables
         self._routes = routes
         self._broker_name = broker_name
 
@@ -44,8 +44,8 @@ class AssignmentService:
             Unavailable: no name server says where the queues are.
         """
         group = check_group(request.group)
-        agreement = self._engine.groups.agreement(group)
-        topics = self._engine.groups.topics(group, request.client_id)
+        agreement = self._tables.groups.agreement(group)
+        topics = self._tables.groups.topics(group, request.client_id)
         if agreement is None or not topics:
             raise InvalidArgument(f"{request.client_id!r} is not in group {group!r}: join it before asking")
         if request.topic not in topics:
@@ -57,7 +57,7 @@ class AssignmentService:
         strategy = known_to_brokers(agreement.allocation)
         routes = dict(zip(topics, await asyncio.gather(*map(self._routes.route, topics)), strict=True))
         route = routes[request.topic]
-        members = self._engine.groups.members(group)  # as they are now: looking for the routes took a while
+        members = self._tables.groups.members(group)  # as they are now: looking for the routes took a while
         self._check_decider(members, request.topic, routes)
         subscribers = members.member_list.subscribers(request.topic)
         if route is None or not subscribers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.services.arrivals import Arrivals
+from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_broker.services.limits import Limits
@@ -210,8 +210,3 @@ class Engine:
         self.arrivals.wake_all()
         self.tables.retain_topics()
         self.observer.topics_changed()
-
-
-def now_ms() -> int:
-    """Return the time of day in ms since 1970."""
-    return time.time_ns() // 1_000_000

@@ -135,7 +135,7 @@ class GroupService:
             offsets = tuple(CommittedOffset(*queue, place(queue)) for queue in queues)
             return OffsetsCommitted(group, offsets, forced=True)
 
-        check_new_offsets(self._engine, group, [key.queue for key in keys])
+        check_new_offsets(self._engine.handle.any_store.state, group, [key.queue for key in keys])
         if not request.force:
             check_idle(self._engine, group, keys, "reset")
         async for part in slices(keys, _DESCRIBED_AT_ONCE):

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from minimq_broker.core.leases import Claim, Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.engine import Engine
 from minimq_broker.services.starts import Beginning, GroupBeginnings
 from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minimq_broker.core.state import QueueKey
+from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import SystemBusy
 
@@ -31,9 +31,8 @@ def check_new_group(engine: Engine, group: str) -> None:
     )
 
 
-def check_new_offsets(engine: Engine, group: str, queues: Sequence[QueueKey]) -> None:
+def check_new_offsets(state: State, group: str, queues: Sequence[QueueKey]) -> None:
     """Raise `SystemBusy` when offsets of a group would be more than the broker keeps; it may have been there."""
-    state = engine.handle.any_store.state
     kept = state.index.offsets
     if kept + len(queues) <= MAX_OFFSETS:
         return

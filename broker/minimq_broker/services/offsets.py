@@ -59,7 +59,7 @@ class OffsetService:
         if not queues:
             return broker_pb2.CommitOffsetsResponse()
         check_new_group(self._engine, group)
-        check_new_offsets(self._engine, group, queues)
+        check_new_offsets(self._engine.handle.any_store.state, group, queues)
         if len(queues) > SLICE:  # again, in one go with the commit: a queue may have changed hands meanwhile
             for item, queue in zip(request.offsets, queues, strict=True):
                 self._check_owner(LeaseKey(group, queue), item, request.client_id)

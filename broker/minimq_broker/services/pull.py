@@ -13,7 +13,8 @@ import lmdb
 
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.engine import Engine
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import ReadLimits

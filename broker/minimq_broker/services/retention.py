@@ -11,14 +11,15 @@ import lmdb
 
 from minimq_broker.core.retention import (
     AGED_AT_ONCE,
-    NOTHING_NEEDED,
     Expired,
     Reason,
     SegmentFacts,
     expired,
     is_outdated,
 )
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError, StoreFull, SystemBusy
@@ -34,7 +35,8 @@ class Retention:
     """Looks at the segments again and again, from `start` to `stop`. What touches the disk runs on another thread.
 
     Args:
-        engine: whose store is looked after, by the rules in the store's options.
+        handle: has the store that is looked after, by the rules in its options.
+        counters: count what is deleted.
         check_interval_s: seconds between two looks; there is one at once when the disk gets fuller than it should be.
         lowest_needed: returns the log position from which on slaves need entries; called on the event loop.
         clock_ms: the time of day in ms since 1970.
@@ -42,12 +44,13 @@ class Retention:
 
     def __init__(
         self,
-        engine: Engine,
+        handle: StoreHandle,
+        counters: Counters,
         check_interval_s: float,
-        lowest_needed: Callable[[], int] = lambda: NOTHING_NEEDED,
+        lowest_needed: Callable[[], int],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self._engine = engine
+        self._handle, self._counters = handle, counters
         self._interval_s = check_interval_s
         self._lowest_needed = lowest_needed
         self._clock_ms = clock_ms
@@ -106,12 +109,12 @@ class Retention:
             self._count(item)
 
     def _look_at_dead_letters(self) -> None:
-        with self._engine.handle.reading() as store:
+        with self._handle.reading() as store:
             store.look_at_dead_letters()
 
     def _delete(self, item: Expired, needed_from: int) -> bool:
         """Delete a segment if it is still the oldest, and nobody has come to need it meanwhile."""
-        with self._engine.handle.reading() as store:
+        with self._handle.reading() as store:
             is_oldest = store.log.segments[0].start == item.segment.start
             is_deleted = is_oldest and store.remove_first(needed_from)
             if is_deleted:
@@ -126,12 +129,12 @@ class Retention:
             return is_deleted
 
     def _count(self, item: Expired) -> None:
-        self._engine.counters.segments_deleted += 1
-        self._engine.counters.bytes_deleted += item.segment.size_bytes
+        self._counters.segments_deleted += 1
+        self._counters.bytes_deleted += item.segment.size_bytes
 
     def _find(self, needed_from: int) -> list[Expired]:
         """Return what is to be deleted. Has the segment that is written to sealed if all in it is over age."""
-        with self._engine.handle.reading() as store:
+        with self._handle.reading() as store:
             now, rules = self._clock_ms(), store.options.retention
             excess = store.disk.excess_bytes()
             segments = store.log.segments

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 
-from minimq_broker.services.engine import Engine
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.verify import Verification
@@ -33,12 +34,13 @@ class Scrub:
     First it looks once at the pages of those that were not looked at when they were opened, then it goes in rounds.
 
     Args:
-        engine: whose store is looked at.
+        handle: has the store that is looked at.
+        counters: count what is verified.
         interval_s: seconds from the end of a round to the next one; 0: there are no rounds.
     """
 
-    def __init__(self, engine: Engine, interval_s: float) -> None:
-        self._engine = engine
+    def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
+        self._handle, self._counters = handle, counters
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
         self._outage = OutageLog(log)
@@ -79,7 +81,7 @@ class Scrub:
 
     async def _look_at_pages(self) -> None:
         """Look at the pages of segments that were not looked at when they were opened, the newest ones first."""
-        for segment in reversed(self._engine.store.log.segments[:-1]):
+        for segment in reversed(self._handle.store.log.segments[:-1]):
             walk, may_go_on = segment.pages.walk(), not segment.pages.is_over
             while may_go_on:
                 may_go_on = await asyncio.to_thread(self._walk_on, segment, walk)
@@ -87,7 +89,7 @@ class Scrub:
 
     def _walk_on(self, segment: Segment, walk: Iterator[None]) -> bool:
         """Take the next step; tell whether there may be more."""
-        with self._engine.handle.reading() as store:
+        with self._handle.reading() as store:
             try:
                 return next(walk, self) is not self
             except CorruptEntry as error:
@@ -102,7 +104,7 @@ class Scrub:
 
     def _next(self, position: int) -> int | None:
         """Return the start of the first sealed segment behind a position."""
-        sealed = self._engine.store.log.segments[:-1]
+        sealed = self._handle.store.log.segments[:-1]
         return next((segment.start for segment in sealed if segment.start > position), None)
 
     async def _verify(self, start: int) -> None:
@@ -112,11 +114,11 @@ class Scrub:
             if verification is None:
                 return
             await asyncio.sleep(0 if verification.is_over else _STEP_S)
-        self._engine.counters.segments_verified += 1
+        self._counters.segments_verified += 1
 
     def _step(self, start: int, verification: Verification | None) -> Verification | None:
         """Take the next step; None when the segment is damaged, or is no more."""
-        with self._engine.handle.reading() as store:
+        with self._handle.reading() as store:
             found = [(one, two.start) for one, two in zip(store.log.segments, store.log.segments[1:], strict=False)]
             segment, end = next(((one, end) for one, end in found if one.start == start), (None, 0))
             if segment is None or store.log.damage.refuses(start):

@@ -73,7 +73,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._append = AppendService(engine)
         self._pull = PullService(engine, replication.slave_for_readers)
         self._begin_sessions()
-        self._assignment = AssignmentService(engine, routes, identity.broker_name)
+        self._assignment = AssignmentService(engine.tables, routes, identity.broker_name)
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
         self._offsets = OffsetService(engine)

@@ -110,8 +110,8 @@ class SessionService:
         self._turn = asyncio.Lock()
         #: Time that the latest round took, in seconds.
         self._round_took_s = 0.0
-        self.agreements = Agreements(engine)
-        self._starts = GroupBeginnings(engine)
+        self.agreements = Agreements(engine.handle, engine.writes, engine.tables, engine.streams)
+        self._starts = GroupBeginnings(engine.handle, engine.offsets)
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
         asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
 

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from minimq_broker.core.facts import CommittedOffset, GroupStarted
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_broker.services.newcomers import check_new_offsets
 from minimq_broker.services.offsets import start_offset
+from minimq_broker.services.store_handle import StoreHandle
 from minimq_common.names import RETRY_PREFIX
 from minimq_proto.v1 import broker_pb2
 
@@ -32,15 +34,16 @@ class GroupBeginnings:
     """Decides where groups begin, and tells where they have. Belongs to the loop of the engine.
 
     Args:
-        engine: records what was decided.
+        handle: has the store with the topics.
+        offsets: records what was decided.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, handle: StoreHandle, offsets: GroupOffsets) -> None:
+        self._handle, self._offsets = handle, offsets
 
     def begun(self, group: str, names: Iterable[str]) -> list[broker_pb2.TopicBegun]:
         """Return those of some topics in which a group has begun here, and how long ago."""
-        state, now = self._engine.state, now_ms()
+        state, now = self._handle.store.state, now_ms()
         found = []
         for name in names:
             topic = state.topics.get(name)
@@ -51,11 +54,11 @@ class GroupBeginnings:
 
     async def decide(self, group: str, name: str, beginning: Beginning) -> None:
         """Record where a group begins in a topic unless that is decided. Raises as `GroupOffsets.commit` does."""
-        topic = self._engine.state.topics.get(name)
-        if topic is not None and (group, topic.topic_id) not in self._engine.state.started:
+        topic = self._handle.store.state.topics.get(name)
+        if topic is not None and (group, topic.topic_id) not in self._handle.store.state.started:
             queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
-            check_new_offsets(self._engine, group, queues)
-            await self._engine.offsets.start(group, partial(self._fact, group, name, beginning))
+            check_new_offsets(self._handle.any_store.state, group, queues)
+            await self._offsets.start(group, partial(self._fact, group, name, beginning))
 
     def _fact(self, group: str, name: str, beginning: Beginning, state: State) -> GroupStarted | None:
         topic = state.topics.get(name)
@@ -65,12 +68,12 @@ class GroupBeginnings:
         offsets = tuple(
             CommittedOffset(*queue, self._offset(name, queue, beginning))
             for queue in queues
-            if self._engine.offsets.committed(group, queue) is None  # otherwise somebody committed by hand before
+            if self._offsets.committed(group, queue) is None  # otherwise somebody committed by hand before
         )
         return GroupStarted(group, topic.topic_id, offsets, now_ms())
 
     def _offset(self, name: str, queue: QueueKey, beginning: Beginning) -> int:
-        store = self._engine.store
+        store = self._handle.store
         if name.startswith(RETRY_PREFIX):  # what waits there for another try of the group is its own
             return store.bounds(queue)[0]
         offset = start_offset(store, queue, beginning.start)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from minimq_broker.core.draining import Bounds, find_lags, say_lags
 from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.engine import Engine
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
 from minimq_common.model import MAX_QUEUES, Permission
 from minimq_common.names import check_topic

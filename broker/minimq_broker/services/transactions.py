@@ -18,8 +18,11 @@ from minimq_broker.core.facts import (
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.staging import IdleExpiry
 from minimq_broker.core.state import State
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.counters import Counters
 from minimq_broker.services.publication import BatchPublication
+from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.writes import Writes
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
@@ -53,7 +56,9 @@ class TransactionService:
     """Calls about transactions, and what a master does for them by itself, from `start` to `stop`.
 
     Args:
-        engine: whose store has them.
+        handle: has the store that has them.
+        writes: record and publish what is decided.
+        counters: count those that expire.
         broker_name: by which a decision names this broker.
         expiry_s: seconds for which what is staged waits for a decision.
         clock_ms: the time of day in ms since 1970.
@@ -62,14 +67,16 @@ class TransactionService:
 
     def __init__(
         self,
-        engine: Engine,
+        handle: StoreHandle,
+        writes: Writes,
+        counters: Counters,
         broker_name: str,
         expiry_s: float,
         clock_ms: Callable[[], int] = now_ms,
         *,
         idle_s: float = 900.0,
     ) -> None:
-        self._engine = engine
+        self._handle, self._writes, self._counters = handle, writes, counters
         self._broker_name = broker_name
         self._expiry_s = expiry_s
         self._idle_s = min(idle_s, expiry_s)
@@ -101,8 +108,8 @@ class TransactionService:
             self._check_staged(wanted, state)
             return wanted
 
-        self._engine.writes.check(to_sender=True)  # nothing is decided that could not be published
-        await self._engine.writes.record(decide, keeps_log=True)
+        self._writes.check(to_sender=True)  # nothing is decided that could not be published
+        await self._writes.record(decide, keeps_log=True)
         while await self._publish_next(wanted.name):  # with enough replicas also when there is nothing: they have all
             pass
         return broker_pb2.CommitTransactionResponse(decision=broker_pb2.Decision.FromString(stands))
@@ -129,12 +136,12 @@ class TransactionService:
             response.staged_batches, response.staged_bytes = table.of_name(name)
             if not about_to.parts or (ending is not None and about_to.number <= ending.number):
                 return None
-            response.missing_batches = table.missing(about_to, self._engine.store.log.start)
+            response.missing_batches = table.missing(about_to, self._handle.store.log.start)
             if response.missing_batches or table.is_prepared(TransactionId(name, about_to.number)):
                 return None
             return TransactionPrepared(name, about_to.number)
 
-        await self._engine.writes.record(look)
+        await self._writes.record(look)
         return response
 
     def _decided(self, request: broker_pb2.CommitTransactionRequest) -> TransactionDecided:
@@ -147,7 +154,7 @@ class TransactionService:
         return TransactionDecided(*transaction, decision.SerializeToString(), parts)
 
     def _check_staged(self, wanted: TransactionDecided, state: State) -> None:
-        missing = state.transactions.missing(wanted, self._engine.store.log.start)
+        missing = state.transactions.missing(wanted, self._handle.store.log.start)
         if missing:
             raise TransactionExpired(
                 f"broker {self._broker_name} has let go of {missing} of the batches of transaction {wanted.number} of "
@@ -194,7 +201,7 @@ class TransactionService:
             self._wake.clear()
 
     async def _once(self) -> None:
-        store = self._engine.store
+        store = self._handle.store
         if not store.leads:
             return
         await self._publication.publish_all(store.state.transactions.unpublished)
@@ -206,8 +213,8 @@ class TransactionService:
 
     async def _publish_next(self, name: str) -> int:
         """Publish as `Writes.publish` does, where a new batch would be taken: too few replicas are too few for this."""
-        self._engine.writes.check(to_sender=True)
-        return await self._engine.writes.publish(name)
+        self._writes.check(to_sender=True)
+        return await self._writes.publish(name)
 
     async def _expire(self) -> None:
         now = self._clock_ms()
@@ -220,10 +227,10 @@ class TransactionService:
             older = state.transactions.older(before_ms)
             return TransactionsExpired(before_ms) if older else None
 
-        if not self._engine.state.transactions.count:
+        if not self._handle.store.state.transactions.count:
             return
-        if await self._engine.writes.record(decide):
-            self._engine.counters.expired_by_age += older
+        if await self._writes.record(decide):
+            self._counters.expired_by_age += older
             log.warning(
                 "transactions: let go of what nobody has decided on within seconds=%g count=%d", self._expiry_s, older
             )
@@ -231,19 +238,19 @@ class TransactionService:
 
     async def _expire_idle(self, now: int) -> None:
         """Make room: let go of transactions that are idle, the sooner the less room there is."""
-        limits = self._engine.store.staging
+        limits = self._handle.store.staging
 
         def decide(state: State) -> Fact | None:
             idle = state.transactions.idle(now, self._idle_expiry, limits, _EXPIRE_MOST)
             return IdleTransactionsExpired(idle) if idle else None
 
-        while isinstance(fact := await self._engine.writes.record(decide), IdleTransactionsExpired):
-            self._engine.counters.expired_for_room += len(fact.transactions)
+        while isinstance(fact := await self._writes.record(decide), IdleTransactionsExpired):
+            self._counters.expired_for_room += len(fact.transactions)
             named = ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_NAME_MOST])
             log.warning(
                 "transactions: let go of idle ones, as there is little room for others count=%d used=%.0f%% first=%s",
                 len(fact.transactions),
-                100 * self._engine.state.transactions.open.all.fullness(limits),
+                100 * self._handle.store.state.transactions.open.all.fullness(limits),
                 named,
             )
 

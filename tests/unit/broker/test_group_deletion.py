@@ -13,7 +13,8 @@ from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, GroupAgreed, OffsetsCommitted
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.engine import Engine, now_ms
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.engine import Engine
 from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.session import SessionOptions, SessionService

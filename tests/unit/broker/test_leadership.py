@@ -175,7 +175,7 @@ def test_readers_are_sent_to_a_slave_only_while_it_is_in_sync(tmp_path: Path) ->
         engine.writes.refusal, engine.observer = roles.refusal, EngineObserver(log_grew=roles.log_grew)
         leadership = Leadership(engine, RECORD, 0, silent, Patience(), lease_clock() + LEASE_S)
         roles.leadership = leadership
-        standing, leaves = ReplicationView(engine, roles), asyncio.Event()
+        standing, leaves = ReplicationView(engine.handle, roles), asyncio.Event()
 
         async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
             yield replication_pb2.ReplicaRequest(synced=0)

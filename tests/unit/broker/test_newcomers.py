@@ -68,10 +68,10 @@ def test_offsets_that_are_there_may_change_when_no_more_may_come(
         await engine.lead(1, waits_for_replicas=False)
         await commit(engine, "a")
         queue = engine.state.queue("t", 0)
-        check_new_offsets(engine, "b", [queue])
+        check_new_offsets(engine.state, "b", [queue])
         monkeypatch.setattr(newcomers, "MAX_OFFSETS", 1)
-        check_new_offsets(engine, "a", [queue])
+        check_new_offsets(engine.state, "a", [queue])
         with pytest.raises(SystemBusy, match="keeps 1 committed offsets, the limit is 1"):
-            check_new_offsets(engine, "b", [queue])
+            check_new_offsets(engine.state, "b", [queue])
 
     with_engine(tmp_path, test)

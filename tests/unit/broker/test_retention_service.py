@@ -38,10 +38,10 @@ BODY = bytes(20_000)
 class Kept:
     """An engine with topic "t", whose retention looks when told to."""
 
-    def __init__(self, engine: Engine, **arguments: Any) -> None:  # noqa: ANN401 - those of Retention
+    def __init__(self, engine: Engine, lowest_needed: Callable[[], int]) -> None:
         self.engine = engine
         self.clock = Clock()
-        self.retention = Retention(engine, 0.01, clock_ms=self.clock, **arguments)
+        self.retention = Retention(engine.handle, engine.counters, 0.01, lowest_needed, self.clock)
         self.looks = 0
         self.has_looked = asyncio.Condition()
         self._real_look = self.retention._look
@@ -90,7 +90,7 @@ def with_retention(
     rules: RetentionRules,
     test: Callable[[Kept], Awaitable[None]],
     checkpoint_interval_s: float = 0.02,
-    **arguments: Any,  # noqa: ANN401
+    lowest_needed: Callable[[], int] = lambda: NOTHING_NEEDED,
 ) -> None:
     async def run() -> None:
         options = StoreOptions(SEGMENT, checkpoint_interval_s=checkpoint_interval_s, retention=rules)
@@ -100,7 +100,7 @@ def with_retention(
             Limits(1 << 20, 1 << 20, 1 << 20),
             EngineObserver(disk_filled=lambda: kept.retention.look_now()),  # noqa: PLW0108 - it is made later
         )
-        kept = Kept(engine, **arguments)
+        kept = Kept(engine, lowest_needed)
         try:
             await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
             async with asyncio.timeout(PATIENCE_S):

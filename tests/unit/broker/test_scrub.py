@@ -22,7 +22,7 @@ def test_pages_are_looked_at_after_a_start_also_without_rounds(tmp_path: Path) -
         assert len(old) == 3
         for segment in old:
             segment.pages.is_over = False  # as of old segments for which a start had no time
-        scrub = Scrub(engine, 0)
+        scrub = Scrub(engine.handle, engine.counters, 0)
         scrub.start()
         try:
             await asyncio.to_thread(wait_until, lambda: all(segment.pages.is_over for segment in old))

@@ -45,7 +45,7 @@ def test_what_a_copy_needs_stays_as_long_as_it_moves_on(
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         await make_topic(engine, 10)
-        snapshots, reader = Snapshots(engine), Reader()
+        snapshots, reader = Snapshots(engine.handle, engine.unsent), Reader()
         assert snapshots.lowest_needed() == NOTHING_NEEDED
         sending = asyncio.create_task(snapshots.send(cast("Any", reader)))
         needed = []
@@ -80,7 +80,7 @@ def test_a_copy_ends_with_what_is_confirmed(tmp_path: Path) -> None:
         reader = Reader()
         for _ in range(100):
             reader.turn.release()
-        await Snapshots(engine).send(cast("Any", reader))
+        await Snapshots(engine.handle, engine.unsent).send(cast("Any", reader))
         assert {frame.end for frame in reader.frames} == {confirmed}
         assert sum(len(entry) for frame in reader.frames for entry in frame.entries) == confirmed > 0
         assert not waiting.done()

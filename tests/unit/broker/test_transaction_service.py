@@ -57,7 +57,7 @@ async def until_published(engine: Engine, queue: QueueKey, messages: int = 2) ->
 
 def test_what_is_decided_is_published_by_whoever_leads_next(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
-        service = TransactionService(engine, "broker-a", 60.0)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         service.start()
         await engine.lead(1, waits_for_replicas=False)
         await engine.follow()
@@ -78,7 +78,7 @@ def test_a_start_goes_on_with_it(tmp_path: Path) -> None:
         await stage_and_decide(engine)
 
     async def second(engine: Engine) -> None:
-        service = TransactionService(engine, "broker-a", 60.0)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         service.start()
         await engine.lead(2, waits_for_replicas=False)
         await until_published(engine, engine.state.queue("t", 0))
@@ -98,7 +98,7 @@ def test_a_full_disk_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         await engine.writes.record(lambda _: TransactionDecided("y", 0, b"", (StagedPart(7, (2,)),)))
         loop = asyncio.get_running_loop()
         texts = (f"no space is left for this test, {number} bytes" for number in itertools.count())
-        service = TransactionService(engine, "broker-a", 60.0)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
 
         async def refuse() -> None:
             asked: asyncio.Queue[None] = asyncio.Queue()
@@ -147,7 +147,7 @@ def test_it_waits_for_enough_replicas_as_a_batch_does(tmp_path: Path, caplog: py
             return NotEnoughReplicas("too few for this test")
 
         engine.writes.refusal = refusal
-        service = TransactionService(engine, "broker-a", 60.0)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         service.start()
         for _ in range(3):
             await asked.get()
@@ -180,7 +180,7 @@ def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> N
             return NotEnoughReplicas("too few for this test") if is_decided and to_sender else None
 
         engine.writes.refusal = refusal
-        service = TransactionService(engine, "broker-a", 60.0)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         wanted = decision(0, {"broker-a": {7: [0]}})
         request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
         with pytest.raises(NotEnoughReplicas):
@@ -203,7 +203,7 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
         await stage(engine, 0, 0)
         await engine.follow()
         await engine.lead(2, waits_for_replicas=True)
-        service = TransactionService(engine, "broker-a", 60.0)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         wanted = decision(0, {"broker-a": {7: [0]}})
         request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
         commit = asyncio.create_task(service.commit(request))
@@ -236,7 +236,7 @@ def test_the_answer_comes_when_all_is_published(tmp_path: Path, monkeypatch: pyt
         queue = await make_topic(engine)
         for sequence in range(5):
             await stage(engine, 0, sequence)
-        service = TransactionService(engine, "broker-a", 60.0)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         wanted = decision(0, {"broker-a": {7: range(5)}})
         await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
         assert engine.store.bounds(queue) == (0, 5)
@@ -250,7 +250,7 @@ def test_a_stop_does_not_wait_for_replicas(tmp_path: Path) -> None:
         queue = await stage_and_decide(engine)
         await engine.follow()
         await engine.lead(2, waits_for_replicas=True)
-        service = TransactionService(engine, "broker-a", 60.0)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         service.start()
         await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, PATIENCE_S)
         await service.stop()
@@ -271,7 +271,7 @@ def test_no_segment_goes_while_a_commit_has_looked_for_its_batches(
         await engine.lead(2, waits_for_replicas=False)
         store = engine.store
         assert len(store.log.segments) > 1
-        service = TransactionService(engine, "broker-a", 60.0)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         removal = threading.Thread(target=lambda: store.remove_first(NOTHING_NEEDED))
         check = service._check_staged
 
@@ -313,7 +313,7 @@ def test_what_expires_is_looked_for_now_and_then(
             return 0
 
         monkeypatch.setattr(transactions, "time", SimpleNamespace(monotonic=monotonic))
-        service = TransactionService(engine, "broker-a", expiry_s, clock_ms)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", expiry_s, clock_ms)
         service.start()
         for later_s in (0.0, 0.9, 0.1, 0.9, 0.2, 0.9, 0.1):
             now += later_s * every_s
@@ -343,7 +343,7 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
             looks.put_nowait(None)
             return now_ms
 
-        service = TransactionService(engine, "broker-a", 60.0, clock_ms)
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0, clock_ms)
         service.start()
         for _ in range(3):
             await looks.get()

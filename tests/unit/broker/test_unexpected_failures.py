@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.services import transactions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.group_deletion import GroupDeletion, IdleGroups
@@ -42,7 +43,7 @@ class Faulty:
 
 
 async def retain(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    retention = Retention(engine, 0.01)
+    retention = Retention(engine.handle, engine.counters, 0.01, lambda: NOTHING_NEEDED)
     step = Faulty(retention._look)
     monkeypatch.setattr(retention, "_look", step)
     retention.start()
@@ -53,7 +54,7 @@ async def retain(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 async def publish(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "_LOOK_S", 0.01)
     monkeypatch.setattr(transactions, "_EXPIRE_S", 0.0)
-    service = TransactionService(engine, "broker-a", 60.0)
+    service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
     step = Faulty(service._once)
     monkeypatch.setattr(service, "_once", step)
     service.start()
