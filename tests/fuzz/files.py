@@ -35,6 +35,7 @@ from minimq_broker.store.store_options import StoreOptions
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import MiniMQError
 from minimq_nameserver.controller.decisions import DecisionFile
+from support.observers import NO_STORE_OBSERVER, nothing
 
 PROCESSES: Final = 2
 #: A case that takes so long hangs, however loaded the machine is.
@@ -243,7 +244,12 @@ def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
     truth = truths[kind]
     try:
         store = MessageStore(
-            path, lambda jobs, grown: None, _OPTIONS, lambda: 1_800_000_000_000, alone=kind == "master"
+            path,
+            nothing,
+            _OPTIONS,
+            lambda: 1_800_000_000_000,
+            observer=NO_STORE_OBSERVER,
+            alone=kind == "master",
         )
         with closing(store):
             store.confirm(store.end)

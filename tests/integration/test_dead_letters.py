@@ -11,6 +11,7 @@ from minimq_broker.replication.backup import take_snapshot
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.inspect import inspect_as_json
 from minimq_common.names import dead_letter_topic
+from support.observers import nothing
 from support.reading import read_all
 from support.scraping import Scrape, metrics_address
 from support.small_segments import BODY, PATIENCE_S, QUEUE, SEGMENT, World, world_of
@@ -63,7 +64,7 @@ def test_they_are_read_when_everything_else_has_gone(tmp_path: Path) -> None:
         assert found.value("minimq_broker_group_lag_messages", group="g", topic="t") == 0
 
         copied = tmp_path / "copied"
-        asyncio.run(take_snapshot(broker.address, copied, SEGMENT))
+        asyncio.run(take_snapshot(broker.address, copied, SEGMENT, lambda start, end: nothing))
         assert check_directory(copied).findings == []
         assert inspect_as_json(copied, entries=False)["dead_letters"]["messages"] == 3
         world.restart()

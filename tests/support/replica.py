@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from minimq_broker.replication.controller import parse
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
-from minimq_broker.services.engine import Engine, EngineObserver
+from minimq_broker.services.engine import Engine
 from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import CallLimits
@@ -55,7 +55,7 @@ async def replica(
         shown = advertise(address)
         own = ReplicaIdentity(CLUSTER, NAME, replica_id, new_run(), shown, not replica_id, sync=False, min_in_sync=1)
         roles = RoleKeeper(engine, own, parse(controller), Patience(), lambda: None)
-        engine.writes.refusal, engine.observer = roles.refusal, EngineObserver(log_grew=roles.log_grew)
+        engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
         service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine.handle, engine.unsent))
         replication_pb2_grpc.add_ReplicationServicer_to_server(service, server)
         await server.start()

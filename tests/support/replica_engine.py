@@ -16,6 +16,7 @@ from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common import batch
+from support.observers import NO_ENGINE_OBSERVER
 from support.stores import PATIENCE_S, make_batch
 
 LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
@@ -24,7 +25,7 @@ LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
 @asynccontextmanager
 async def replica_engine(path: Path, **options: Any) -> AsyncIterator[Engine]:  # noqa: ANN401 - the fields of StoreOptions
     """An engine that follows; at the end its directory is checked."""
-    engine = Engine(path, StoreOptions(**options), LIMITS, alone=False)
+    engine = Engine(path, StoreOptions(**options), LIMITS, NO_ENGINE_OBSERVER, alone=False)
     try:
         async with asyncio.timeout(PATIENCE_S):
             yield engine

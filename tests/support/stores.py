@@ -14,11 +14,12 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch
-from minimq_broker.store.store_options import NO_OBSERVER, StoreObserver, StoreOptions
+from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_common import batch
 from minimq_common.batch import RecordBatch
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.model import Message, Permission
+from support.observers import NO_STORE_OBSERVER
 
 PATIENCE_S = 20.0
 #: No checkpoint by time, so that a test decides when there is one.
@@ -61,7 +62,7 @@ class OpenStore:
         clock: Clock,
         *,
         alone: bool = True,
-        observer: StoreObserver = NO_OBSERVER,
+        observer: StoreObserver = NO_STORE_OBSERVER,
     ) -> None:
         self.path = path
         self.options = options
@@ -218,7 +219,7 @@ class Stores:
         name: str = "data",
         *,
         alone: bool = True,
-        observer: StoreObserver = NO_OBSERVER,
+        observer: StoreObserver = NO_STORE_OBSERVER,
         **options: Any,  # noqa: ANN401 - the fields of StoreOptions
     ) -> OpenStore:
         options_now = dataclasses.replace(QUIET, **options)

@@ -122,7 +122,7 @@ class Snapshots:
 
 
 async def take_snapshot(
-    address: str, directory: Path, segment_bytes: int, began: Callable[[int, int], Moved] = lambda start, end: _nothing
+    address: str, directory: Path, segment_bytes: int, began: Callable[[int, int], Moved]
 ) -> tuple[int, int]:
     """Make a data directory of what a broker has now. Returns from where to where its log goes.
 
@@ -157,7 +157,3 @@ async def take_snapshot(
             raise rpc.from_rpc_error(error, peer) from None
         finally:
             stream.cancel()
-
-
-def _nothing(position: int) -> None:
-    """Nobody wants to know how far it is."""

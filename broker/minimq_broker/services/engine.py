@@ -19,7 +19,7 @@ from minimq_broker.services.limits import Limits
 from minimq_broker.services.role_tables import RoleTables
 from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
-from minimq_broker.services.writes import Refusal, Writes, accept
+from minimq_broker.services.writes import Refusal, Writes
 from minimq_broker.store.jobs import AnyJob
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
@@ -39,13 +39,10 @@ class EngineObserver:
         disk_filled: the disk gets fuller than it should be; on any thread, must not block.
     """
 
-    refusal: Refusal = accept
-    topics_changed: Callable[[], None] = lambda: None
-    log_grew: Callable[[], None] = lambda: None
-    disk_filled: Callable[[], None] = lambda: None
-
-
-NO_OBSERVER = EngineObserver()
+    refusal: Refusal
+    topics_changed: Callable[[], None]
+    log_grew: Callable[[], None]
+    disk_filled: Callable[[], None]
 
 
 class Engine:
@@ -77,7 +74,7 @@ class Engine:
         path: Path,
         options: StoreOptions,
         limits: Limits,
-        observer: EngineObserver = NO_OBSERVER,
+        observer: EngineObserver,
         recovery_s: float = 0.0,
         *,
         alone: bool = True,

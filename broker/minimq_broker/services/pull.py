@@ -56,7 +56,7 @@ class PullService:
         slave: returns the broker id of a slave that may be read instead, 0 when there is none.
     """
 
-    def __init__(self, engine: Engine, slave: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, engine: Engine, slave: Callable[[], int]) -> None:
         self._engine = engine
         self._slave = slave
 

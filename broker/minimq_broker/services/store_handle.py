@@ -60,10 +60,10 @@ class HandleObserver:
     """
 
     notify: Notify
-    grown: Callable[[], None] = lambda: None
-    closing: Callable[[], None] = lambda: None
-    replaced: Callable[[State], None] = lambda before: None
-    disk_filled: Callable[[], None] = lambda: None
+    grown: Callable[[], None]
+    closing: Callable[[], None]
+    replaced: Callable[[State], None]
+    disk_filled: Callable[[], None]
 
 
 class StoreHandle:

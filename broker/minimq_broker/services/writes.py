@@ -29,10 +29,6 @@ class Refusal(Protocol):
         """Return it; what a sender is told of its batch may be stricter than what others are told."""
 
 
-def accept(*, to_sender: bool) -> None:
-    """Accept everything, as a broker does that stands alone."""
-
-
 class WriteObserver(Protocol):
     """Hears on the event loop of what was written, ahead of those who handed it in."""
 
@@ -68,7 +64,7 @@ class Writes:
         limits: Limits,
         counters: Counters,
         observer: WriteObserver,
-        refusal: Refusal = accept,
+        refusal: Refusal,
     ) -> None:
         self._submit = submit
         self._limits = limits

@@ -15,7 +15,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store import clock_record
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.clock_record import FILE_NAME as CLOCK
-from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import (
     HEADER_BYTES,
@@ -83,7 +83,12 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
         _check_small_files(directory, report)
         with closing(
             CommitLog(
-                directory.log_path, 0, readonly=True, without=damaged | strange, archive=(directory.archive_path, 0)
+                directory.log_path,
+                0,
+                UNOBSERVED,
+                readonly=True,
+                without=damaged | strange,
+                archive=(directory.archive_path, 0),
             )
         ) as log:
             walk = _Walk(report, _names(directory.state_path, damaged))

@@ -46,11 +46,12 @@ class LogObserver:
         damage_found: hears of the start of a segment in which something cannot be read, and why.
     """
 
-    name_of: Callable[[QueueKey], str] = str
-    damage_found: Callable[[int, str], None] = lambda start, reason: None
+    name_of: Callable[[QueueKey], str]
+    damage_found: Callable[[int, str], None]
 
 
-_NO_OBSERVER = LogObserver()
+#: Of those who go by what is raised, such as tools.
+UNOBSERVED = LogObserver(str, lambda start, reason: None)
 
 
 class CommitLog:
@@ -61,12 +62,12 @@ class CommitLog:
     Args:
         path: the directory of the segments.
         segment_bytes: size at which a segment is sealed and the next one begun.
+        observer: what it asks and tells.
         readonly: look only; nothing is made.
         without: names of damaged segments that are left out.
         start: position of the first entry when there is none yet.
         archive: file of the dead letters whose segments are gone, and its limit in bytes, 0 without one; None when
             nobody asks for them.
-        observer: what it asks and tells.
 
     Attributes:
         archive_file: the archive of those dead letters.
@@ -79,12 +80,12 @@ class CommitLog:
         self,
         path: Path,
         segment_bytes: int,
+        observer: LogObserver,
         *,
         readonly: bool = False,
         without: Collection[str] = (),
         start: int = 0,
         archive: tuple[Path | None, int] = (None, 0),
-        observer: LogObserver = _NO_OBSERVER,
     ) -> None:
         self.path = path
         self.archive_file = ArchiveFile(None, 0)

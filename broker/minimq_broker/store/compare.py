@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_common.errors import StoreError
 from minimq_common.words import count_of
@@ -62,7 +62,7 @@ def compare_directories(path: Path, other: Path) -> Comparison:
 def _open(path: Path, opened: ExitStack) -> CommitLog:
     directory = DataDirectory(path, create=False)
     opened.callback(directory.close)
-    return opened.enter_context(closing(CommitLog(directory.log_path, 0, readonly=True)))
+    return opened.enter_context(closing(CommitLog(directory.log_path, 0, UNOBSERVED, readonly=True)))
 
 
 def _compare(mine: CommitLog, other: CommitLog) -> Comparison:

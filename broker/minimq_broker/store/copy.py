@@ -17,7 +17,7 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.checkpoint import Checkpoint, position_of
-from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
 from minimq_broker.store.data_dir import DataDirectory, sync_directory
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import opened
@@ -68,7 +68,11 @@ class StoreCopy:
                 check_free(path)
             self._clear(replace=replace)
             self._log = CommitLog(
-                self._directory.log_path, segment_bytes, start=start, archive=(self._directory.archive_path, 0)
+                self._directory.log_path,
+                segment_bytes,
+                UNOBSERVED,
+                start=start,
+                archive=(self._directory.archive_path, 0),
             )
             opening.callback(self._log.close)
             checkpoint = Checkpoint(self._directory.state_path)

@@ -45,7 +45,7 @@ class Disk:
         risen: called when the level has risen, by whoever looked; must not block.
     """
 
-    def __init__(self, path: Path, marks: Watermarks, risen: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, path: Path, marks: Watermarks, risen: Callable[[], None]) -> None:
         self._risen = risen
         self._path = path
         self._marks = marks

@@ -15,7 +15,7 @@ import msgspec
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.archive_file import set_aside_in
 from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.entry import IN_QUEUE, EntryHeader, Kind, payload_of, read_fact, read_header, transaction_of
@@ -57,7 +57,9 @@ def _opened(path: Path) -> Iterator[tuple[CommitLog, State, list[str]]]:
     try:
         directory.check_whole()
         with (
-            closing(CommitLog(directory.log_path, 0, readonly=True, archive=(directory.archive_path, 0))) as log,
+            closing(
+                CommitLog(directory.log_path, 0, UNOBSERVED, readonly=True, archive=(directory.archive_path, 0))
+            ) as log,
             closing(Checkpoint(directory.state_path, readonly=True)) as checkpoint,
         ):
             yield log, recover(checkpoint, log), set_aside_in(path)

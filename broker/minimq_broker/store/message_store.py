@@ -24,7 +24,7 @@ from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
-from minimq_broker.store.store_options import NO_OBSERVER, StoreObserver, StoreOptions
+from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_broker.store.term_begin import term_begun
 from minimq_broker.store.writer import Writer, WriterHooks
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
@@ -65,9 +65,9 @@ class MessageStore:
         notify: called by the writer's thread, and by those who confirm; see `Notify`.
         options: how to keep the data.
         clock_ms: the time of day in ms since 1970.
+        observer: hears of what happens to the log and the disk.
         deletion_ms: the time by which dead letters are deleted; that of the clock unless given.
         alone: there is no other replica.
-        observer: hears of what happens to the log and the disk.
 
     Raises:
         CopyInterrupted: it holds a part of a copy, see `copy.py`.
@@ -81,9 +81,9 @@ class MessageStore:
         options: StoreOptions,
         clock_ms: Callable[[], int],
         *,
+        observer: StoreObserver,
         deletion_ms: Callable[[], int] | None = None,
         alone: bool = True,
-        observer: StoreObserver = NO_OBSERVER,
     ) -> None:
         with ExitStack() as opened:
             self._directory = DataDirectory(path, create=True, owner=options.owner)
@@ -93,8 +93,8 @@ class MessageStore:
                 self.log = CommitLog(
                     self._directory.log_path,
                     options.segment_bytes,
+                    LogObserver(self._name_of, observer.damage_found),
                     archive=(self._directory.archive_path, options.dead_letters.max_bytes),
-                    observer=LogObserver(self._name_of, observer.damage_found),
                 )
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)

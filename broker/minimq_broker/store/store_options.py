@@ -49,9 +49,6 @@ class StoreObserver:
         disk_filled: the disk has become fuller than it should be.
     """
 
-    grown: Callable[[], None] = lambda: None
-    damage_found: Callable[[int, str], None] = lambda start, reason: None
-    disk_filled: Callable[[], None] = lambda: None
-
-
-NO_OBSERVER = StoreObserver()
+    grown: Callable[[], None]
+    damage_found: Callable[[int, str], None]
+    disk_filled: Callable[[], None]

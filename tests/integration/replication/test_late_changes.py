@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicDeleted, TopicSet
-from minimq_broker.services.engine import Engine, EngineObserver
+from minimq_broker.services.engine import Engine
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.errors import NotEnoughReplicas
+from support.observers import NO_ENGINE_OBSERVER
 from support.replica_engine import LIMITS, make_topic
 from support.stores import PATIENCE_S
 from support.waiting import wait_until
@@ -23,7 +25,7 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
     told: list[int] = []
 
     async def run() -> None:
-        observer = EngineObserver(topics_changed=lambda: told.append(len(engine.state.topics)))
+        observer = replace(NO_ENGINE_OBSERVER, topics_changed=lambda: told.append(len(engine.state.topics)))
         engine: Engine = Engine(tmp_path, StoreOptions(), LIMITS, observer, alone=False)
         try:
             async with asyncio.timeout(PATIENCE_S):

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.replication.copying import fill
-from minimq_broker.services.store_handle import HandleObserver, StoreHandle
+from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.store_options import StoreOptions
 from minimq_proto.v1 import replication_pb2
+from support.observers import NO_HANDLE_OBSERVER
 
 
 def test_a_copy_that_is_cancelled_while_it_begins_does_not_keep_the_directory(
@@ -29,7 +30,7 @@ def test_a_copy_that_is_cancelled_while_it_begins_does_not_keep_the_directory(
         clear(copy, replace=replace)
 
     monkeypatch.setattr(StoreCopy, "_clear", slowly)
-    handle = StoreHandle(tmp_path, StoreOptions(), HandleObserver(lambda *_: None), alone=False, clock_ms=lambda: 1)
+    handle = StoreHandle(tmp_path, StoreOptions(), NO_HANDLE_OBSERVER, alone=False, clock_ms=lambda: 1)
 
     async def copy(path: Path, segment_bytes: int) -> None:
         frames = [replication_pb2.ReplicaFrame(rows_end=True)]

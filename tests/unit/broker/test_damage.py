@@ -20,7 +20,7 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
-from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.entry import fact_entry
 from minimq_broker.store.inspect import inspect_directory
@@ -126,7 +126,7 @@ def test_a_fact_of_a_newer_release_is_a_named_error(stores: Stores) -> None:
     store = stores.open()
     store.create_topic("t", 1)
     store.close()
-    with closing(CommitLog(store.path / "commitlog", 1 << 20)) as log:
+    with closing(CommitLog(store.path / "commitlog", 1 << 20, UNOBSERVED)) as log:
         log.append(log.end, [(log.end, fact_entry(cast("Fact", OfTomorrow(7)), 0))], [])
     stores.damaged.add(store.path)
     (store.path / "state.mdb").unlink()
@@ -275,14 +275,16 @@ def test_a_file_that_is_cut_off_is_a_named_error(stores: Stores, filled: Path, n
 import sys
 from pathlib import Path
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import MiniMQError
 
 import lmdb
 
 try:
-    store = MessageStore(Path(sys.argv[1]), lambda jobs, grown: None, StoreOptions(), lambda: 0)
+    nothing = lambda *_: None
+    observer = StoreObserver(nothing, nothing, nothing)
+    store = MessageStore(Path(sys.argv[1]), nothing, StoreOptions(), lambda: 0, observer=observer)
     for stored in store.read(store.state.queue("t", 0), 0, 1 << 40, 1 << 40):
         print(*RecordBatch(stored.data).bodies())
 except (MiniMQError, lmdb.Error) as error:

@@ -17,7 +17,7 @@ from minimq_broker.replication.leadership import Leadership, lease_clock
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper
-from minimq_broker.services.engine import Engine, EngineObserver
+from minimq_broker.services.engine import Engine
 from minimq_common.errors import NotEnoughReplicas, Unavailable
 from minimq_common.replica_set import ReplicaSet, change_in_sync
 from minimq_proto.v1 import replication_pb2
@@ -113,7 +113,7 @@ def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_un
         record = replace(RECORD, sync=True)
         controller = DistantController(record)
         leadership = Leadership(engine, record, 0, cast("Any", controller), Patience(), lease_clock() + LEASE_S)
-        engine.observer = EngineObserver(log_grew=leadership.grown)
+        engine.observer = replace(engine.observer, log_grew=leadership.grown)
         leadership.grown()
         dies = asyncio.Event()
 
@@ -172,7 +172,7 @@ def test_readers_are_sent_to_a_slave_only_while_it_is_in_sync(tmp_path: Path) ->
         silent = cast("Any", SilentController())
         own = ReplicaIdentity("c", "broker-a", 0, 1, "host:0", founds=True, sync=False, min_in_sync=1)
         roles = RoleKeeper(engine, own, silent, Patience(), lambda: None)
-        engine.writes.refusal, engine.observer = roles.refusal, EngineObserver(log_grew=roles.log_grew)
+        engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
         leadership = Leadership(engine, RECORD, 0, silent, Patience(), lease_clock() + LEASE_S)
         roles.leadership = leadership
         standing, leaves = ReplicationView(engine.handle, roles), asyncio.Event()
@@ -213,7 +213,7 @@ def test_who_waits_for_a_slave_for_too_long_is_told(tmp_path: Path) -> None:
         engine.begin(1)
         record = replace(RECORD, sync=True, in_sync=frozenset({0, 1}))
         leadership = Leadership(engine, record, 0, cast("Any", SilentController()), Patience(), lease_clock() + LEASE_S)
-        engine.observer = EngineObserver(log_grew=leadership.grown)
+        engine.observer = replace(engine.observer, log_grew=leadership.grown)
         with pytest.raises(NotEnoughReplicas, match="did not confirm"):
             await make_topic(engine)
         await leadership.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import lmdb
 import pytest
@@ -12,8 +13,8 @@ from minimq_broker.__main__ import main
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.entry import HEADER_BYTES
-from minimq_broker.store.store_options import StoreObserver
 from minimq_common.errors import CopyNeeded, CorruptEntry, InvalidArgument, NotMaster, StoreError
+from support.observers import NO_STORE_OBSERVER
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 
@@ -208,7 +209,7 @@ def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
 
 def test_growth_is_told_before_it_is_confirmed(stores: Stores, master: OpenStore) -> None:
     ends: list[int] = []
-    observer = StoreObserver(grown=lambda: ends.append(watched.store.end))
+    observer = replace(NO_STORE_OBSERVER, grown=lambda: ends.append(watched.store.end))
     watched = stores.open("watched", alone=False, observer=observer)
     watched.take_from(master)
     assert ends == [master.store.end]

@@ -7,6 +7,7 @@ import itertools
 import os
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, T
 from minimq_broker.core.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.deletion_clock import DeletionClock
-from minimq_broker.services.engine import Engine, EngineObserver
+from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.retention import Retention
@@ -29,6 +30,7 @@ from minimq_common import batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
+from support.observers import NO_ENGINE_OBSERVER
 from support.stores import PATIENCE_S, Clock, make_batch
 
 SEGMENT = 1 << 16
@@ -98,7 +100,7 @@ def with_retention(
             path,
             options,
             Limits(1 << 20, 1 << 20, 1 << 20),
-            EngineObserver(disk_filled=lambda: kept.retention.look_now()),  # noqa: PLW0108 - it is made later
+            replace(NO_ENGINE_OBSERVER, disk_filled=lambda: kept.retention.look_now()),  # noqa: PLW0108 - made later
         )
         kept = Kept(engine, lowest_needed)
         try:
@@ -310,7 +312,7 @@ def test_what_is_deleted_under_a_pull_is_not_passed_over(
         request = broker_pb2.PullRequest(
             pull_id=1, topic="t", offset=0, max_messages=100, max_bytes=1 << 20, tag_hashes=tags
         )
-        await PullService(kept.engine).serve(one(request), cast(Any, answer))
+        await PullService(kept.engine, lambda: 0).serve(one(request), cast(Any, answer))
         [frame] = answer.frames
         first, end = kept.engine.store.bounds(kept.key)
         assert 0 < first < end

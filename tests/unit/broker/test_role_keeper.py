@@ -15,7 +15,6 @@ from minimq_broker.core.in_sync import Patience
 from minimq_broker.replication.leadership import lease_clock
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper
-from minimq_broker.services.engine import EngineObserver
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
 from support.replica import until
@@ -66,7 +65,7 @@ async def keeper(path: Path, own: ReplicaIdentity) -> AsyncIterator[tuple[RoleKe
     async with replica_engine(path) as engine:
         controller = ToldController()
         roles = RoleKeeper(engine, own, cast("Any", controller), Patience(), lambda: None)
-        engine.writes.refusal, engine.observer = roles.refusal, EngineObserver(log_grew=roles.log_grew)
+        engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
         roles.start()
         await until(lambda: controller.reports)
         try:

@@ -21,6 +21,7 @@ from minimq_broker.store.jobs import AppendJob
 from minimq_common import batch
 from minimq_common.errors import MiniMQError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
+from support.observers import NO_ENGINE_OBSERVER
 from support.stores import PATIENCE_S, QUIET, make_batch
 
 
@@ -41,7 +42,7 @@ def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]]) -> None:
     """Run a test on an engine with the topic "t", on a loop of its own."""
 
     async def run() -> None:
-        engine = Engine(path, QUIET, Limits(1 << 20, 1 << 20, 100))
+        engine = Engine(path, QUIET, Limits(1 << 20, 1 << 20, 100), NO_ENGINE_OBSERVER)
         try:
             await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
             async with asyncio.timeout(PATIENCE_S):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minimq_broker.core.state import State
-from minimq_broker.services.store_handle import HandleObserver, LogStatus, StoreHandle
+from minimq_broker.services.store_handle import LogStatus, StoreHandle
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.message_store import MessageStore, Snapshot
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.errors import StoreError, SystemBusy
+from support.observers import NO_HANDLE_OBSERVER
 
 WHY = "it is copied"
 
@@ -30,7 +32,7 @@ class Opened:
         self.handle = StoreHandle(
             path,
             StoreOptions(),
-            HandleObserver(lambda *_: None, replaced=self.replaced.append),
+            replace(NO_HANDLE_OBSERVER, replaced=self.replaced.append),
             alone=False,
             clock_ms=lambda: 1,
         )
