@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from contextlib import AsyncExitStack
 
 import grpc.aio
 
@@ -82,17 +83,16 @@ class Broker:
         self._engine: Engine | None = None
         self._server: grpc.aio.Server | None = None
         self._registration: Registration | None = None
-        self._routes: RouteLookup | None = None
         self._standard: StandardServices | None = None
         self._metrics: MetricsServer | None = None
         self._metrics_address = ""
         self._retention: Retention | None = None
-        self._scrub: Scrub | None = None
         self._transactions: TransactionService | None = None
         self._service: BrokerService | None = None
-        self._idle_groups: IdleGroups | None = None
         self._roles: RoleKeeper | None = None
         self._looking: asyncio.Task[None] | None = None
+        #: Ends what was started beside the server, the latest first.
+        self._ends = AsyncExitStack()
 
     @property
     def address(self) -> str:
@@ -114,26 +114,16 @@ class Broker:
         options = self._options
         clock = self._new_clock(options)
         engine = self._engine = self._open_engine(options, clock)
+        self._ends.push_async_callback(self._close_engine, engine)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues)
         self._server = _make_server(options, engine)
         self._address = await rpc.bind(self._server, options.listen)
-        self._routes = RouteLookup(options.nameservers)
         self._roles = self._make_roles(engine, options) if options.controller else None
-        snapshots, roles = Snapshots(engine.handle, engine.unsent), self._roles
-        needed = (snapshots.lowest_needed, *((roles.lowest_needed,) if roles else ()))
-        self._retention = Retention(
-            engine.handle,
-            engine.counters,
-            options.retention_check_s,
-            lambda: min(look() for look in needed),
-            clock.kept_ms,
-        )
-        self._retention.start()
-        self._scrub = Scrub(engine.handle, engine.counters, options.verify_interval_s)
-        self._scrub.start()
+        snapshots = Snapshots(engine.handle, engine.unsent)
+        self._start_upkeep(engine, snapshots, clock)
         standing = ReplicationView(engine.handle, self._roles)
         self._transactions = TransactionService(
             engine.handle,
@@ -145,10 +135,13 @@ class Broker:
             idle_s=options.transaction_idle_s,
         )
         self._transactions.start()
-        self._service = BrokerService(engine, identity, service_options, self._routes, standing, self._transactions)
-        service = self._service
-        self._idle_groups = IdleGroups(group_expiry_ms, lambda: service.group_deletion)
-        self._idle_groups.start()
+        self._ends.push_async_callback(self._transactions.stop)
+        routes = RouteLookup(options.nameservers)
+        service = self._service = BrokerService(engine, identity, service_options, routes, standing, self._transactions)
+        idle_groups = IdleGroups(group_expiry_ms, lambda: service.group_deletion)
+        idle_groups.start()
+        self._ends.push_async_callback(idle_groups.stop)
+        self._ends.push_async_callback(routes.close)
         broker_pb2_grpc.add_BrokerServicer_to_server(self._service, self._server)
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         replication_pb2_grpc.add_ReplicationServicer_to_server(replication, self._server)
@@ -166,6 +159,21 @@ class Broker:
             self._metrics_address = await self._metrics.start(options.metrics)
         self._standard.serving()
         self._begin_to_look(engine, self._standard)
+
+    def _start_upkeep(self, engine: Engine, snapshots: Snapshots, clock: DeletionClock) -> None:
+        needed = (snapshots.lowest_needed, *((self._roles.lowest_needed,) if self._roles else ()))
+        self._retention = Retention(
+            engine.handle,
+            engine.counters,
+            self._options.retention_check_s,
+            lambda: min(look() for look in needed),
+            clock.kept_ms,
+        )
+        self._retention.start()
+        self._ends.push_async_callback(self._retention.stop)
+        scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
+        scrub.start()
+        self._ends.push_async_callback(scrub.stop)
 
     def _begin_to_look(self, engine: Engine, standard: StandardServices) -> None:
         engine.intake.start()
@@ -235,25 +243,12 @@ class Broker:
         until = asyncio.get_running_loop().time() + _STOP_S
         await self._show_no_more()
         await self._end_calls(until)
-        routes, self._routes = self._routes, None
-        if routes is not None:
-            await routes.close()
-        idle_groups, self._idle_groups = self._idle_groups, None
-        if idle_groups is not None:
-            await idle_groups.stop()
-        transactions, self._transactions = self._transactions, None
-        if transactions is not None:
-            await transactions.stop()
-        scrub, self._scrub = self._scrub, None
-        if scrub is not None:
-            await scrub.stop()
-        retention, self._retention = self._retention, None
-        if retention is not None:
-            await retention.stop()
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await asyncio.to_thread(engine.intake.stop)
-            await asyncio.to_thread(engine.close)  # it waits for the disk
+        await self._ends.aclose()
+
+    async def _close_engine(self, engine: Engine) -> None:
+        self._engine = None
+        await asyncio.to_thread(engine.intake.stop)
+        await asyncio.to_thread(engine.close)  # it waits for the disk
 
     async def _show_no_more(self) -> None:
         """Let nobody find this broker any more."""
