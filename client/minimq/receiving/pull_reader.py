@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -108,16 +109,15 @@ class PullReader(Consumer):
         self._turn = threading.RLock()
         #: What the latest poll brought, if it is taken bit by bit.
         self._poll_batch: PollBatch | None = None
-        self._ticking: threading.Thread | None = None
+        self._is_assigned = False
         #: How long it is still tried to find the topics, since the first poll.
         self._starting: RetrySchedule | None = None
-        self._stop = threading.Event()
 
     # ---- what to read ---------------------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
         """Read the queues of a topic that the group gives this member; see `minimq.PullConsumer.subscribe`."""
-        if self._ticking is not None:
+        if self._is_assigned:
             raise InvalidArgument("subscribe and assign exclude each other")
         self._subscribe(topic, expression, where)
 
@@ -138,9 +138,9 @@ class PullReader(Consumer):
         for queue in wanted:
             if queue not in self._fetcher.queues:
                 self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
-        if self._ticking is None:
-            self._ticking = threading.Thread(target=self._keep_time, name="minimq-consumer-timer", daemon=True)
-            self._ticking.start()
+        if not self._is_assigned:
+            self._client.connection.submit(self._keep_time())
+            self._is_assigned = True
 
     def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Go on elsewhere; see `minimq.PullConsumer.seek`."""
@@ -213,7 +213,7 @@ class PullReader(Consumer):
     ) -> list[ReceivedMessage]:
         deadline = time.monotonic() + timeout
         if self._member is None and not self._closed:
-            if not self._filters and self._ticking is None:
+            if not self._filters and not self._is_assigned:
                 raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
             if self._filters and not self._join_by(deadline, given_up):
                 return []
@@ -271,7 +271,6 @@ class PullReader(Consumer):
             if self._closed:
                 return
             self._closed = True
-            self._stop.set()
             if self._poll_batch is not None:
                 self._poll_batch.over = True
             try:
@@ -279,8 +278,6 @@ class PullReader(Consumer):
                 if self._auto_commit:
                     self._commit_all(automatic=True)
             finally:
-                if self._ticking is not None:
-                    self._ticking.join()
                 self._shut_down()
 
     def release(self) -> None:
@@ -290,10 +287,7 @@ class PullReader(Consumer):
             if self._closed:
                 return
             self._closed = True
-            self._stop.set()
             self._all_revoked = True
-            if self._ticking is not None:
-                self._ticking.join()
             self._shut_down()
 
     # ---- bit by bit -----------------------------------------------------------------------------
@@ -352,6 +346,11 @@ class PullReader(Consumer):
         committed = self._starts.committed(self.group, queue) if self.group else None
         return self._starts.by_rule(queue, bounds) if committed is None else committed
 
-    def _keep_time(self) -> None:
-        while not self._stop.wait(_TICK_S):
-            self._fetcher.tick()
+    async def _keep_time(self) -> None:
+        """Try failed pulls of assigned queues again, on the event loop of the connection."""
+        while not self._closed:
+            await asyncio.sleep(_TICK_S)
+            try:
+                self._fetcher.tick()
+            except Exception:
+                log.exception("consumer: failed, will try again")
