@@ -107,14 +107,14 @@ class PendingMessage(msgspec.Struct, eq=False):
 
 
 class PendingBatch:
-    """Messages for one destination that travel together, or records that were encoded when they were handed in.
+    """Messages for one destination that travel together.
 
     It belongs to the `RecordAccumulator`; while a try is made, to whoever makes it.
 
     Attributes:
         topic: of all messages.
         queue: where it must go; None when any queue will do.
-        messages: the single messages in it; empty for records.
+        messages: the single messages in it.
         data: the encoded batch; None until it is encoded.
         number: given when it leaves for the first time, or when its records were encoded.
         transaction: set when the batch is only to be staged.
@@ -130,10 +130,6 @@ class PendingBatch:
     """
 
     __slots__ = (
-        "_completion",
-        "_count",
-        "_handed_in",
-        "_share",
         "attempts",
         "began",
         "data",
@@ -151,11 +147,6 @@ class PendingBatch:
         "tries",
     )
 
-    # Of records alone.
-    _count: int
-    _share: BufferShare
-    _handed_in: float
-
     def __init__(self, topic: str, queue: MessageQueue | None, messages: Iterable[PendingMessage] = ()) -> None:
         self.topic = topic
         self.queue = queue
@@ -172,48 +163,20 @@ class PendingBatch:
         self.stream: object = None
         self.lookups = 0
         self.done = False
-        self._completion: Completion | None = None
-
-    @classmethod
-    def of_records(  # noqa: PLR0913 - each is a fact of its own
-        cls,
-        topic: str,
-        queue: MessageQueue | None,
-        *,
-        data: bytes,
-        count: int,
-        share: BufferShare,
-        number: BatchNumber,
-        handed_in: float,
-        completion: Completion,
-        transaction: Transaction | None = None,
-    ) -> PendingBatch:
-        """Return a batch whose records are encoded already."""
-        batch = cls(topic, queue)
-        batch.data = data
-        batch.number = number
-        batch.transaction = transaction
-        batch._count = count
-        batch._share = share
-        batch._handed_in = handed_in
-        batch._completion = completion
-        return batch
 
     @property
     def count(self) -> int:
         """Number of messages."""
-        return self._count if self._completion is not None else len(self.messages)
+        return len(self.messages)
 
     @property
     def handed_in(self) -> float:
         """When its oldest message was, by the monotonic clock."""
-        return self._handed_in if self._completion is not None else self.messages[0].handed_in
+        return self.messages[0].handed_in
 
     @property
     def share(self) -> BufferShare:
         """Its share of the buffer."""
-        if self._completion is not None:
-            return self._share
         pending = self.messages
         return BufferShare([item.ticket for item in pending], sum([item.size for item in pending]))
 
@@ -258,9 +221,6 @@ class PendingBatch:
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         """Tell the outcome to everybody who waits for it."""
-        if self._completion is not None:
-            self._completion(receipt, error)
-            return
         for index, item in enumerate(self.messages):
             outcome = item.outcome
             if outcome is None:
@@ -269,6 +229,38 @@ class PendingBatch:
                 outcome.complete(None if receipt is None else SendReceipt(receipt, index), error)
             except BaseException:  # even of a callback that ends its thread: the others must hear of theirs
                 log.exception("producer: an outcome was not taken in topic=%s", self.topic)
+
+
+class RecordsBatch(PendingBatch):
+    """Records for one destination that were encoded when they were handed in."""
+
+    __slots__ = ("completion", "count", "handed_in", "share")
+
+    count: int
+    handed_in: float
+    share: BufferShare
+
+    def __init__(  # noqa: PLR0913 - each is a fact of its own
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        *,
+        data: bytes,
+        count: int,
+        share: BufferShare,
+        number: BatchNumber,
+        handed_in: float,
+        completion: Completion,
+        transaction: Transaction | None = None,
+    ) -> None:
+        super().__init__(topic, queue)
+        self.data, self.count, self.share = data, count, share
+        self.number, self.transaction = number, transaction
+        self.handed_in, self.completion = handed_in, completion
+
+    def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        """Tell the outcome to whoever has handed the records in."""
+        self.completion(receipt, error)
 
 
 def messages_were(count: int, which: str = "") -> str:

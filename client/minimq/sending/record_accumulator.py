@@ -185,7 +185,7 @@ class RecordAccumulator:
         self, batch: PendingBatch, attempt: int, receipt: BatchReceipt, now: float
     ) -> Sequence[Action] | None:
         """Take in that a broker has stored a batch; return None if that try had an outcome before."""
-        if not self._landed(batch, attempt):
+        if not self._end_try(batch, attempt):
             return None
         assert batch.target is not None
         self._selector.answered(batch.target.queue.broker_name, now - batch.began, now)
@@ -197,7 +197,7 @@ class RecordAccumulator:
 
     def failed(self, batch: PendingBatch, attempt: int, error: MiniMQError, now: float) -> Sequence[Action] | None:
         """Take in that a try has failed; return None if that try had an outcome before."""
-        if not self._landed(batch, attempt):
+        if not self._end_try(batch, attempt):
             return None
         assert batch.target is not None
         self._selector.failed(batch.target.queue.broker_name, error, now)
@@ -209,13 +209,13 @@ class RecordAccumulator:
 
         A batch that may be under way already is left to its answer, or to the end of its try.
         """
-        if batch.began < math.inf or not self._landed(batch, batch.attempts):
+        if batch.began < math.inf or not self._end_try(batch, batch.attempts):
             return ()
         return self._complete(batch, None, error)
 
     def give_up(self, batch: PendingBatch, error: MiniMQError) -> Sequence[Action]:
         """Fail a batch, whatever is done with it."""
-        self._landed(batch, batch.attempts)
+        self._end_try(batch, batch.attempts)
         return self._complete(batch, None, error)
 
     def time_passed(self, now: float) -> Sequence[Action]:
@@ -242,8 +242,8 @@ class RecordAccumulator:
         self._in_flight.clear()
         return [action for batch in left for action in self._complete(batch, None, _closed())]
 
-    def _landed(self, batch: PendingBatch, attempt: int) -> bool:
-        """Take a try out of the air; return False when that was done before."""
+    def _end_try(self, batch: PendingBatch, attempt: int) -> bool:
+        """Take out a try that has ended; return False when that was done before."""
         if attempt != batch.attempts or batch not in self._in_flight:
             return False
         self._in_flight.remove(batch)

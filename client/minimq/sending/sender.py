@@ -20,7 +20,7 @@ from minimq.sending.append_stream import AppendStream
 from minimq.sending.batch_encoder import BatchEncoder
 from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.decisions import Transaction
-from minimq.sending.pending_batch import BufferShare, Completion, PendingBatch, PendingMessage, Records
+from minimq.sending.pending_batch import BufferShare, Completion, PendingBatch, PendingMessage, Records, RecordsBatch
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
@@ -123,7 +123,7 @@ class Sender:
             self.buffer.release(*share)
             completion(None, None)
             raise
-        batch = PendingBatch.of_records(
+        batch = RecordsBatch(
             topic,
             queue,
             data=data,

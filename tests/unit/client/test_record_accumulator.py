@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage, Target
+from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage, RecordsBatch, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
@@ -107,7 +107,7 @@ class Play:
             for place, number in enumerate(numbers):
                 self.told[number].outcomes.append(SendReceipt(receipt, place) if receipt is not None else error)
 
-        batch = PendingBatch.of_records(
+        batch = RecordsBatch(
             topic,
             queue,
             data=b"encoded",
