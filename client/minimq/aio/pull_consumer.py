@@ -15,6 +15,7 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
+from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.pull_reader import PollBatch, PullReader
 from minimq.receiving.received import ReceivedMessage
@@ -29,25 +30,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class PullConsumer:
-    """Reads queues when asked to; what it does and promises is the same as of `minimq.PullConsumer`.
+class PullConsumer(ConsumerFace):
+    """Reads queues when asked to; what it takes, does and promises is the same as of `minimq.PullConsumer`.
 
     The work is done by one thread, so that nothing blocks the event loop; calls wait for the one before them. A `poll`
     that is cancelled ends soon and loses nothing: what it would have returned, the next one returns. `close` ends a
     `poll` that runs with `Closed`. One loop uses it.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        group: the consumer group; its offsets are kept by the brokers.
-        allocation: how the group divides queues, by name or as an object.
-        start: where a new group begins: "earliest", "latest" or a time. Decided once per group and topic.
-        auto_commit: commit what was in hand by itself, every `commit_interval_s` and when a queue leaves.
-        client_id: name among all clients; made up unless given.
-        options: how to read; single options may be given by name instead.
-
-    Raises:
-        InvalidArgument: a name, an address or an option is wrong.
     """
+
+    _reader: PullReader
 
     def __init__(
         self,
@@ -89,35 +80,6 @@ class PullConsumer:
             if error is None and not isinstance(failure, Fenced):
                 raise
             log.warning("consumer: last commit failed group=%s error=%s", self.group, failure)
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._reader.group
-
-    @property
-    def client_id(self) -> str:
-        """Name of this consumer among all clients."""
-        return self._reader.client_id
-
-    @property
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that are this consumer's now, sorted."""
-        return self._reader.assignment
-
-    @property
-    def missed_messages(self) -> int:
-        """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
-        return self._reader.missed_messages
-
-    @property
-    def filtered_messages(self) -> int:
-        """Number of messages that were read but filtered out."""
-        return self._reader.filtered_messages
-
-    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell that the state which belongs to queues is saved; see `minimq.PullConsumer.state_saved`."""
-        self._reader.state_saved(queues)
 
     # ---- what to read ---------------------------------------------------------------------------
 

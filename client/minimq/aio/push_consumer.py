@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -14,13 +14,13 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER
 from minimq.rebalance import AllocationStrategy
+from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.listener import ConsumeResult, ListenerGone, RetryLater, is_async
 from minimq.receiving.push_consumer import PushConsumer as PlainPushConsumer
 from minimq.receiving.received import ReceivedMessage
 from minimq.transport.start_position import Start
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import MessageQueue
 
 T = TypeVar("T")
 
@@ -30,25 +30,14 @@ _LOOK_S = 1.0
 AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ConsumeResult | RetryLater]]
 
 
-class PushConsumer:
+class PushConsumer(ConsumerFace):
     """Awaits a listener on one event loop for the messages of the queues that its group gives it.
 
-    What it does and promises is the same as of `minimq.PushConsumer`.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        group: the consumer group.
-        allocation: how the group divides queues, by name or as an object.
-        start: where a new group begins: "earliest", "latest" or a time.
-        threads: how many calls of the listener may be under way at once.
-        batch_size: most messages in one call.
-        orderly: whether the order of a queue is kept.
-        client_id: name among all clients; made up unless given.
-        options: how to read; single options may be given by name instead.
-
-    Raises:
-        InvalidArgument: a name, an address or an option is wrong.
+    What it takes, does and promises is the same as of `minimq.PushConsumer`; `threads` bounds the calls of the listener
+    that are under way at once.
     """
+
+    _reader: PlainPushConsumer
 
     def __init__(  # noqa: PLR0913 - by name
         self,
@@ -64,7 +53,7 @@ class PushConsumer:
         options: ConsumerOptions | None = None,
         **changes: Unpack[ConsumerChanges],
     ) -> None:
-        self._consumer = PlainPushConsumer(
+        self._reader = PlainPushConsumer(
             nameserver,
             group=group,
             allocation=allocation,
@@ -85,38 +74,9 @@ class PushConsumer:
     ) -> None:
         await self.close()
 
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._consumer.group
-
-    @property
-    def client_id(self) -> str:
-        """Name of this consumer among all clients."""
-        return self._consumer.client_id
-
-    @property
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that are this consumer's now, sorted."""
-        return self._consumer.assignment
-
-    @property
-    def missed_messages(self) -> int:
-        """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
-        return self._consumer.missed_messages
-
-    @property
-    def filtered_messages(self) -> int:
-        """Number of messages that were read but filtered out."""
-        return self._consumer.filtered_messages
-
-    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell that the state which belongs to queues is saved; see `minimq.PushConsumer.state_saved`."""
-        self._consumer.state_saved(queues)
-
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. See `minimq.PushConsumer.subscribe`."""
-        self._consumer.subscribe(topic, expression, where=where)
+        self._reader.subscribe(topic, expression, where=where)
 
     async def start(self, listener: AsyncListener) -> None:
         """Join the group and begin to await the listener on the loop that runs; see `minimq.PushConsumer.start`.
@@ -136,11 +96,11 @@ class PushConsumer:
         def call(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
             return await_on(loop, result(messages))
 
-        await asyncio.to_thread(self._consumer.start, call)
+        await asyncio.to_thread(self._reader.start, call)
 
     async def close(self, timeout: float = 30.0) -> None:
         """Let running calls of the listener end, commit, leave the group; see `minimq.PushConsumer.close`."""
-        await asyncio.to_thread(self._consumer.close, timeout)
+        await asyncio.to_thread(self._reader.close, timeout)
 
 
 def await_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:

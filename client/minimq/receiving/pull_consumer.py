@@ -11,6 +11,7 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import DEFAULT_NAMESERVER, with_changes
 from minimq.rebalance import AllocationStrategy
+from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
@@ -22,7 +23,7 @@ from minimq_common.model import MessageQueue
 log = logging.getLogger(__name__)
 
 
-class PullConsumer:
+class PullConsumer(ConsumerFace):
     """Reads queues when asked to: either those that its group gives it (`subscribe`), or chosen ones (`assign`).
 
     What `poll` returned is in hand until the next `poll`, `commit` or `close`: then it counts as done. A queue that
@@ -45,6 +46,8 @@ class PullConsumer:
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
     """
+
+    _reader: PullReader
 
     def __init__(
         self,
@@ -82,43 +85,6 @@ class PullConsumer:
             if isinstance(failure, TopicNotFound) and isinstance(error, TopicNotFound):
                 return  # the topic was deleted, which the error says
             log.warning("consumer: last commit failed group=%s error=%s", self.group, failure)
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._reader.group
-
-    @property
-    def client_id(self) -> str:
-        """Name of this consumer among all clients."""
-        return self._reader.client_id
-
-    @property
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that are this consumer's now, sorted."""
-        return self._reader.assignment
-
-    @property
-    def missed_messages(self) -> int:
-        """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
-        return self._reader.missed_messages
-
-    @property
-    def filtered_messages(self) -> int:
-        """Number of messages that were read but filtered out."""
-        return self._reader.filtered_messages
-
-    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell that the state which belongs to queues is saved, so that other members need not wait for it any longer.
-
-        With `hold_s`, nobody gets a queue that this member has left before this was said or the time is over. The state
-        counts as saved by itself when `on_revoked` returns, unless it returns `False` or raises. May be called from any
-        thread, before or after the queues have left.
-
-        Raises:
-            InvalidArgument: topics were not subscribed to.
-        """
-        self._reader.state_saved(queues)
 
     # ---- what to read ---------------------------------------------------------------------------
 
