@@ -160,7 +160,7 @@ class Admin(TopicAdmin, GroupAdmin):
             [master] = self._masters.find_all(names=[broker_name]).values()
             return self._masters.calls.call(master, lambda stub: stub.SetPermission, request)
 
-        answer = self._masters.patiently(set_permission)
+        answer = self._masters.with_retries(set_permission)
         if wait:
             self._masters.wait_until_shown({broker_name: answer.data_version})
 

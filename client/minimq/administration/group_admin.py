@@ -124,7 +124,7 @@ class GroupAdmin:
         request = reset_request(check_group(group), check_topic(topic), to, force)
         chosen = None if queues is None else ids_by_broker(topic, queues)
         reset = Reset(self._masters, request, chosen)
-        offsets = self._masters.patiently(lambda: reset.run(dry_run=dry_run))
+        offsets = self._masters.with_retries(lambda: reset.run(dry_run=dry_run))
         return dict(sorted(offsets.items()))
 
     def delete_group(
@@ -164,7 +164,7 @@ class GroupAdmin:
             versions.update({broker: item.data_version for broker, item in answers.items() if item.deleted})
             raise_failures(f"group {group} was not deleted", failures, masters, "repeat the call to complete it")
 
-        self._masters.patiently(delete)
+        self._masters.with_retries(delete)
         if not versions:
             raise _not_found(group)
         if wait:

@@ -175,7 +175,7 @@ class Masters:
 
         return away
 
-    def patiently(self, attempt: Callable[[], Result]) -> Result:
+    def with_retries(self, attempt: Callable[[], Result]) -> Result:
         """Return what an attempt returns. While a broker may get another master, one that fails for that is repeated.
 
         Args:

@@ -109,7 +109,7 @@ class TopicAdmin:
             raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
             return began, _versions(described) | _versions(answers)
 
-        created, versions = self._masters.patiently(create)
+        created, versions = self._masters.with_retries(create)
         if wait:
             self._masters.wait_until_shown(versions)
         return created
@@ -174,7 +174,7 @@ class TopicAdmin:
             raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
             return _versions(answers)
 
-        versions = self._masters.patiently(update)
+        versions = self._masters.with_retries(update)
         if wait:
             self._masters.wait_until_shown(versions)
         return self._left_out(name, cluster, brokers, versions)
@@ -222,7 +222,7 @@ class TopicAdmin:
         check_queue_counts(queues=queues)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
-        carriers = self._masters.patiently(lambda: self._carriers(name, cluster, brokers, queues))
+        carriers = self._masters.with_retries(lambda: self._carriers(name, cluster, brokers, queues))
         ignored = tuple(check_group(group) for group in ignore_groups)
         Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
         return self._left_out(name, cluster, brokers, carriers)
@@ -283,7 +283,7 @@ class TopicAdmin:
             failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
             raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
 
-        self._masters.patiently(delete)
+        self._masters.with_retries(delete)
         if wait and versions:
             self._masters.wait_until_shown(versions, gone=True)
         return self._left_out(name, cluster, brokers, versions)
@@ -315,7 +315,7 @@ class TopicAdmin:
             MiniMQError: a broker failed; the text says which.
         """
         check_topic(name)
-        answers = self._masters.patiently(lambda: self._masters.describe(name, self._masters.find_readable()))
+        answers = self._masters.with_retries(lambda: self._masters.describe(name, self._masters.find_readable()))
         away = tuple(broker for broker in self._masters.away_lookup()(name) if broker.broker_name not in answers)
         if not answers:
             check_route(TopicRoute(name, (), {}, away))

@@ -208,7 +208,7 @@ class RouteCache:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
         return self._found(self._client.wait(self._routes.refresh(topic, self._client.timeout_s)))
 
-    def patiently(self, attempt: Callable[[float], T], timeout_s: float) -> T:
+    def with_retries(self, attempt: Callable[[float], T], timeout_s: float) -> T:
         """Return what an attempt returns, which is repeated while servers are absent.
 
         Args:

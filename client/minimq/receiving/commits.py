@@ -47,7 +47,7 @@ class Commits:
         #: Queues that left before what was handed out of them was recorded, and how far it was.
         self._left_behind: dict[MessageQueue, int] = {}
 
-    def record(self, offsets: Mapping[MessageQueue, int], *, automatic: bool = False, patience_s: float = 0.0) -> None:
+    def record(self, offsets: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0) -> None:
         """Record offsets at their brokers and wait until they are on disk.
 
         After a seek the offset of a queue may go back. What can be recorded is, also when a broker does not answer or a
@@ -57,7 +57,7 @@ class Commits:
             offsets: the next offset that the group will read, by queue.
             automatic: nobody has asked for it: leave out what this consumer has recorded lately. The broker may have
                 another offset by now, or none, when somebody has reset or deleted the group.
-            patience_s: for how long what has failed is tried again, if it may pass then: a broker gets another master,
+            retry_s: for how long what has failed is tried again, if it may pass then: a broker gets another master,
                 at which the lease is renewed.
 
         Raises:
@@ -69,7 +69,7 @@ class Commits:
         with self._lock:  # the offsets are of the log that was read by now, also when they are recorded later
             terms = {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
         failures = self._try(offsets, terms, automatic=automatic)
-        give_up = time.monotonic() + patience_s
+        give_up = time.monotonic() + retry_s
         while failures and time.monotonic() + _RETRY_S < give_up:
             with self._lock:
                 again = [queue for queue, failure in failures.items() if self._may_pass(queue, failure)]
@@ -83,9 +83,7 @@ class Commits:
         if errors:
             raise errors[0]
 
-    def record_all(
-        self, instead: Mapping[MessageQueue, int], *, automatic: bool = False, patience_s: float = 0.0
-    ) -> None:
+    def record_all(self, instead: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0) -> None:
         """Record where the reader is in all queues, but for some with offsets of their own if they are still read.
 
         Queues of a topic that was deleted do not count: the user is told of the deletion once, where he reads.
@@ -101,7 +99,7 @@ class Commits:
                 if not reader.is_deleted
             }
         try:
-            self.record(offsets, automatic=automatic, patience_s=patience_s)
+            self.record(offsets, automatic=automatic, retry_s=retry_s)
         except TopicNotFound:
             if not self.leased:
                 raise

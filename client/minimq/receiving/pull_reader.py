@@ -130,7 +130,7 @@ class PullReader(Consumer):
             raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
         wanted = sorted(set(queues))
         for topic in sorted({queue.topic for queue in wanted}):
-            self._routes.patiently(partial(self._routes.route, topic), self._options.start_timeout_s)
+            self._routes.with_retries(partial(self._routes.route, topic), self._options.start_timeout_s)
         offsets = {queue: self._start_offset(queue) for queue in wanted}
         for queue in self._fetcher.queues:
             if queue not in offsets:
@@ -260,7 +260,7 @@ class PullReader(Consumer):
         if offsets is None:
             self._commit_all(automatic=False)
         else:
-            self._fetcher.commits.record(offsets, patience_s=self._options.request_timeout_s)
+            self._fetcher.commits.record(offsets, retry_s=self._options.request_timeout_s)
 
     def close(self) -> None:
         """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent."""
@@ -337,9 +337,7 @@ class PullReader(Consumer):
 
     def _commit_all(self, *, automatic: bool) -> None:
         """Record how far all queues were read, and try for a while."""
-        self._fetcher.commits.record_all(
-            self._undone(), automatic=automatic, patience_s=self._options.request_timeout_s
-        )
+        self._fetcher.commits.record_all(self._undone(), automatic=automatic, retry_s=self._options.request_timeout_s)
 
     def _start_offset(self, queue: MessageQueue) -> int:
         bounds = self._starts.bounds(queue)

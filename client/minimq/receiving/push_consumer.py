@@ -177,7 +177,7 @@ class PushConsumer(Consumer):
         if not self._filters or self._listener is not None:
             raise InvalidArgument("subscribe to at least one topic, and start once")
         asked = ListenerAdapter(listener, self.group, in_order=self._orderly)
-        self._routes.patiently(self._look_up_topics, self._options.start_timeout_s)
+        self._routes.with_retries(self._look_up_topics, self._options.start_timeout_s)
         self._join()
         self._listener = asked
         self._retry_worker.start()
@@ -275,7 +275,7 @@ class PushConsumer(Consumer):
 
     def _dispatch_until_stopped(self) -> None:
         commit_at = time.monotonic() + self._options.commit_interval_s
-        told: MiniMQError | None = None
+        logged: MiniMQError | None = None
         while not self._stop.is_set():
             if self._gone is not None:
                 raise self._gone
@@ -291,9 +291,9 @@ class PushConsumer(Consumer):
             except Closed:
                 return
             except MiniMQError as error:
-                if error is not told:  # a refusal is the same one until it is over
+                if error is not logged:  # a refusal is the same one until it is over
                     log.error("consumer: group=%s error=%s", self.group, error)
-                told = error
+                logged = error
                 self._stop.wait(_WAIT_S)
             except Exception:  # the thread serves all queues: it must outlive a fault with one
                 log.exception("consumer: failed, will try again group=%s", self.group)

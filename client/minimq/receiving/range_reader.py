@@ -138,8 +138,8 @@ class RangeReader:
         return found.first, found.end
 
     def look_up(self, topic: str) -> None:
-        """Find out where a topic is. Raises what `RouteCache.patiently` does."""
-        self._routes.patiently(partial(self._routes.route, topic), self.options.patience_s)
+        """Find out where a topic is. Raises what `RouteCache.with_retries` does."""
+        self._routes.with_retries(partial(self._routes.route, topic), self.options.patience_s)
 
     def refresh(self, topic: str) -> None:
         """Ask where a topic is now; without an answer the route that is known stands."""

@@ -212,7 +212,7 @@ class ProducerCore:
         if known is not None:
             return known
         check_topic(topic)
-        return self._routes.patiently(
+        return self._routes.with_retries(
             lambda timeout_s: self._find_or_make(topic, timeout_s), self._options.send_timeout_s
         )
 
