@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need one."""
+"""One Spark session for all tests that need one, and no connection that outlives the tests of a file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+
+from pyspark_minimq import connections
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_connections() -> Iterator[None]:
+    """Close what writers and readers keep in this process for as long as it lives, which is that of all tests here."""
+    yield
+    while connections._kept:
+        _, kept = connections._kept.popitem()
+        kept.close()  # type: ignore[attr-defined]  # of each kind
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,10 @@ def record_of(reporter: Reporter) -> ReplicaSet:
 
 
 def wait_for_master(reporter: Reporter) -> None:
-    wait_until(lambda: reporter.is_master, 40, what=f"replica {reporter.report.replica_id} leads")
+    try:
+        wait_until(lambda: reporter.is_master, 40, what=f"replica {reporter.report.replica_id} leads")
+    except AssertionError as late:
+        raise AssertionError(f"{late}; it knows {reporter.record} and led {reporter.led}: {reporter.errors}") from None
 
 
 def pair(controller: str, start: StartReporter) -> tuple[Reporter, Reporter]:
