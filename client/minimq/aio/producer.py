@@ -28,18 +28,10 @@ _LARGE_BYTES = 1 << 17
 
 
 class Producer:
-    """Sends messages from one event loop; what it does and promises is the same as of `minimq.Producer`.
+    """Sends messages from one event loop; what it takes, does and promises is the same as of `minimq.Producer`.
 
     Nothing blocks the loop: what has to wait, for a name server or for room in the buffer, waits in a thread. Not
-    thread-safe: one loop at a time uses it.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        options: how to send; single options may be given by name instead.
-        interceptors: called around each send, by threads of the producer as well as on the loop.
-
-    Raises:
-        InvalidArgument: an address or an option is wrong.
+    thread-safe: one loop at a time uses it. Interceptors are called by threads of the producer as well as on the loop.
     """
 
     def __init__(

@@ -193,11 +193,7 @@ class RouteCache:
             timeout_s: seconds that the question may take, if not those of the client.
 
         Raises:
-            TopicNotFound: no broker carries it; the text says how to create it.
-            TopicUnavailable: all brokers that carry it are away, or none is registered.
-            SystemBusy: the name servers have just started and their brokers are not back yet.
-            Unavailable: no name server answered; the text lists each with the reason.
-            InvalidArgument: the name cannot be that of a topic.
+            MiniMQError: as `Routes.route`.
             Closed: the client was closed.
         """
         self._client.check_open()

@@ -240,8 +240,8 @@ class _Reading:
             if is_silent:
                 self._ask_anew()
                 asked_at = time.monotonic()
-            elif failure is not None and failure is not known:
-                self._refresh_route(failure)
+            elif failure is not None and failure is not known and failure.refresh_route:
+                self._owner.refresh(self._queue.topic)
             known = failure
 
     def _raise_failure(self, give_up_at: float) -> None:
@@ -253,10 +253,6 @@ class _Reading:
             raise self._unreadable(reader.error)
         if reader.failure is not None and give_up_at <= reader.wake_at < math.inf:
             raise self._unreadable(reader.failure)
-
-    def _refresh_route(self, failure: MiniMQError) -> None:
-        if failure.refresh_route:
-            self._owner.refresh(self._queue.topic)
 
     def _ask_anew(self) -> None:
         """Give up a pull whose broker is silent."""

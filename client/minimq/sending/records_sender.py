@@ -38,12 +38,9 @@ class RecordsSender:
         self._when_dropped = WhenDropped(self, self._core.release)
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close; after an error without waiting for what is on its way."""
         try:
             self.close(None if error is None else 0.0)
