@@ -46,6 +46,7 @@ class Attacker:
 
     def __init__(self, address: str, scale: float, seconds: float) -> None:
         self.address = address
+        self.seconds = seconds
         self.until = time.monotonic() + seconds
         self._scale = scale
         self._over = threading.Event()
@@ -60,8 +61,9 @@ class Attacker:
     def is_over(self) -> bool:
         return self._over.is_set()
 
-    def wait(self) -> None:
-        self._over.wait()
+    def wait(self, most_s: float | None = None) -> bool:
+        """Wait until the time is over, or for a while. Returns whether it is over."""
+        return self._over.wait(most_s)
 
     def channel(self, address: str = "") -> grpc.Channel:
         """Return a new connection."""
@@ -159,6 +161,70 @@ def connections_half_sent(attacker: Attacker) -> None:
     ]
     attacker.wait()
     del calls
+
+
+def appends_whole(attacker: Attacker) -> None:
+    """Streams that have sent one batch of 32 MiB, which is refused, and say no more."""
+    request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(32 * MIB)).SerializeToString()
+    number, calls = attacker.some(60), []
+    for _ in range(number):
+        calls.append(attacker.stream(attacker.channel(), "Broker/Append", attacker.open(request)))
+        if attacker.wait(attacker.seconds / 2 / number):
+            break
+    attacker.wait()
+    del calls
+
+
+def commits_half_sent(attacker: Attacker) -> None:
+    """Commits of 30 MiB of which all but the end is sent, each on a connection of its own."""
+    number, size = attacker.some(60), 30 * MIB
+    item = broker_pb2.QueueOffset(topic=TOPIC, queue_id=0).SerializeToString()
+    request = b"".join((b"\x1a", bytes((len(item),)), item)) * (size // (len(item) + 2))
+    relays = [HalfRelay(attacker.address, size - MIB) for _ in range(number)]
+    calls: list[Any] = [
+        attacker.channel(relay.address).unary_unary("/minimq.v1.Broker/CommitOffsets") for relay in relays
+    ]
+    running = [call.future(request) for call in calls]
+    attacker.wait()
+    del running
+
+
+def commits_of_nothing(attacker: Attacker) -> None:
+    """Commits of as many empty offsets as there is room for: opened they are seventy times as large."""
+    number = broker_pb2.CommitOffsetsRequest.DESCRIPTOR.fields_by_name["offsets"].number
+    request = bytes((number << 3 | 2, 0)) * (MIB // 2 - 64)
+    attacker.together(attacker.some(40), "Broker/CommitOffsets", request)
+
+
+def joins_of_nothing(attacker: Attacker) -> None:
+    """Members that hold as many queues without a name as there is room for."""
+    number = broker_pb2.JoinGroup.DESCRIPTOR.fields_by_name["held"].number
+    held = bytes((number << 3 | 2, 0)) * (2 * MIB - 64)
+
+    def join(index: int) -> Iterator[bytes]:
+        plain = broker_pb2.JoinGroup(group=f"nothing-{index}", topics=[TOPIC], allocation="averagely")
+        request = broker_pb2.SessionRequest(client_id=f"nothing-{index}", heartbeat=broker_pb2.Heartbeat(number=1))
+        yield request.SerializeToString()
+        inner = plain.SerializeToString() + held
+        yield (
+            bytes((broker_pb2.SessionRequest.DESCRIPTOR.fields_by_name["join"].number << 3 | 2,))
+            + _varint(len(inner))
+            + inner
+        )
+        attacker.wait()
+
+    calls = attacker.streams(attacker.some(100), "Broker/Session", join)
+    attacker.wait()
+    del calls
+
+
+def _varint(number: int) -> bytes:
+    """Return a number as protobuf writes it."""
+    found = b""
+    while number > 0x7F:
+        found += bytes((number & 0x7F | 0x80,))
+        number >>= 7
+    return found + bytes((number,))
 
 
 def topics_of_long_names(attacker: Attacker) -> None:
@@ -303,7 +369,11 @@ ATTACKS: dict[str, Callable[[Attacker], None]] = {
         snapshots_unread,
         appends_refused,
         appends_half_sent,
+        appends_whole,
         connections_half_sent,
+        commits_half_sent,
+        commits_of_nothing,
+        joins_of_nothing,
         topics_of_long_names,
         topics_of_rather_long_names,
         long_filters,

@@ -41,7 +41,7 @@ from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import FIRST_REQUEST_S, CallLimits
+from minimq_common.call_limits import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits, RequestLimits
 from minimq_common.errors import CorruptEntry, MiniMQError
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
@@ -61,6 +61,13 @@ _LOOK_S = 0.5
 
 #: Streams that say of a single request that it is refused, and go on.
 _IN_BAND = ("/minimq.v1.Broker/Append", "/minimq.v1.Broker/Pull", "/minimq.v1.Broker/Session")
+
+#: Bytes of the largest request, of calls for which it is another one than for most.
+_LARGEST_REQUESTS = {
+    "Append": math.inf,
+    "CommitTransaction": MAX_DECISION_BYTES,
+    "DescribeTransaction": MAX_DECISION_BYTES,
+}
 
 #: What one of several replicas is told whose store cannot be opened.
 _REMEDY = (
@@ -176,7 +183,7 @@ class Broker:
         self._ends.push_async_callback(scrub.stop)
 
     def _begin_to_look(self, engine: Engine, standard: StandardServices) -> None:
-        engine.intake.start()
+        engine.intake.start(int(self._address.rpartition(":")[2]))
         self._looking = asyncio.create_task(_look_after_health(engine, standard))
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
@@ -359,10 +366,10 @@ def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
         first_request_s=FIRST_REQUEST_S,
         refused=engine.counters.streams_refused,
         intake=engine.intake,
-        batch_methods=("Append", "Replicate"),
+        requests=RequestLimits(largest=_LARGEST_REQUESTS, opening=("Session",)),
     )
     return grpc.aio.server(
-        interceptors=[CallBoundary(unreadable, _IN_BAND), limits],
+        interceptors=[limits, CallBoundary(unreadable, _IN_BAND)],
         options=rpc.server_options(
             max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
             max_allowed_incoming_connections=options.max_connections,

@@ -1,4 +1,4 @@
-"""Bounds on the streams and requests that a server takes in: number, size and time, before they are read."""
+"""Bounds of what a server takes in of its calls, in number, size and time, before its handlers see it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import functools
 import inspect
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
-from minimq_common.errors import MessageTooLarge, SystemBusy
+from minimq_common import rpc
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.first_requests import Arrivals, Begun
-from minimq_common.intake import AROUND_REQUEST, Intake, Taken
+from minimq_common.intake import Intake
+from minimq_common.large_requests import Decoder, LargeRequest, Line, Serve
 
 #: Time in which the first request of a stream has to come, in seconds.
 FIRST_REQUEST_S = 10.0
-#: Largest request of a call that is no stream: a decision on a large transaction. Larger ones are not even decoded.
-MAX_REQUEST_BYTES = 16 << 20
-#: Largest request of a stream that carries no batches. Larger ones are not even decoded.
+#: Largest request of a call that is no stream, of one with a decision on a transaction, and of a stream that carries no
+#: batches. Larger ones are not even opened.
+MAX_REQUEST_BYTES = 1 << 20
+MAX_DECISION_BYTES = 4 << 20
 MAX_STREAM_REQUEST_BYTES = 4 << 20
 #: When a client whose stream was refused may come back, in seconds.
 _COME_BACK_S = 1.0
@@ -33,25 +36,32 @@ if TYPE_CHECKING:  # at run time the class has no parameters
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """The size of requests, and the number that is received at once.
+    """How large requests may be, and how many are received at once.
 
     Attributes:
         call_bytes: of the largest request of a call that is no stream.
         opened_bytes: larger requests of streams are handed on as they came, for their handler to decode in parts.
         calls_at_once: requests of calls that are received at once, see `Arrivals`; None: any number.
         streams_at_once: first requests of streams of one method that are received at once; None: any number.
+        largest: bytes of the largest request of methods for which it is another one; infinite for streams that carry
+            batches, whose requests may be as large as the server takes.
+        opening: streams whose handlers take a `LargeRequest`, and open it when it is its turn.
     """
 
     call_bytes: int = MAX_REQUEST_BYTES
     opened_bytes: float = math.inf
     calls_at_once: int | None = None
     streams_at_once: int | None = None
+    largest: Mapping[str, float] = field(default_factory=dict)
+    opening: Collection[str] = ()
 
 
 class CallLimits(grpc.aio.ServerInterceptor):
     """Bounds the requests and streams of a server, in whose calls answers may be encoded already.
 
-    It is entered once for each call, and stands inside of the `CallBoundary`.
+    It is entered once for each call, and the `CallBoundary` stands inside of it. All requests are read from the context
+    of their call, as those of streams are: of another call gRPC keeps the request until it ends, and its iterator over
+    the requests of a stream keeps each of them until the next one has come.
 
     Args:
         max_streams: streams of one method that may be open at once; None: any number.
@@ -59,7 +69,6 @@ class CallLimits(grpc.aio.ServerInterceptor):
         first_request_s: time in which the first request of a stream has to come, in seconds; None: any time.
         refused: counts streams that were refused, by method in lower case.
         intake: counts what was taken in.
-        batch_methods: streams whose requests carry batches, which may be as large as the server takes.
         requests: how large they may be, and how many are received at once.
     """
 
@@ -71,15 +80,14 @@ class CallLimits(grpc.aio.ServerInterceptor):
         first_request_s: float | None = None,
         refused: Counter[str] | None = None,
         intake: Intake | None = None,
-        batch_methods: Collection[str] = (),
         requests: RequestLimits = RequestLimits(),
     ) -> None:
         self._max_streams = max_streams
-        self._batch_methods = batch_methods
         self._option = option
         self._first_request_s = first_request_s
         self._intake = intake
         self._requests = requests
+        self._line = Line()
         self._arrivals = Arrivals(requests.calls_at_once) if requests.calls_at_once else None
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._open: Counter[str] = Counter()
@@ -98,61 +106,49 @@ class CallLimits(grpc.aio.ServerInterceptor):
         if not inspect.iscoroutinefunction(serve):
             return handler  # type: ignore[no-any-return]  # of a library's
         method = handler_call_details.method.rpartition("/")[2]
-        decode = _Counting(handler.request_deserializer, *self._sizes(handler, method))
+        decoder = self._decoder(handler, method)
         encode = _passing_bytes(handler.response_serializer)
-        if handler.stream_stream:
-            return grpc.stream_stream_rpc_method_handler(self._limited(serve, decode, method), decode, encode)
-        if self._arrivals is not None and not handler.request_streaming:
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if handler.response_streaming
-                else grpc.stream_unary_rpc_method_handler
-            )
-            return make(self._received(serve, decode, method, self._arrivals), decode, encode)
-        if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(self._counted(serve, decode), decode, encode)
-        return handler  # type: ignore[no-any-return]  # of a kind that our services do not have
+        wrapped = (self._streamed if handler.request_streaming else self._single)(serve, decoder, method)
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make(_coded(wrapped), decoder, encode)
 
-    def _sizes(self, handler: Any, method: str) -> tuple[float, float]:  # noqa: ANN401 - of any call
-        """Return how large a request may be, and from where on it is not opened, in bytes."""
+    def _decoder(self, handler: Any, method: str) -> Decoder:  # noqa: ANN401 - of any call
+        """Return what decodes the requests of a call."""
+        limits = self._requests
         if not handler.request_streaming:
-            return self._requests.call_bytes, math.inf
-        most = math.inf if method in self._batch_methods else MAX_STREAM_REQUEST_BYTES
-        return most, self._requests.opened_bytes
+            return Decoder(handler.request_deserializer, limits.largest.get(method, limits.call_bytes))
+        most = limits.largest.get(method, MAX_STREAM_REQUEST_BYTES)
+        return Decoder(handler.request_deserializer, most, limits.opened_bytes)
 
-    def _counted(self, serve: Callable[..., Any], decode: _Counting) -> Callable[..., Any]:
-        @functools.wraps(serve)
-        async def counted(request: Any, context: Any) -> Any:  # noqa: ANN401 - of any call
-            decode.count_for(self._intake, context)
-            if isinstance(request, MessageTooLarge):
-                raise request
+    def _single(self, serve: Serve, decoder: Decoder, method: str) -> Serve:
+        async def single(_: object, context: Any) -> Any:  # noqa: ANN401 - of any call
+            peer = context.peer()
+            decoder.count_for(self._intake, peer)
+            requests = _Requests(context.read)
+            request = await (
+                self._arrivals.receive(requests, method, peer) if self._arrivals else _only(requests, method)
+            )
+            if isinstance(request, LargeRequest):
+                return await self._line.serve(method, request, serve, context)
             return await serve(request, context)
 
-        return counted
+        return single
 
-    def _received(
-        self, serve: Callable[..., Any], decode: _Counting, method: str, arrivals: Arrivals
-    ) -> Callable[..., Any]:
-        @functools.wraps(serve)
-        async def received(requests: Any, context: Any) -> Any:  # noqa: ANN401 - of any call
-            decode.count_for(self._intake, context)
-            request = await arrivals.receive(_Refusing(requests), method, context.peer())
-            return await serve(request, context)
-
-        return received
-
-    def _limited(self, serve: Callable[..., Any], decode: _Counting, method: str) -> Callable[..., Any]:
-        @functools.wraps(serve)
-        async def limited(requests: Any, context: Any) -> None:  # noqa: ANN401 - of any stream
+    def _streamed(self, serve: Serve, decoder: Decoder, method: str) -> Serve:
+        async def streamed(_: object, context: Any) -> None:  # noqa: ANN401 - of any stream
             self._enter(method)
             try:
-                decode.count_for(self._intake, context)
-                begun = self._begun(requests, method)
-                await serve(begun if method in self._batch_methods else _Refusing(begun), context)
+                decoder.count_for(self._intake, context.peer())
+                line = None if method in self._requests.opening else self._line
+                await serve(self._begun(_Requests(context.read, line), method), context)
             finally:
                 self._open[method] -= 1
 
-        return limited
+        return streamed
 
     def _enter(self, method: str) -> None:
         if self._max_streams is not None and self._open[method] >= self._max_streams:
@@ -164,7 +160,7 @@ class CallLimits(grpc.aio.ServerInterceptor):
             )
         self._open[method] += 1
 
-    def _begun(self, requests: Any, method: str) -> Any:  # noqa: ANN401 - of any stream
+    def _begun(self, requests: _Requests, method: str) -> _Requests | Begun:
         if self._first_request_s is None:
             return requests
         at_once, turns = self._requests.streams_at_once, None
@@ -173,57 +169,51 @@ class CallLimits(grpc.aio.ServerInterceptor):
         return Begun(requests, method, self._first_request_s, turns)
 
 
-class _Counting:
-    """Decodes the requests of one call, and counts their bytes for its connection.
-
-    In place of one that is too large it returns the error: to one that is raised here gRPC answers UNKNOWN.
+class _Requests:
+    """Requests of a call, which ends at one that is too large.
 
     Args:
-        decode: of gRPC.
-        most: bytes of the largest request.
-        opened: larger ones are returned as they are, in bytes.
+        read: returns the next one.
+        line: in which large ones are opened; None: they are handed on as they are.
     """
 
-    __slots__ = ("_decode", "_most", "_opened", "_taken")
+    def __init__(self, read: Callable[[], Awaitable[Any]], line: Line | None = None) -> None:
+        self._read = read
+        self._line = line
 
-    def __init__(self, decode: Callable[[bytes], Any] | None, most: float, opened: float) -> None:
-        self._decode = decode
-        self._most = most
-        self._opened = opened
-        self._taken = Taken()  # until the connection is known
-
-    def count_for(self, intake: Intake | None, context: Any) -> None:  # noqa: ANN401 - of any call
-        """Count for the connection of a call."""
-        if intake is not None:
-            taken = intake.of(context.peer())
-            taken.bytes += self._taken.bytes
-            self._taken = taken
-
-    def __call__(self, data: bytes) -> Any:  # noqa: ANN401 - of any call
-        size = len(data)
-        self._taken.bytes += size + AROUND_REQUEST
-        if size > self._most:
-            return MessageTooLarge(f"a request of {size} bytes is over the limit of this call, {self._most} bytes")
-        return self._decode(data) if self._decode and size <= self._opened else data
-
-
-class _Refusing:
-    """Requests of a stream, which ends at one that is too large."""
-
-    def __init__(self, requests: AsyncIterator[Any]) -> None:
-        self._requests = requests
-        self._next: Callable[[], Awaitable[Any]] | None = None  # see `Begun`
-
-    def __aiter__(self) -> _Refusing:
+    def __aiter__(self) -> _Requests:
         return self
 
-    async def __anext__(self) -> Any:  # noqa: ANN401 - of any stream
-        if self._next is None:
-            self._next = aiter(self._requests).__anext__
-        request = await self._next()
-        if isinstance(request, MessageTooLarge):
-            raise request
+    async def __anext__(self) -> Any:  # noqa: ANN401 - of any call
+        request = await self._read()
+        if request is grpc.aio.EOF:
+            raise StopAsyncIteration
+        if isinstance(request, LargeRequest) and self._line is not None:
+            return await self._line.open(request)
         return request
+
+
+async def _only(requests: _Requests, method: str) -> Any:  # noqa: ANN401 - of any call
+    """Return the only request of a call."""
+    try:
+        return await anext(requests)
+    except StopAsyncIteration:
+        raise InvalidArgument(f"{method} came without a request") from None
+
+
+def _coded(serve: Serve) -> Serve:
+    """Return a handler that ends its call with a code when it is refused here."""
+
+    @functools.wraps(serve)
+    async def coded(request: Any, context: Any) -> Any:  # noqa: ANN401 - of any call
+        try:
+            return await serve(request, context)
+        except MiniMQError as error:
+            if context.done():
+                raise asyncio.CancelledError from error  # gRPC would log any other error, for nobody
+            await rpc.abort(context, error)
+
+    return coded
 
 
 def _passing_bytes(encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:

@@ -34,16 +34,18 @@ _NOT_COUNTED = 1 << 20
 _ENOUGH_BYTES = 8 << 20
 _STUCK_S = 1.0
 #: Time between two looks at the memory of this process, and between two at its connections in any case, in seconds.
-_LOOK_S = 0.1
+_LOOK_S = 0.025
 _LOOK_AT_ALL_S = 5.0
+#: A look at connections takes no more than one in so many parts of the time.
+_LOOK_SHARE = 4
 #: With so much more memory than a while ago, connections are looked at; each look forgets as much of it.
-_GROWN_BYTES, _FORGOTTEN_BYTES = 48 << 20, 1 << 20
+_GROWN_BYTES, _FORGOTTEN_BYTES = 48 << 20, 256 << 10
 
 #: After a flood the C library keeps what it was given back, and more with each further one, since threads of gRPC have
 #: heaps of their own. It is asked for it so often at most, in seconds.
 _GIVE_BACK_S = 5.0
 
-_STATM = Path("/proc/self/statm")
+_STATM, _STATM_BYTES = Path("/proc/self/statm"), 256
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: Looks in a row without a connection after which its count is forgotten: one alone may have missed it.
 _MISSED_MOST = 2
@@ -75,7 +77,7 @@ class Intake:
 
     Args:
         limit: bytes in all.
-        traffic: returns the traffic of all connections of this process.
+        traffic: returns the traffic of all connections that came to a port of this process.
         cut: ends connections by their addresses.
 
     Attributes:
@@ -86,7 +88,7 @@ class Intake:
     def __init__(
         self,
         limit: int,
-        traffic: Callable[[], Iterable[Traffic]] = connections.traffic,
+        traffic: Callable[[int], Iterable[Traffic]] = connections.traffic,
         cut: Callable[[Collection[str]], object] = connections.cut,
     ) -> None:
         self._limit = limit
@@ -95,16 +97,20 @@ class Intake:
         self._lock = threading.Lock()  # protects which counts there are
         self._taken: dict[str, Taken] = {}
         self._memory = 0
-        self._looked_at = self._gave_back_at = -math.inf
+        self._looked_at = self._look_again_at = self._gave_back_at = -math.inf
         self._outage = OutageLog(log)
+        self._port = 0
+        self._statm = -1
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.bytes = 0
         self.ended = 0
 
-    def start(self) -> None:
-        """Begin to look, where the kernel tells the traffic of connections."""
+    def start(self, port: int) -> None:
+        """Begin to look at what comes to a port, where the kernel tells the traffic of connections."""
         if connections.TELLS_TRAFFIC:
+            self._port = port
+            self._statm = os.open(_STATM, os.O_RDONLY)
             self._thread = threading.Thread(target=self._watch, name="intake", daemon=True)
             self._thread.start()
 
@@ -113,6 +119,9 @@ class Intake:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
+        statm, self._statm = self._statm, -1
+        if statm >= 0:
+            os.close(statm)
 
     def of(self, peer: str) -> Taken:
         """Return the count of a connection by its peer, as gRPC names it."""
@@ -135,11 +144,13 @@ class Intake:
 
     def _look(self) -> None:
         has_grown = self._has_grown()
-        if has_grown or time.monotonic() >= self._looked_at + _LOOK_AT_ALL_S:
+        now = time.monotonic()
+        if now >= (self._look_again_at if has_grown else self._looked_at + _LOOK_AT_ALL_S):
             with self._lock:
                 known = list(self._taken.items())
-            found = {each.address: each for each in self._traffic()}
+            found = {each.address: each for each in self._traffic(self._port)}
             self._looked_at = time.monotonic()
+            self._look_again_at = self._looked_at + _LOOK_SHARE * (self._looked_at - now)
             self._bound(known, found, self._looked_at)
         if has_grown and self.bytes < self._limit // 4 and time.monotonic() >= self._gave_back_at + _GIVE_BACK_S:
             self._gave_back_at = time.monotonic()
@@ -147,13 +158,17 @@ class Intake:
 
     def _has_grown(self) -> bool:
         """Tell whether this process has more memory than a while ago, without the pages of files."""
-        fields = _STATM.read_text("ascii").split()
+        fields = os.pread(self._statm, _STATM_BYTES, 0).split()
         now = (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
         self._memory = min(now, self._memory + _FORGOTTEN_BYTES) if self._memory else now
         return now > self._memory + _GROWN_BYTES
 
-    def _bound(self, known: Iterable[tuple[str, Taken]], found: Mapping[str, Traffic], now: float) -> None:
+    def _bound(self, known: Collection[tuple[str, Taken]], found: Mapping[str, Traffic], now: float) -> None:
         held: list[tuple[int, bool, str]] = []
+        for address in found.keys() - {taken.address for _, taken in known}:  # none of its requests has come whole
+            size = found[address].received - _NOT_COUNTED
+            if size > 0:
+                held.append((size, True, address))
         for peer, taken in known:
             if taken.address not in found:
                 self._miss(peer, taken)

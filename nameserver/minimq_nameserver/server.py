@@ -117,7 +117,7 @@ class NameServer:
         self._tasks.append(asyncio.create_task(self._expire(), name="nameserver-expire"))
         if self._options.metrics:
             self._metrics_address = await self._metrics.start(self._options.metrics)
-        self._intake.start()
+        self._intake.start(int(self._address.rpartition(":")[2]))
         self._standard.serving()
 
     async def stop(self) -> None:
@@ -149,7 +149,7 @@ class NameServer:
             intake=self._intake,
             requests=RequestLimits(MAX_CALL_BYTES, _OPENED_BYTES, _CALLS_AT_ONCE, _STREAMS_AT_ONCE),
         )
-        return grpc.aio.server(interceptors=[CallBoundary(), limits], options=tuple(_SERVER_OPTIONS.items()))
+        return grpc.aio.server(interceptors=[limits, CallBoundary()], options=tuple(_SERVER_OPTIONS.items()))
 
     def _collect(self) -> Iterator[Metric]:
         yield from NameServerMetrics(self._service, self._intake).collect()

@@ -50,7 +50,7 @@ async def replica(
 ) -> AsyncIterator[Replica]:
     """Run a replica of `NAME`, which others reach where it says; only replica 0 founds a replica set."""
     async with replica_engine(path, **options) as engine:
-        server = grpc.aio.server(interceptors=[CallBoundary(), CallLimits()], options=rpc.SERVER_OPTIONS)
+        server = grpc.aio.server(interceptors=[CallLimits(), CallBoundary()], options=rpc.SERVER_OPTIONS)
         address = await rpc.bind(server, "127.0.0.1:0")
         shown = advertise(address)
         own = ReplicaIdentity(CLUSTER, NAME, replica_id, new_run(), shown, not replica_id, sync=False, min_in_sync=1)

@@ -15,6 +15,7 @@ from minimq_broker.store.jobs import AppendJob, SendStatus
 from minimq_common import batch, rpc
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import CorruptBatch, MessageTooLarge, MiniMQError, UsageError
+from minimq_common.large_requests import LARGE_BYTES, REFUSED_BYTES_PER_S
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
@@ -28,8 +29,6 @@ Context = grpc.aio.ServicerContext[broker_pb2.AppendRequest, broker_pb2.AppendRe
 
 #: Results that may wait for a client that does not read; with more, nothing is received from it.
 MAX_WAITING = 1_000
-#: Requests that are refused for what they are, and larger than this, are taken at this rate, all together.
-_LARGE_BYTES, _REFUSED_BYTES_PER_S = 64 << 10, 16 << 20
 
 
 class AppendService:
@@ -54,6 +53,7 @@ class AppendService:
     async def _receive(self, requests: AsyncIterator[broker_pb2.AppendRequest], answers: _Answers) -> None:
         try:
             async for request in requests:
+                refused_bytes = 0
                 try:
                     check_bounds(request)
                     await self._engine.writes.append(self._job(request, answers))
@@ -62,7 +62,10 @@ class AppendService:
                     result = broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error))
                     answers.add(result)
                     if isinstance(error, UsageError | CorruptBatch):
-                        await self._slow_down(len(request.batch) + len(request.topic))
+                        refused_bytes = len(request.batch) + len(request.topic)
+                del request  # or it would be kept until the next one comes
+                if refused_bytes > LARGE_BYTES:
+                    await self._slow_down(refused_bytes)
                 # Only now: one that waits for room when the broker stops is not written, and gets no answer.
                 answers.expect()
                 if answers.are_too_many:
@@ -72,9 +75,8 @@ class AppendService:
 
     async def _slow_down(self, size: int) -> None:
         """Take large requests that no client of ours makes at a rate that leaves time for others."""
-        if size > _LARGE_BYTES:
-            async with self._refusals:
-                await asyncio.sleep(size / _REFUSED_BYTES_PER_S)
+        async with self._refusals:
+            await asyncio.sleep(size / REFUSED_BYTES_PER_S)
 
     def _job(self, request: broker_pb2.AppendRequest, answers: _Answers) -> AppendJob:
         """Return the request as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from minimq_common import rpc
 from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import MAX_STREAM_REQUEST_BYTES, CallLimits
+from minimq_common.call_limits import MAX_STREAM_REQUEST_BYTES, CallLimits, RequestLimits
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
 from support.loop_thread import LoopThread
 from support.waiting import wait_until
@@ -36,7 +37,7 @@ class Handlers(grpc.GenericRpcHandler):
 @contextmanager
 def serving(limits: CallLimits) -> Iterator[grpc.Channel]:
     async def start() -> tuple[grpc.aio.Server, int]:
-        server = grpc.aio.server(interceptors=[CallBoundary(), limits], options=rpc.SERVER_OPTIONS)
+        server = grpc.aio.server(interceptors=[limits, CallBoundary()], options=rpc.SERVER_OPTIONS)
         server.add_generic_rpc_handlers((Handlers(),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -120,7 +121,7 @@ def test_streams_of_one_kind_are_bounded() -> None:
 
 def test_only_streams_of_batches_take_large_requests() -> None:
     large = bytes(MAX_STREAM_REQUEST_BYTES + 1)
-    with serving(CallLimits(batch_methods=("Append",))) as channel:
+    with serving(CallLimits(requests=RequestLimits(largest={"Append": math.inf}))) as channel:
         assert next(stream(channel, iter([large]), "Append")) == large
         assert next(stream(channel, iter([large[:-1]]))) == large[:-1]
         call = stream(channel, iter([b"1", large]))

@@ -43,7 +43,8 @@ class World:
         until = self.looks + 3
         wait_until(lambda: self.looks >= until)
 
-    def _traffic(self) -> Iterable[Traffic]:
+    def _traffic(self, port: int) -> Iterable[Traffic]:
+        assert port == 1
         self.looks += 1
         failure, self.failure = self.failure, None
         if failure is not None:
@@ -67,7 +68,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], World]]:
 
         def start(limit: int) -> World:
             world = World(limit)
-            world.intake.start()
+            world.intake.start(1)
             stack.callback(world.intake.stop)
             return world
 
@@ -115,6 +116,13 @@ def test_a_connection_that_takes_no_part_may_hold_nothing(
     assert "peer=stuck:1 held_bytes=6291456 limit_bytes=20971520" in caplog.text
 
 
+def test_a_connection_of_which_no_call_is_known_counts(worlds: Callable[[int], World]) -> None:
+    world = worlds(20)
+    world.received = {"stranger:1": 30}
+    world.look()
+    assert world.ended == ["stranger:1"]
+
+
 def test_the_counts_of_connections_that_have_gone_go_as_well(worlds: Callable[[int], World]) -> None:
     world = worlds(100)
     world.come("a:1", 5, 2)
@@ -150,12 +158,11 @@ def test_nothing_is_taken_for_closed_when_no_more_may_be_opened(monkeypatch: pyt
     def refuse(descriptor: int) -> int:
         raise OSError(errno.EMFILE, "too many open files")
 
-    with closing(socket.create_server(("127.0.0.1", 0))):
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener, closing(socket.socket()) as client:
+        client.connect(listener.getsockname())
         monkeypatch.setattr(os, "dup", refuse)
         with pytest.raises(OSError, match="too many open files"):
-            list(connections.traffic())
-        with pytest.raises(OSError, match="too many open files"):
-            connections.cut({"127.0.0.1:1"})
+            connections.cut({f"127.0.0.1:{listener.getsockname()[1]}"})
 
 
 def test_the_kernel_tells_the_traffic_of_a_connection() -> None:
@@ -164,10 +171,10 @@ def test_the_kernel_tells_the_traffic_of_a_connection() -> None:
         server, _ = listener.accept()
         client.sendall(bytes(1000))
         server.sendall(bytes(300))
-        address = f"127.0.0.1:{client.getsockname()[1]}"
+        address, port = f"127.0.0.1:{client.getsockname()[1]}", listener.getsockname()[1]
 
         def seen() -> list[Traffic]:
-            return [each for each in connections.traffic() if each.address == address]
+            return [each for each in connections.traffic(port) if each.address == address]
 
         wait_until(lambda: seen() == [Traffic(address, 1000, 300)])
         client.close()

@@ -1,0 +1,174 @@
+"""Large requests: counted as they are taken in, and opened one by one.
+
+A list of empty items takes two bytes for each on the wire, seventy once it is opened, and a call of protobuf for all of
+them that nothing comes in between. So a large request stays as it came until it is its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from minimq_common.bound_check import check_bounds
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
+from minimq_common.intake import AROUND_REQUEST, Intake, Taken
+
+#: Requests from that size on are large.
+LARGE_BYTES = 64 << 10
+#: Those that are refused for what they are are answered at this rate, all together.
+REFUSED_BYTES_PER_S = 16 << 20
+
+#: Serves a call: takes its request, or requests, and its context.
+Serve = Callable[[Any, Any], Awaitable[Any]]
+
+
+class Decoder:
+    """Decodes the requests of one call but for large ones, and counts their bytes for its connection.
+
+    Args:
+        decode: decodes one; None leaves it as it is.
+        most: bytes of the largest one; infinite when none counts as large.
+        opened: larger ones are returned as they are, in bytes.
+    """
+
+    def __init__(self, decode: Callable[[bytes], Any] | None, most: float, opened: float = math.inf) -> None:
+        self._decode = decode
+        self._most = most
+        self._opened = opened
+        self._large = most if math.isinf(most) else LARGE_BYTES
+        self._taken = Taken()
+
+    def count_for(self, intake: Intake | None, peer: str) -> None:
+        """Count for the connection of a call."""
+        if intake is not None:
+            self._taken = intake.of(peer)
+
+    def __call__(self, data: bytes) -> Any:  # noqa: ANN401 - of any call
+        """Return a request as its handler gets it."""
+        size = len(data)
+        if size > self._most or self._large <= size <= self._opened:
+            return LargeRequest(self, data, self._most)
+        self.take(size)
+        return self.decode(data) if size <= self._opened else data
+
+    def take(self, size: int) -> None:
+        """Count a request."""
+        self._taken.bytes += size + AROUND_REQUEST
+
+    def decode(self, data: bytes) -> Any:  # noqa: ANN401 - of any call
+        """Return what a request says. Raises `InvalidArgument` when it is no message."""
+        if self._decode is None:
+            return data
+        try:
+            return self._decode(data)
+        except DecodeError as error:
+            reason = f"a request of {len(data)} bytes is no message: {error}"
+        del data  # an error remembers what was there when it was raised, for as long as it travels
+        raise InvalidArgument(reason)
+
+
+class LargeRequest:
+    """A request that is not opened yet. It counts as taken in once it is, or is given up.
+
+    Attributes:
+        size: bytes of it.
+        refusal: why it is not even to be opened; then nothing of it is kept.
+    """
+
+    __slots__ = ("_data", "_decoder", "refusal", "size")
+
+    def __init__(self, decoder: Decoder, data: bytes, most: float) -> None:
+        self.size = len(data)
+        self.refusal: MessageTooLarge | None = None
+        self._decoder: Decoder | None = decoder
+        self._data = data
+        if self.size > most:
+            self.refusal = MessageTooLarge(
+                f"a request of {self.size} bytes is over the limit of this call, {most} bytes"
+            )
+            self._take()
+
+    def open(self) -> Any:  # noqa: ANN401 - of any call
+        """Return what it says; it is opened once.
+
+        Raises:
+            MessageTooLarge: it is too large.
+            InvalidArgument: it is no message.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        decoder = self._decoder
+        assert decoder is not None
+        return decoder.decode(self._take())
+
+    def checked(self) -> Any:  # noqa: ANN401 - of any call
+        """Return what it says. Raises as `open` does, and `InvalidArgument` when it is out of its bounds."""
+        opened, broken = self.open(), ""
+        if isinstance(opened, Message):
+            try:
+                check_bounds(opened)
+            except InvalidArgument as error:
+                broken = error.message
+        if broken:
+            del opened  # as in `Decoder.decode`
+            raise InvalidArgument(broken)
+        return opened
+
+    def _take(self) -> bytes:
+        """Return what there is, and keep nothing of it."""
+        decoder, self._decoder = self._decoder, None
+        data, self._data = self._data, b""
+        if decoder is not None:
+            decoder.take(self.size)
+        return data
+
+    def __del__(self) -> None:
+        self._take()
+
+
+class Line:
+    """Large requests of a server, one after the other. Lives on one event loop.
+
+    One is opened in a round of the loop, and one of each call is served at a time.
+    """
+
+    def __init__(self) -> None:
+        self._opening, self._refusing = asyncio.Lock(), asyncio.Lock()
+        self._serving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def serve(self, method: str, request: LargeRequest, serve: Serve, context: object) -> object:
+        """Return the answer of a call. Raises as `open` does."""
+        async with self._serving[method]:
+            opened, refusal = await self._try_to_open(request)
+            if refusal is None:
+                return await serve(opened, context)
+        raise await self._later(request, refusal)
+
+    async def open(self, request: LargeRequest) -> Any:  # noqa: ANN401 - of any call
+        """Return what a request says.
+
+        Raises:
+            MessageTooLarge, InvalidArgument: a while later, so that others are served when many come.
+        """
+        opened, refusal = await self._try_to_open(request)
+        if refusal is not None:
+            raise await self._later(request, refusal)
+        return opened
+
+    async def _try_to_open(self, request: LargeRequest) -> tuple[Any, MiniMQError | None]:
+        async with self._opening:
+            await asyncio.sleep(0)
+            try:
+                return request.checked(), None
+            except (InvalidArgument, MessageTooLarge) as error:
+                return None, error
+
+    async def _later(self, request: LargeRequest, refusal: MiniMQError) -> MiniMQError:
+        async with self._refusing:
+            await asyncio.sleep(request.size / REFUSED_BYTES_PER_S)
+        return refusal
