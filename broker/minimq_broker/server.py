@@ -42,7 +42,7 @@ from minimq_broker.store.store_options import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits, RequestLimits
-from minimq_common.errors import CorruptEntry, MiniMQError
+from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.metrics import MetricsServer
 from minimq_common.standard_services import StandardServices
 from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2, replication_pb2_grpc
@@ -360,16 +360,21 @@ async def _look_after_health(engine: Engine, standard: StandardServices) -> None
 
 def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
     """Return a server of gRPC that keeps to the bounds of what clients may do."""
+
+    def refused(method: str, error: SystemBusy) -> None:
+        engine.counters.streams_refused[method] += 1
+        engine.refusals.note(error)
+
     limits = CallLimits(
         options.max_streams,
         "--max-streams",
         first_request_s=FIRST_REQUEST_S,
-        refused=engine.counters.streams_refused,
+        refused=refused,
         intake=engine.intake,
         requests=RequestLimits(largest=_LARGEST_REQUESTS, opening=("Session",)),
     )
     return grpc.aio.server(
-        interceptors=[limits, CallBoundary(unreadable, _IN_BAND)],
+        interceptors=[limits, CallBoundary(unreadable, _IN_BAND, engine.refusals.note)],
         options=rpc.server_options(
             max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
             max_allowed_incoming_connections=options.max_connections,

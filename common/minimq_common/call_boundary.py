@@ -38,10 +38,17 @@ class CallBoundary(grpc.aio.ServerInterceptor):
         translate: knows the exceptions of the libraries that the server is built on.
         in_band: streams that answer a request that is out of its bounds in their own way, and go on: their handlers
             call `check_bounds` themselves. By full method name: "/minimq.v1.Broker/Append".
+        note: called with each error that ends a call.
     """
 
-    def __init__(self, translate: Translate = lambda _: None, in_band: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        translate: Translate = lambda _: None,
+        in_band: Collection[str] = (),
+        note: Callable[[MiniMQError], object] = lambda _: None,
+    ) -> None:
         self._translate = translate
+        self._note = note
         self._in_band = frozenset(in_band)
 
     async def intercept_service(
@@ -101,6 +108,7 @@ class CallBoundary(grpc.aio.ServerInterceptor):
             known = InternalError(
                 f"{method.rpartition('/')[2]} failed on the server: {type(error).__name__}: {error}; its log says where"
             )
+        self._note(known)
         _forget_places(error)
         if context.done():
             raise asyncio.CancelledError from error  # gRPC would log any other error, for nobody

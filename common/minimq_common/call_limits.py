@@ -67,7 +67,7 @@ class CallLimits(grpc.aio.ServerInterceptor):
         max_streams: streams of one method that may be open at once; None: any number.
         option: by which that is set, for the text of the error.
         first_request_s: time in which the first request of a stream has to come, in seconds; None: any time.
-        refused: counts streams that were refused, by method in lower case.
+        refused: called with the method, in lower case, and the error of each stream that is one too many.
         intake: counts what was taken in.
         requests: how large they may be, and how many are received at once.
     """
@@ -78,7 +78,7 @@ class CallLimits(grpc.aio.ServerInterceptor):
         option: str = "",
         *,
         first_request_s: float | None = None,
-        refused: Counter[str] | None = None,
+        refused: Callable[[str, SystemBusy], object] = lambda _, __: None,
         intake: Intake | None = None,
         requests: RequestLimits = RequestLimits(),
     ) -> None:
@@ -91,7 +91,7 @@ class CallLimits(grpc.aio.ServerInterceptor):
         self._arrivals = Arrivals(requests.calls_at_once) if requests.calls_at_once else None
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._open: Counter[str] = Counter()
-        self._refused = Counter() if refused is None else refused
+        self._refused = refused
 
     async def intercept_service(
         self,
@@ -152,12 +152,14 @@ class CallLimits(grpc.aio.ServerInterceptor):
 
     def _enter(self, method: str) -> None:
         if self._max_streams is not None and self._open[method] >= self._max_streams:
-            self._refused[method.lower()] += 1
-            raise SystemBusy(
+            error = SystemBusy(
                 f"{self._open[method]} {method} streams are open, which is the limit of this server: close some, or "
                 f"start it with a larger {self._option}",
                 retry_after_s=_COME_BACK_S,
+                limit="streams",
             )
+            self._refused(method.lower(), error)
+            raise error
         self._open[method] += 1
 
     def _begun(self, requests: _Requests, method: str) -> _Requests | Begun:

@@ -248,6 +248,11 @@ class SystemBusy(ServerError):
     retriable = True
     avoid_broker = True
 
+    def __init__(self, message: str, *, retry_after_s: float = 0.0, limit: str = "") -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        #: The limit that was reached, for the metrics of the server; it does not travel.
+        self.limit = limit
+
 
 class StoreFull(ServerError):
     """The disk of the broker is full; it goes on serving reads."""

@@ -50,7 +50,8 @@ def check_size(group: str, filters: Collection[tuple[str, str]]) -> None:
     if characters > MAX_AGREED:
         raise SystemBusy(
             f"topics and filters of group {group!r} have {characters} characters, the limit is {MAX_AGREED}: "
-            "write shorter filters, or divide the topics among several groups"
+            "write shorter filters, or divide the topics among several groups",
+            limit="filters",
         )
 
 
@@ -70,12 +71,14 @@ class GroupRoom:
             if len(shares) >= MAX_MEMBERS:
                 raise SystemBusy(
                     f"group {group!r} has {len(shares)} members, the limit is {MAX_MEMBERS}: "
-                    "stop some, or let several threads handle the messages of one member"
+                    "stop some, or let several threads handle the messages of one member",
+                    limit="members",
                 )
             if self._groups_of.get(client_id, 0) >= MAX_GROUPS_OF_CLIENT:
                 raise SystemBusy(
                     f"client {client_id!r} is in {self._groups_of[client_id]} groups, the limit is "
-                    f"{MAX_GROUPS_OF_CLIENT}: give each consumer its own client id"
+                    f"{MAX_GROUPS_OF_CLIENT}: give each consumer its own client id",
+                    limit="client-groups",
                 )
         before = shares.get(client_id, _NONE)
         wholes = (
@@ -87,7 +90,8 @@ class GroupRoom:
             for what, had, has, limit, remedy in zip(_REMEDIES[0], total, after, most, _REMEDIES[1], strict=True):
                 if has > max(limit, had):
                     raise SystemBusy(
-                        f"members of {whose} have {has} {what} in all, the limit is {limit}: {remedy}, or stop members"
+                        f"members of {whose} have {has} {what} in all, the limit is {limit}: {remedy}, or stop members",
+                        limit="subscriptions",
                     )
 
     def put(self, group: str, client_id: str, share: Share) -> None:

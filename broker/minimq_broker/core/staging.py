@@ -103,6 +103,7 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
                 f"({_amount(at, whole[at])} at most): they go when these are committed, or expire, which idle ones do "
                 "the sooner the fuller it is; send larger batches, and commit or end what was begun",
                 retry_after_s=_COME_BACK_S,
+                limit="staged",
             )
         for party, words in ((name, f"transaction name {name!r}"), (producer_id, f"producer {producer_id:016x}")):
             own = sum(count.of(party)[at] for count in counts)
@@ -111,6 +112,7 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
                     f"{words} has {_amount(at, own)} that wait for the end of their transaction, and not more than "
                     f"this is left for all others: commit or end what was begun, or send larger batches",
                     retry_after_s=_COME_BACK_S,
+                    limit="staged",
                 )
 
 

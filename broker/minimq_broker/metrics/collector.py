@@ -19,6 +19,7 @@ from minimq_broker.metrics.replication import replication_metrics
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.limit_refusals import LIMITS
 from minimq_broker.services.status import Identity
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import SystemBusy
@@ -179,6 +180,13 @@ class BrokerMetrics:
             "Streams refused because too many were open.",
             ("call",),
             (((call,), refused[call]) for call in ("append", "pull", "replicate", "session")),
+        )
+        refusals = engine.refusals.counts
+        yield counters(
+            f"{PREFIX}_limit_refusals_total",
+            "Requests and streams that a limit of this broker refused, by the limit.",
+            ("limit",),
+            (((limit,), refusals[limit]) for limit in LIMITS),
         )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
         yield gauge(

@@ -86,6 +86,7 @@ class Snapshots:
         raise SystemBusy(
             f"{len(self._copies)} copies of this broker are taken now, which is the limit: come back when one is done",
             retry_after_s=_COME_BACK_S,
+            limit="copies",
         )
 
     async def _send(self, copy: _Copy, context: Any) -> None:  # noqa: ANN401 - the context of the stream

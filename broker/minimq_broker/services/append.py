@@ -59,6 +59,7 @@ class AppendService:
                     await self._engine.writes.append(self._job(request, answers))
                 except MiniMQError as error:
                     self._engine.counters.refused[error.code] += 1
+                    self._engine.refusals.note(error)
                     result = broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error))
                     answers.add(result)
                     if isinstance(error, UsageError | CorruptBatch):
@@ -94,13 +95,14 @@ class AppendService:
             )
         batch.check_header(header, data)
         request_id = request.request_id
-        counters = self._engine.counters
+        counters, refusals = self._engine.counters, self._engine.refusals
         came_at = time.monotonic()
 
         def done(job: AppendJob) -> None:
             counters.append_s.add(time.monotonic() - came_at)
             if job.error:
                 counters.refused[job.error.code] += 1
+                refusals.note(job.error)
                 result = broker_pb2.AppendResult(request_id=request_id, failure=rpc.to_failure(job.error))
             else:
                 result = broker_pb2.AppendResult(

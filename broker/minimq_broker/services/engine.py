@@ -15,6 +15,7 @@ from minimq_broker.services.arrivals import Arrivals
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.group_offsets import GroupOffsets
+from minimq_broker.services.limit_refusals import LimitRefusals
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.role_tables import RoleTables
 from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
@@ -67,6 +68,7 @@ class Engine:
         observer: as given.
         unsent: bounds what is written to clients and not read by them.
         intake: bounds what they have sent and is not taken in.
+        refusals: counts requests that limits refuse.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Engine:
         self.deletion_ms = deletion_ms or now_ms
         self.limits = limits
         self.counters = Counters()
+        self.refusals = LimitRefusals()
         self.unsent = Unsent(limits.max_unsent_bytes)
         self.intake = Intake(limits.max_incoming_bytes)
         self.streams = Streams()

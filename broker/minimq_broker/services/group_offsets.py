@@ -14,6 +14,7 @@ from minimq_broker.services.writes import Writes
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import Kept, StandbyOffsets
 from minimq_common.names import is_group
+from minimq_common.slices import slices
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +53,17 @@ class GroupOffsets:
             return recorded
         return kept.offset if kept.forced or recorded is None else max(kept.offset, recorded)
 
-    def of_group(self, group: str) -> dict[QueueKey, int]:
+    async def of_group(self, group: str) -> dict[QueueKey, int]:
         """Return all that a group has committed."""
-        queues = {QueueKey(*queue) for queue in self._store().state.index.queues(group)}
+        queues = list(self._store().state.index.queues(group))
         if self._file is not None and self.keeps:
-            queues.update(kept.queue for kept in self._file.rows() if kept.group == group)
-        offsets = {queue: self.committed(group, queue) for queue in queues}
-        return {queue: offset for queue, offset in offsets.items() if offset is not None}
+            queues += [kept.queue for kept in self._file.rows() if kept.group == group]
+        offsets: dict[QueueKey, int] = {}
+        async for part in slices(queues):
+            for queue in map(QueueKey._make, part):
+                if (offset := self.committed(group, queue)) is not None:
+                    offsets[queue] = offset
+        return offsets
 
     # ---- committing -----------------------------------------------------------------------------
 

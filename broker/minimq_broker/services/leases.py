@@ -135,12 +135,14 @@ class LeaseKeeper:
         if own >= MAX_OF_MEMBER:
             raise SystemBusy(
                 f"{client_id} asks this broker for more than {MAX_OF_MEMBER} queues for group {group!r}: "
-                "start more members of the group, each of which then gets fewer"
+                "start more members of the group, each of which then gets fewer",
+                limit="member-queues",
             )
         if self._wish_count + len(self._engine.leases) >= MAX_WANTED:
             raise SystemBusy(
                 f"the members of all groups ask this broker for more than {MAX_WANTED} queues: "
-                "stop consumers that are not needed, or give topics fewer queues"
+                "stop consumers that are not needed, or give topics fewer queues",
+                limit="queues",
             )
 
     def ask_again(self) -> None:

@@ -28,6 +28,7 @@ def check_new_group(engine: Engine, group: str) -> None:
         f"this broker has {most} consumer groups, which is its limit (--max-groups), and does not begin "
         f"{group!r}: delete some that nobody uses (minimq group list, minimq group delete), or raise it",
         retry_after_s=_COME_BACK_S,
+        limit="groups",
     )
 
 
@@ -42,4 +43,5 @@ def check_new_offsets(state: State, group: str, queues: Sequence[QueueKey]) -> N
             f"this broker keeps {kept} committed offsets, the limit is {MAX_OFFSETS}: delete groups that "
             "nobody uses (minimq group list, minimq group delete), or topics",
             retry_after_s=_COME_BACK_S,
+            limit="offsets",
         )

@@ -106,12 +106,11 @@ class OffsetService:
             NotMaster: it cannot be sure any more that it is the master: others may have been committed elsewhere.
         """
         name_of = self._engine.state.topic_name
-        found = self._engine.offsets.of_group(request.group)
-        offsets = [
-            broker_pb2.QueueOffset(topic=name, queue_id=queue.queue_id, offset=offset)
-            for queue, offset in found.items()
-            if (name := name_of(queue.topic_id)) is not None and request.topic in ("", name)
-        ]
+        answer = broker_pb2.GetCommittedResponse()
+        async for part in slices(list((await self._engine.offsets.of_group(request.group)).items())):
+            for queue, offset in part:
+                if (name := name_of(queue.topic_id)) is not None and request.topic in ("", name):
+                    answer.offsets.add(topic=name, queue_id=queue.queue_id, offset=offset)
         if not self._engine.handle.is_slave:
             await self._engine.offsets.settle()  # what is not confirmed could be seen to go back after a fail-over
-        return broker_pb2.GetCommittedResponse(offsets=offsets)
+        return answer

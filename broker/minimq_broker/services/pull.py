@@ -191,13 +191,14 @@ class _Pull:
         return f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
 
     async def _fail(self, error: Exception, first: int = 0, end: int = 0) -> None:
+        self._engine.refusals.note(error)
         frame = broker_pb2.PullFrame(end=True, failure=to_failure(error), min_offset=first, max_offset=end)
         await self._write(frame)
 
     def _check(self) -> None:
         request = self._request
         if self._refused:
-            raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", retry_after_s=0.1)
+            raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", retry_after_s=0.1, limit="pulls")
         check_bounds(request)
         self._tags = frozenset(request.tag_hashes)
 

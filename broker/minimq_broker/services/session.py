@@ -19,6 +19,7 @@ from minimq_broker.core.groups import Members
 from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
+from minimq_broker.services.member_lists import member_list
 from minimq_broker.services.newcomers import check_new_group
 from minimq_broker.services.session_events import SessionEvents
 from minimq_broker.services.starts import Beginning, GroupBeginnings
@@ -109,6 +110,8 @@ class SessionService:
         self._is_retired = False
         #: Requests that take long take turns, so that others come in between.
         self._turn = asyncio.Lock()
+        #: Member lists are made one after the other, so that none comes after a later one.
+        self._listing = asyncio.Lock()
         #: Time that the latest round took, in seconds.
         self._round_took_s = 0.0
         self.agreements = Agreements(engine.handle, engine.writes, engine.tables, engine.streams)
@@ -202,6 +205,7 @@ class SessionService:
                 f"this broker has sessions with {most} consumers, which is its limit (--max-sessions): stop some, or "
                 "raise it",
                 retry_after_s=_COME_BACK_S,
+                limit="sessions",
             )
         if former is not None and former.connected:
             raise GroupConflict(
@@ -264,6 +268,7 @@ class SessionService:
                 case "heartbeat":
                     session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
         except MiniMQError as error:
+            self._engine.refusals.note(error)
             refused = broker_pb2.SessionRefused(group=group[:MAX_GROUP], failure=to_failure(error))
             session.tell(broker_pb2.SessionEvent(refused=refused))
 
@@ -283,7 +288,8 @@ class SessionService:
             self._changed(group)
         session.starts[group] = join.start
         if changed is None:
-            session.events.add_list(group, self._members_event(self._engine.groups.members(group)))
+            async with self._listing:
+                session.events.add_list(group, await self._member_list(self._engine.groups.members(group)))
         else:
             self._broadcast_soon(group)
 
@@ -323,40 +329,29 @@ class SessionService:
         if group not in self._changed_groups:
             self._changed_groups.add(group)
             after_s = max(ROUND_S, _ROUND_SHARE * self._round_took_s)
-            asyncio.get_running_loop().call_later(after_s, self._broadcast, group)
+            asyncio.get_running_loop().call_later(after_s, self._begin_broadcast, group)
 
-    def _broadcast(self, group: str) -> None:
-        self._changed_groups.discard(group)
-        if self._is_retired or self._engine.handle.is_closed:
-            return
-        began = time.monotonic()
-        members = self._engine.groups.members(group)
-        event = self._members_event(members)  # once for all of them
-        for client_id in members.client_ids:
-            session = self._sessions.get(client_id)
-            if session is not None:
-                session.events.add_list(group, event)
-        self._round_took_s = time.monotonic() - began
+    def _begin_broadcast(self, group: str) -> None:
+        self._engine.streams.receive(self._broadcast(group), "member-list")
 
-    def _members_event(self, members: Members) -> bytes:
-        held = [
-            broker_pb2.MemberQueues(client_id=client_id, queues=map(_queue_name, queues))
-            for client_id, queues in members.held.items()
-        ]
+    async def _broadcast(self, group: str) -> None:
+        async with self._listing:
+            self._changed_groups.discard(group)
+            if self._is_retired or self._engine.handle.is_closed:
+                return
+            began = time.monotonic()
+            members = self._engine.groups.members(group)
+            event = await self._member_list(members)  # once for all of them
+            for client_id in members.client_ids:
+                session = self._sessions.get(client_id)
+                if session is not None:
+                    session.events.add_list(group, event)
+            self._round_took_s = time.monotonic() - began
+
+    async def _member_list(self, members: Members) -> bytes:
         agreement = self._engine.groups.agreement(members.group)
-        event = broker_pb2.GroupMembers(
-            group=members.group,
-            version=members.version,
-            client_ids=members.client_ids,
-            held=held,
-            grace_ms=round(self._options.grace_s * 1000),
-            begun=self._starts.begun(members.group, agreement.topics if agreement else ()),
-            topics=[
-                broker_pb2.MemberTopics(client_id=client_id, topics=topics)
-                for client_id, topics in members.topics.items()
-            ],
-        )
-        return broker_pb2.SessionEvent(members=event).SerializeToString()
+        begun = self._starts.begun(members.group, agreement.topics if agreement else ())
+        return await member_list(members, begun, round(self._options.grace_s * 1000))
 
 
 def _agreement(join: broker_pb2.JoinGroup) -> GroupConfig:
@@ -380,10 +375,6 @@ async def _queues(names: Sequence[broker_pb2.QueueName]) -> list[MessageQueue]:
             queue = known.setdefault(topic, topic), known.setdefault(broker_name, broker_name), item.queue_id
             found.append(MessageQueue(*queue))
     return found
-
-
-def _queue_name(queue: MessageQueue) -> broker_pb2.QueueName:
-    return broker_pb2.QueueName(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
 
 async def _send(session: _Session, writer: StreamWriter[broker_pb2.SessionEvent]) -> None:

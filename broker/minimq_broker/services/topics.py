@@ -75,6 +75,7 @@ class TopicService:
                 f"this broker carries {len(state.topics)} topics, and its limit is {most} (--max-topics): delete some, "
                 "raise it, or create topics on other brokers",
                 retry_after_s=_COME_BACK_S,
+                limit="topics",
             )
 
     def _decide_automatic(self, name: str) -> _Decide:

@@ -120,6 +120,7 @@ class Writes:
                         f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker and leave no room "
                         f"since {self._limits.busy_after_s} s: send again later, or to another broker",
                         retry_after_s=_COME_BACK_S,
+                        limit="pending-bytes",
                     ) from None
         self._pending_bytes += job.size
         self._submit(job)

@@ -48,7 +48,7 @@ def test_a_group_does_not_go_back_at_a_slave_and_goes_on(tmp_path: Path) -> None
         await engine.offsets.commit(fact(queue, 400))
         await engine.offsets.commit(fact(queue, 350))
         assert engine.offsets.committed("g", queue) == 400
-        assert engine.offsets.of_group("g") == {queue: 400}
+        assert await engine.offsets.of_group("g") == {queue: 400}
 
         await lead_again(engine)
         assert engine.state.offset("g", queue) == 400
@@ -63,7 +63,7 @@ def test_a_group_that_is_set_back_at_a_slave_is_set_back(tmp_path: Path) -> None
         await engine.offsets.commit(fact(queue, 40, forced=True))
         assert engine.offsets.committed("g", queue) == 40
         await engine.offsets.commit(fact(queue, 50))
-        assert engine.offsets.of_group("g") == {queue: 50}
+        assert await engine.offsets.of_group("g") == {queue: 50}
 
         await lead_again(engine)
         assert engine.state.offset("g", queue) == 50
@@ -84,7 +84,7 @@ def test_what_was_kept_before_the_log_went_further_does_not_count(tmp_path: Path
         engine.begin(2, stand_in=1)
         assert [row.offset for row in engine.offsets.kept()] == [310]
         assert engine.offsets.committed("g", queue) == 400
-        assert engine.offsets.of_group("g") == {queue: 400}
+        assert await engine.offsets.of_group("g") == {queue: 400}
         await lead_again_as(engine, 3)
         assert engine.state.offset("g", queue) == 400
 
@@ -102,7 +102,7 @@ def test_a_master_does_not_go_by_what_is_kept(tmp_path: Path) -> None:
         await engine.offsets.commit(fact(queue, 310))
         engine.begin(1)
         assert engine.offsets.committed("g", queue) == 300
-        assert engine.offsets.of_group("g") == {queue: 300}
+        assert await engine.offsets.of_group("g") == {queue: 300}
 
     with_engine(tmp_path, test)
 
@@ -118,7 +118,7 @@ def test_offsets_of_a_topic_that_is_no_more_do_not_come_back(tmp_path: Path) -> 
         await engine.follow()
         engine.begin(2, stand_in=1)
         assert engine.offsets.committed("g", queue) is None
-        assert engine.offsets.of_group("g") == {}
+        assert await engine.offsets.of_group("g") == {}
 
         await engine.offsets.commit(fact(again, 20))
         await lead_again_as_third(engine)
@@ -264,6 +264,6 @@ def test_offsets_of_queues_that_there_are_not_hold_up_no_others(tmp_path: Path, 
         engine.begin(2)
         wrong = [Kept("g", queue, 5, 1), Kept("g", QueueKey(known.topic_id, -1), 5, 1), Kept("g", known, -1, 1)]
         await engine.offsets.take_over([*wrong, Kept("g", known, 400, 1)])
-        assert engine.offsets.of_group("g") == {known: 400}
+        assert await engine.offsets.of_group("g") == {known: 400}
 
     with_engine(tmp_path, test)

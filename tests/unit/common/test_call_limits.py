@@ -94,7 +94,7 @@ def test_streams_of_one_kind_are_bounded() -> None:
         over.wait()
 
     refused: Counter[str] = Counter()
-    limits = CallLimits(2, "--max-streams", refused=refused)
+    limits = CallLimits(2, "--max-streams", refused=lambda method, _: refused.update([method]))
     with serving(limits) as channel:
         calls = [stream(channel, held()) for _ in range(2)]
         assert [next(call) for call in calls] == [b"x"] * 2
