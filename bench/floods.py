@@ -4,8 +4,8 @@
 
 For each attack a broker is started and filled, and a canary (`flood_canary.py`) sends and receives twenty messages a
 second before and during the attack (`flood_attacks.py`). Memory is that of the broker's process without the pages of
-mapped files, looked at twenty times a second. `--check` makes a part of those attacks that cost memory, which would be
-about a gigabyte, on one broker.
+mapped files, looked at twenty times a second. `--check` makes a part of each attack, which would cost about a gigabyte
+in most of them, on one broker and beside one canary.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 import click
 from flood_attacks import ATTACKS, BATCH_BYTES, BATCHES, TOPIC
@@ -36,11 +36,24 @@ LOOK_S = 0.05
 #: After the attack the broker is watched for so long, in seconds.
 AFTERWARDS_S = 2.0
 CANARY_TOPIC = "canary"
-#: The part of each attack that takes about a gigabyte of a broker without bounds.
+#: The part of each attack that a check makes, and how long it takes, in seconds.
 CHECKS = {
     "pulls_unread": 0.4,
-    "appends_refused": 1.0,
+    "snapshots_unread": 0.2,
+    "appends_half_sent": 0.5,
+    "appends_whole": 0.5,
+    "commits_half_sent": 0.5,
+    "joins_of_nothing": 0.3,
+    "topics_of_long_names": 0.5,
+    "topics_of_rather_long_names": 0.5,
+    "long_filters": 0.5,
+    "long_client_ids": 0.3,
+    "members_that_claim": 0.05,
+    "million_queues": 0.5,
+    "million_offsets": 0.2,
+    "silent_streams": 0.3,
 }
+CHECK_S = 1.0
 
 
 @dataclass
@@ -93,6 +106,11 @@ class Memory:
 class Canary:
     """The canary as a process."""
 
+    #: What it measured when there was none.
+    NOTHING: ClassVar[dict[str, float]] = dict.fromkeys(
+        ("send_p50_ms", "send_p99_ms", "receive_p50_ms", "receive_p99_ms", "sent", "failed", "lost"), 0.0
+    )
+
     def __init__(self, nameserver: str) -> None:
         command = [sys.executable, str(HERE / "flood_canary.py"), nameserver, CANARY_TOPIC]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -120,16 +138,26 @@ def filled() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def flood(cluster: LocalCluster, name: str, *, scale: float, seconds: float, quiet_s: float) -> Row:
-    """Run one attack on the broker of a cluster."""
+def flood(cluster: LocalCluster, name: str, *, seconds: float, quiet_s: float) -> Row:
+    """Run one attack on the broker of a cluster, beside a canary."""
+    quiet = Canary(cluster.nameserver)
+    time.sleep(quiet_s)
+    quiet_p99 = quiet.end()["send_p99_ms"]
+    return attacked(cluster, name, 1.0, seconds, quiet_p99, Canary(cluster.nameserver))
+
+
+def attacked(
+    cluster: LocalCluster,
+    name: str,
+    scale: float,
+    seconds: float,
+    quiet_p99_ms: float = 0.0,
+    canary: Canary | None = None,
+) -> Row:
+    """Run one attack on the broker of a cluster, and look at its memory, and at the canary if there is one."""
     [broker] = cluster.brokers
     assert broker.pid is not None
-    quiet_p99 = 0.0
-    if quiet_s:
-        quiet = Canary(cluster.nameserver)
-        time.sleep(quiet_s)
-        quiet_p99 = quiet.end()["send_p99_ms"]
-    before, canary = anonymous_bytes(broker.pid), Canary(cluster.nameserver)
+    before = anonymous_bytes(broker.pid)
     memory = Memory(broker.pid)
     command = [sys.executable, str(HERE / "flood_attacks.py"), name, broker.address, str(scale), str(seconds)]
     attack = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -140,15 +168,17 @@ def flood(cluster: LocalCluster, name: str, *, scale: float, seconds: float, qui
     finally:
         attack.kill()
         attack.wait()
-    found = canary.end()
-    time.sleep(AFTERWARDS_S if quiet_s else 0)
+    found = Canary.NOTHING
+    if canary is not None:
+        found = canary.end()
+        time.sleep(AFTERWARDS_S)
     memory.stop()
     return Row(
         name,
         before // MIB,
         memory.peak // MIB,
         memory.now // MIB,
-        quiet_p99,
+        quiet_p99_ms,
         found["send_p50_ms"],
         found["send_p99_ms"],
         found["receive_p50_ms"],
@@ -169,18 +199,20 @@ def fill(nameserver: str, broker_name: str) -> None:
             producer.send(Message(TOPIC, b"x" * (BATCH_BYTES - 1024)), queue=MessageQueue(TOPIC, broker_name, 0))
 
 
-def attacked(names: Iterable[str], seconds: float) -> Iterator[Row]:
+def whole(names: Iterable[str], seconds: float) -> Iterator[Row]:
     """Run whole attacks, each on a broker of its own."""
     for name in names:
         with filled() as cluster:
-            yield flood(cluster, name, scale=1.0, seconds=seconds, quiet_s=5.0)
+            yield flood(cluster, name, seconds=seconds, quiet_s=5.0)
 
 
 def checked(names: Iterable[str]) -> Iterator[Row]:
-    """Run short attacks on one broker, one after the other."""
+    """Run short attacks on one broker, one after the other; the last row is that of the canary."""
     with filled() as cluster:
+        canary = Canary(cluster.nameserver)
         for name in names:
-            yield flood(cluster, name, scale=CHECKS.get(name, 1.0), seconds=2.0, quiet_s=0.0)
+            yield attacked(cluster, name, CHECKS.get(name, 1.0), CHECK_S)
+        yield attacked(cluster, "heartbeats_unread", 0.1, CHECK_S, canary=canary)
 
 
 @click.command()
@@ -189,13 +221,13 @@ def checked(names: Iterable[str]) -> Iterator[Row]:
 @click.option(
     "--check",
     is_flag=True,
-    help="Short attacks, those that cost memory: sees that all are held.",
+    help="A short part of each attack: sees that all are held.",
 )
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(names: tuple[str, ...], seconds: float, *, check: bool, output: str) -> None:
     """Run the attacks NAMES, or all of them."""
     rows = []
-    for row in checked(names or CHECKS) if check else attacked(names or tuple(ATTACKS), seconds):
+    for row in checked(names or tuple(ATTACKS)) if check else whole(names or tuple(ATTACKS), seconds):
         rows.append(row)
         if output == "json":
             print(json.dumps(asdict(row)), flush=True)

@@ -12,7 +12,8 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
 from minimq import LocalCluster
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.call_limits import MAX_DECISION_BYTES, MAX_REQUEST_BYTES, MAX_STREAM_REQUEST_BYTES
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.rpc import from_failure, from_rpc_error, open_channel
 from minimq_proto.v1 import (
     broker_pb2,
@@ -101,3 +102,32 @@ def _refused_in_session(call: Any, breach: Breach) -> MiniMQError | None:  # noq
     assert not list(events)
     assert len(told.refused.group) <= 120
     return from_failure(told.refused.failure)
+
+
+@pytest.mark.parametrize(
+    ("method", "most", "is_stream"),
+    [
+        ("Broker/Session", MAX_STREAM_REQUEST_BYTES, True),
+        ("Broker/Pull", MAX_STREAM_REQUEST_BYTES, True),
+        ("Replication/Replicate", MAX_STREAM_REQUEST_BYTES, True),
+        ("Broker/CommitOffsets", MAX_REQUEST_BYTES, False),
+        ("Broker/CommitTransaction", MAX_DECISION_BYTES, False),
+    ],
+)
+def test_a_request_that_is_too_large_is_not_even_opened(
+    channels: dict[str, grpc.Channel], method: str, most: int, *, is_stream: bool
+) -> None:
+    channel, name = channels[method.partition("/")[0]], f"/minimq.v1.{method}"
+
+    def ask(request: bytes) -> None:
+        if is_stream:
+            stream: Any = channel.stream_stream(name)
+            list(stream(iter([request]), timeout=PATIENCE_S))
+        else:
+            call: Any = channel.unary_unary(name)
+            call(request, timeout=PATIENCE_S)
+
+    for size, kind in ((most, InvalidArgument), (most + 1, MessageTooLarge)):
+        with pytest.raises(grpc.RpcError) as raised:
+            ask(b"\xff" * size)  # no message
+        assert type(from_rpc_error(raised.value, "broker")) is kind

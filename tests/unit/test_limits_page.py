@@ -62,6 +62,8 @@ def mib(number: int) -> str:
         ("Lists in one request", "producers whose batches", f"{protocol_bounds.MAX_PRODUCERS:,}"),
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
         ("Lists in one request", "request that is not part", mib(call_limits.MAX_REQUEST_BYTES)),
+        ("Lists in one request", "decision on a transaction", mib(call_limits.MAX_DECISION_BYTES)),
+        ("Lists in one request", "request of a stream", mib(call_limits.MAX_STREAM_REQUEST_BYTES)),
         ("Per broker", "topics |", f"{OPTIONS.max_topics:,} (`--max-topics`)"),
         ("Per broker", "consumer groups |", f"{OPTIONS.max_groups:,} (`--max-groups`)"),
         ("Per broker", "consumers with a session", f"{OPTIONS.max_sessions:,} (`--max-sessions`)"),

@@ -1,0 +1,35 @@
+"""Limits that refuse are counted, and logged once a minute."""
+
+from __future__ import annotations
+
+import pytest
+
+from minimq_broker.services.limit_refusals import LimitRefusals
+from minimq_common.errors import InvalidArgument, SystemBusy
+
+
+def test_each_limit_is_logged_when_it_begins_to_refuse(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    refusals = LimitRefusals(lambda: now)
+
+    def lines() -> list[str]:
+        found = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return found
+
+    groups = SystemBusy("10 groups", limit="groups")
+    for error in (groups, groups, SystemBusy("busy"), InvalidArgument("no"), None):
+        refusals.note(error)
+    refusals.note(SystemBusy("3 topics", limit="topics"))
+    assert refusals.counts == {"groups": 2, "topics": 1}
+    assert lines() == [
+        "refused: a limit is reached limit=groups reason=10 groups",
+        "refused: a limit is reached limit=topics reason=3 topics",
+    ]
+    now += 61.0
+    refusals.note(groups)  # it was quiet for long enough
+    assert lines() == ["refused: a limit is reached limit=groups reason=10 groups"]
+    for _ in range(70):
+        now += 1.0
+        refusals.note(groups)
+    assert lines() == ["refused: a limit is reached limit=groups reason=10 groups failures=61 outage_s=60.0"]
