@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,6 +23,9 @@ from minimq_common.intake import AROUND_REQUEST, Intake, Taken
 LARGE_BYTES = 64 << 10
 #: Those that are refused for what they are are answered at this rate, all together.
 REFUSED_BYTES_PER_S = 16 << 20
+
+#: Opening takes no more than one in so many parts of the time, and one more.
+_REST = 3
 
 #: Serves a call: takes its request, or requests, and its context.
 Serve = Callable[[Any, Any], Awaitable[Any]]
@@ -80,13 +84,14 @@ class LargeRequest:
         refusal: why it is not even to be opened; then nothing of it is kept.
     """
 
-    __slots__ = ("_data", "_decoder", "refusal", "size")
+    __slots__ = ("_data", "_decoder", "_opened_in_s", "refusal", "size")
 
     def __init__(self, decoder: Decoder, data: bytes, most: float) -> None:
         self.size = len(data)
         self.refusal: MessageTooLarge | None = None
         self._decoder: Decoder | None = decoder
         self._data = data
+        self._opened_in_s = 0.0
         if self.size > most:
             self.refusal = MessageTooLarge(
                 f"a request of {self.size} bytes is over the limit of this call, {most} bytes"
@@ -104,7 +109,11 @@ class LargeRequest:
             raise self.refusal
         decoder = self._decoder
         assert decoder is not None
-        return decoder.decode(self._take())
+        began = time.thread_time()
+        try:
+            return decoder.decode(self._take())
+        finally:
+            self._opened_in_s = time.thread_time() - began
 
     def checked(self) -> Any:  # noqa: ANN401 - of any call
         """Return what it says. Raises as `open` does, and `InvalidArgument` when it is out of its bounds."""
@@ -118,6 +127,10 @@ class LargeRequest:
             del opened  # as in `Decoder.decode`
             raise InvalidArgument(broken)
         return opened
+
+    async def rest(self) -> None:
+        """Leave time for others, after this was opened and before another one is."""
+        await asyncio.sleep(self._opened_in_s * _REST)
 
     def _take(self) -> bytes:
         """Return what there is, and keep nothing of it."""
@@ -134,7 +147,7 @@ class LargeRequest:
 class Line:
     """Large requests of a server, one after the other. Lives on one event loop.
 
-    One is opened in a round of the loop, and one of each call is served at a time.
+    One is opened at a time, with a pause for others after it, and one of each call is served at a time.
     """
 
     def __init__(self) -> None:
@@ -162,9 +175,8 @@ class Line:
 
     async def _try_to_open(self, request: LargeRequest) -> tuple[Any, MiniMQError | None]:
         async with self._opening:
-            await asyncio.sleep(0)
             try:
-                return request.checked(), None
+                return await opened_in_turn(request), None
             except (InvalidArgument, MessageTooLarge) as error:
                 return None, error
 
@@ -172,3 +184,11 @@ class Line:
         async with self._refusing:
             await asyncio.sleep(request.size / REFUSED_BYTES_PER_S)
         return refusal
+
+
+async def opened_in_turn(request: LargeRequest) -> Any:  # noqa: ANN401 - of any call
+    """Return what a request says, after a pause for others. Raises as `LargeRequest.checked` does."""
+    try:
+        return request.checked()
+    finally:
+        await request.rest()

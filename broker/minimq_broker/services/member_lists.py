@@ -24,7 +24,7 @@ async def member_list(members: Members, begun: Iterable[broker_pb2.TopicBegun], 
         event.topics.add(client_id=client_id, topics=topics)
     for client_id, held in members.held.items():
         entry = event.held.add(client_id=client_id)
-        async for part in slices(list(held)):
+        async for part in slices(held):
             for queue in part:
                 entry.queues.add(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
     return broker_pb2.SessionEvent(members=event).SerializeToString()

@@ -27,7 +27,7 @@ from minimq_broker.services.streams import raise_failure
 from minimq_common.allocation import known_to_brokers
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, SystemBusy
-from minimq_common.large_requests import LargeRequest
+from minimq_common.large_requests import LargeRequest, opened_in_turn
 from minimq_common.model import MessageQueue
 from minimq_common.names import MAX_GROUP, check_client_id, check_group
 from minimq_common.rpc import to_failure
@@ -150,7 +150,7 @@ class SessionService:
             return
         if isinstance(first, LargeRequest):
             async with self._turn:
-                first = first.checked()
+                first = await opened_in_turn(first)
         session = self._open(check_client_id(first.client_id))
         name = f"session-{session.client_id}"
         writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
@@ -179,7 +179,7 @@ class SessionService:
                 if isinstance(request, LargeRequest):
                     async with self._turn:
                         await self._handle(session, request.open())
-                        await asyncio.sleep(0)
+                        await request.rest()
                 elif request.ByteSize() > _LARGE_BYTES:
                     async with self._turn:  # one in each round of the event loop
                         await self._handle(session, request)
