@@ -69,6 +69,9 @@ _LARGEST_REQUESTS = {
     "DescribeTransaction": MAX_DECISION_BYTES,
 }
 
+#: Requests of Append from that size on are opened one by one: the batches of a client with plain options are smaller.
+_LARGE_APPEND_BYTES = 2 << 20
+
 #: What one of several replicas is told whose store cannot be opened.
 _REMEDY = (
     "if another replica is the master now (minimq cluster status), this one is made anew of what that has by: "
@@ -371,7 +374,9 @@ def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
         first_request_s=FIRST_REQUEST_S,
         refused=refused,
         intake=engine.intake,
-        requests=RequestLimits(largest=_LARGEST_REQUESTS, opening=("Session",)),
+        requests=RequestLimits(
+            largest=_LARGEST_REQUESTS, large={"Append": _LARGE_APPEND_BYTES}, opening=("Append", "Session")
+        ),
     )
     return grpc.aio.server(
         interceptors=[limits, CallBoundary(unreadable, _IN_BAND, engine.refusals.note)],

@@ -46,6 +46,43 @@ def return_freed_memory() -> None:
     _configure((_M_MMAP_THRESHOLD, _RETURNED_BYTES), (_M_ARENA_MAX, _ARENAS))
 
 
+class _Arenas(ctypes.Structure):
+    """`struct mallinfo2` of glibc, over all arenas."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    )
+
+
+def freed_bytes() -> int:
+    """Return the freed memory that this process has kept so far; 0 where the allocator does not tell."""
+    try:
+        look = ctypes.PyDLL(None).mallinfo2  # it takes no time, which letting go of the interpreter would
+    except AttributeError:
+        return 0
+    look.restype = _Arenas
+    return int(look().fordblks)
+
+
+def give_back() -> None:
+    """Return freed memory to the system, all of it that is in whole pages, where the allocator can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def _configure(*options: tuple[int, int]) -> None:
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return

@@ -18,7 +18,7 @@ from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.first_requests import Arrivals, Begun
 from minimq_common.intake import Intake
-from minimq_common.large_requests import Decoder, LargeRequest, Line, Serve
+from minimq_common.large_requests import LARGE_BYTES, Decoder, LargeRequest, Line, Serve
 
 #: Time in which the first request of a stream has to come, in seconds.
 FIRST_REQUEST_S = 10.0
@@ -45,6 +45,7 @@ class RequestLimits:
         streams_at_once: first requests of streams of one method that are received at once; None: any number.
         largest: bytes of the largest request of methods for which it is another one; infinite for streams that carry
             batches, whose requests may be as large as the server takes.
+        large: bytes from which on requests of a method are opened one by one, where it is not `LARGE_BYTES`.
         opening: streams whose handlers take a `LargeRequest`, and open it when it is its turn.
     """
 
@@ -53,6 +54,7 @@ class RequestLimits:
     calls_at_once: int | None = None
     streams_at_once: int | None = None
     largest: Mapping[str, float] = field(default_factory=dict)
+    large: Mapping[str, int] = field(default_factory=dict)
     opening: Collection[str] = ()
 
 
@@ -122,7 +124,8 @@ class CallLimits(grpc.aio.ServerInterceptor):
         if not handler.request_streaming:
             return Decoder(handler.request_deserializer, limits.largest.get(method, limits.call_bytes))
         most = limits.largest.get(method, MAX_STREAM_REQUEST_BYTES)
-        return Decoder(handler.request_deserializer, most, limits.opened_bytes)
+        large = limits.large.get(method, LARGE_BYTES)
+        return Decoder(handler.request_deserializer, most, limits.opened_bytes, large)
 
     def _single(self, serve: Serve, decoder: Decoder, method: str) -> Serve:
         async def single(_: object, context: Any) -> Any:  # noqa: ANN401 - of any call

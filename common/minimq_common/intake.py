@@ -8,7 +8,6 @@ that send none of their requests to the end.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
@@ -18,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimq_common import connections
+from minimq_common import allocator, connections
 from minimq_common.connections import Traffic
 from minimq_common.outage_log import OutageLog
 
@@ -33,16 +32,18 @@ _NOT_COUNTED = 1 << 20
 #: A connection that takes part may hold so much; one that has sent nothing to its end for `_STUCK_S` nothing.
 _ENOUGH_BYTES = 8 << 20
 _STUCK_S = 1.0
-#: Time between two looks at the memory of this process, and between two at its connections in any case, in seconds.
-_LOOK_S = 0.025
+#: Time between two looks at the memory of this process, and while it has grown; and between two at its connections in
+#: any case, in seconds.
+_LOOK_S, _LOOK_GROWN_S = 0.1, 0.025
 _LOOK_AT_ALL_S = 5.0
-#: A look at connections takes no more than one in so many parts of the time.
+#: A look at connections takes no more than one in so many parts of the time, as does giving memory back.
 _LOOK_SHARE = 4
-#: With so much more memory than a while ago, connections are looked at; each look forgets as much of it.
-_GROWN_BYTES, _FORGOTTEN_BYTES = 48 << 20, 256 << 10
+#: With so much more memory than a while ago, connections are looked at; so much of it is forgotten each second.
+_GROWN_BYTES, _FORGOTTEN_BYTES_PER_S = 48 << 20, 10 << 20
 
-#: After a flood the C library keeps what it was given back, and more with each further one, since threads of gRPC have
-#: heaps of their own. It is asked for it so often at most, in seconds.
+#: The C library keeps what it was given back, more of it with each part of a flood, since threads of gRPC have heaps of
+#: their own. It is asked for it when it is so much; and when a flood is over, so often at most, in seconds.
+_KEPT_BYTES = 48 << 20
 _GIVE_BACK_S = 5.0
 
 _STATM, _STATM_BYTES = Path("/proc/self/statm"), 256
@@ -96,8 +97,8 @@ class Intake:
         self._cut = cut
         self._lock = threading.Lock()  # protects which counts there are
         self._taken: dict[str, Taken] = {}
-        self._memory = 0
-        self._looked_at = self._look_again_at = self._gave_back_at = -math.inf
+        self._memory, self._memory_at = 0, 0.0
+        self._looked_at = self._look_again_at = self._gave_back_at = self._give_back_again_at = -math.inf
         self._outage = OutageLog(log)
         self._port = 0
         self._statm = -1
@@ -133,18 +134,20 @@ class Intake:
             return taken
 
     def _watch(self) -> None:
-        while not self._stopping.wait(_LOOK_S):
+        has_grown = False
+        while not self._stopping.wait(_LOOK_GROWN_S if has_grown else _LOOK_S):
             try:
-                self._look()
+                has_grown = self._look()
                 self._outage.worked("requests on their way: looked at again")
             except Exception as error:  # noqa: BLE001 - whatever it is, the next look comes
                 self._outage.crashed(
                     "requests on their way: not looked at, will try again error=%r", error, cause=error
                 )
 
-    def _look(self) -> None:
-        has_grown = self._has_grown()
+    def _look(self) -> bool:
+        """Look once. Returns whether this process has more memory than a while ago."""
         now = time.monotonic()
+        has_grown = self._has_grown(now)
         if now >= (self._look_again_at if has_grown else self._looked_at + _LOOK_AT_ALL_S):
             with self._lock:
                 known = list(self._taken.items())
@@ -152,16 +155,25 @@ class Intake:
             self._looked_at = time.monotonic()
             self._look_again_at = self._looked_at + _LOOK_SHARE * (self._looked_at - now)
             self._bound(known, found, self._looked_at)
-        if has_grown and self.bytes < self._limit // 4 and time.monotonic() >= self._gave_back_at + _GIVE_BACK_S:
-            self._gave_back_at = time.monotonic()
-            _give_back()
+        if has_grown:
+            self._give_back(time.monotonic())
+        return has_grown
 
-    def _has_grown(self) -> bool:
+    def _give_back(self, now: float) -> None:
+        is_over = self.bytes < self._limit // 4 and now >= self._gave_back_at + _GIVE_BACK_S
+        if is_over or (now >= self._give_back_again_at and allocator.freed_bytes() > _KEPT_BYTES):
+            allocator.give_back()
+            self._gave_back_at = time.monotonic()
+            self._give_back_again_at = self._gave_back_at + _LOOK_SHARE * (self._gave_back_at - now)
+
+    def _has_grown(self, now: float) -> bool:
         """Tell whether this process has more memory than a while ago, without the pages of files."""
         fields = os.pread(self._statm, _STATM_BYTES, 0).split()
-        now = (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
-        self._memory = min(now, self._memory + _FORGOTTEN_BYTES) if self._memory else now
-        return now > self._memory + _GROWN_BYTES
+        memory = (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
+        forgotten = int(_FORGOTTEN_BYTES_PER_S * (now - self._memory_at))
+        self._memory = min(memory, self._memory + forgotten) if self._memory else memory
+        self._memory_at = now
+        return memory > self._memory + _GROWN_BYTES
 
     def _bound(self, known: Collection[tuple[str, Taken]], found: Mapping[str, Traffic], now: float) -> None:
         held: list[tuple[int, bool, str]] = []
@@ -208,10 +220,3 @@ class Intake:
                 )
         self.ended += len(ended)
         self._cut(ended)
-
-
-def _give_back() -> None:
-    """Let the C library return to the system what it does not need, where it can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -36,15 +36,22 @@ class Decoder:
 
     Args:
         decode: decodes one; None leaves it as it is.
-        most: bytes of the largest one; infinite when none counts as large.
+        most: bytes of the largest one.
         opened: larger ones are returned as they are, in bytes.
+        large: bytes from which on one is large.
     """
 
-    def __init__(self, decode: Callable[[bytes], Any] | None, most: float, opened: float = math.inf) -> None:
+    def __init__(
+        self,
+        decode: Callable[[bytes], Any] | None,
+        most: float,
+        opened: float = math.inf,
+        large: float = LARGE_BYTES,
+    ) -> None:
         self._decode = decode
         self._most = most
         self._opened = opened
-        self._large = most if math.isinf(most) else LARGE_BYTES
+        self._large = large
         self._taken = Taken()
 
     def count_for(self, intake: Intake | None, peer: str) -> None:

@@ -15,7 +15,7 @@ from minimq_broker.store.jobs import AppendJob, SendStatus
 from minimq_common import batch, rpc
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import CorruptBatch, MessageTooLarge, MiniMQError, UsageError
-from minimq_common.large_requests import LARGE_BYTES, REFUSED_BYTES_PER_S
+from minimq_common.large_requests import LARGE_BYTES, REFUSED_BYTES_PER_S, LargeRequest
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
@@ -36,9 +36,9 @@ class AppendService:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._refusals = asyncio.Lock()
+        self._refusals, self._turn = asyncio.Lock(), asyncio.Lock()
 
-    async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
+    async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
         answers = _Answers()
         writer: StreamWriter[broker_pb2.AppendResponse] = StreamWriter(context, self._engine.unsent)
@@ -50,20 +50,15 @@ class AppendService:
             receiver.cancel()
         raise_failure(receiver)
 
-    async def _receive(self, requests: AsyncIterator[broker_pb2.AppendRequest], answers: _Answers) -> None:
+    async def _receive(
+        self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], answers: _Answers
+    ) -> None:
         try:
             async for request in requests:
-                refused_bytes = 0
-                try:
-                    check_bounds(request)
-                    await self._engine.writes.append(self._job(request, answers))
-                except MiniMQError as error:
-                    self._engine.counters.refused[error.code] += 1
-                    self._engine.refusals.note(error)
-                    result = broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error))
-                    answers.add(result)
-                    if isinstance(error, UsageError | CorruptBatch):
-                        refused_bytes = len(request.batch) + len(request.topic)
+                if isinstance(request, LargeRequest):
+                    refused_bytes = await self._take_in_turn(request, answers)
+                else:
+                    refused_bytes = await self._take(request, answers)
                 del request  # or it would be kept until the next one comes
                 if refused_bytes > LARGE_BYTES:
                     await self._slow_down(refused_bytes)
@@ -73,6 +68,29 @@ class AppendService:
                     await answers.fewer()
         finally:
             answers.end()
+
+    async def _take_in_turn(self, request: LargeRequest, answers: _Answers) -> int:
+        """Take a request that is larger than the batches of most clients, one at a time and with a pause for others."""
+        async with self._turn:
+            opened = request.open()
+            await request.rest()
+            refused_bytes = await self._take(opened, answers)
+            del opened
+            await request.rest()
+        return refused_bytes
+
+    async def _take(self, request: broker_pb2.AppendRequest, answers: _Answers) -> int:
+        """Take a request. Returns the bytes of one that no client of ours makes, 0 of any other."""
+        try:
+            check_bounds(request)
+            await self._engine.writes.append(self._job(request, answers))
+        except MiniMQError as error:
+            self._engine.counters.refused[error.code] += 1
+            self._engine.refusals.note(error)
+            answers.add(broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error)))
+            if isinstance(error, UsageError | CorruptBatch):
+                return len(request.batch) + len(request.topic)
+        return 0
 
     async def _slow_down(self, size: int) -> None:
         """Take large requests that no client of ours makes at a rate that leaves time for others."""

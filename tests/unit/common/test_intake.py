@@ -63,6 +63,7 @@ class World:
 @pytest.fixture
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], World]]:
     monkeypatch.setattr(intake, "_LOOK_S", 0.01)
+    monkeypatch.setattr(intake, "_LOOK_GROWN_S", 0.01)
     monkeypatch.setattr(intake, "_LOOK_AT_ALL_S", 0.01)
     with ExitStack() as stack:
 

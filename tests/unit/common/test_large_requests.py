@@ -23,8 +23,8 @@ def intake() -> Intake:
     return Intake(1)
 
 
-def decoder(intake: Intake, most: float = MIB, opened: float = math.inf) -> Decoder:
-    made = Decoder(broker_pb2.CommitOffsetsRequest.FromString, most, opened)
+def decoder(intake: Intake, most: float = MIB, opened: float = math.inf, large: float = LARGE_BYTES) -> Decoder:
+    made = Decoder(broker_pb2.CommitOffsetsRequest.FromString, most, opened, large)
     made.count_for(intake, PEER)
     return made
 
@@ -60,9 +60,10 @@ def test_nothing_is_kept_of_one_that_is_too_large(intake: Intake) -> None:
         request.open()
 
 
-def test_some_are_never_large_and_some_stay_bytes(intake: Intake) -> None:
+def test_some_are_large_from_another_size_on_and_some_stay_bytes(intake: Intake) -> None:
     data = commit(LARGE_BYTES)
-    assert isinstance(decoder(intake, math.inf)(data), broker_pb2.CommitOffsetsRequest)
+    assert isinstance(decoder(intake, large=len(data) + 1)(data), broker_pb2.CommitOffsetsRequest)
+    assert isinstance(decoder(intake, math.inf, large=len(data))(data), LargeRequest)
     assert decoder(intake, opened=LARGE_BYTES - 1)(data) == data
 
 
