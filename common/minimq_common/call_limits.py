@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # at run time the class has no parameters
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """How large requests may be, and how many are received at once.
+    """The size of requests, and the number that is received at once.
 
     Attributes:
         call_bytes: of the largest request of a call that is no stream.

@@ -27,7 +27,7 @@ from minimq_broker.services.streams import raise_failure
 from minimq_common.allocation import known_to_brokers
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, SystemBusy
-from minimq_common.large_requests import LargeRequest, opened_in_turn
+from minimq_common.large_requests import LargeRequest
 from minimq_common.model import MessageQueue
 from minimq_common.names import MAX_GROUP, check_client_id, check_group
 from minimq_common.rpc import to_failure
@@ -148,10 +148,12 @@ class SessionService:
         first = await anext(incoming, None)
         if first is None:
             return
+        refused = None
         if isinstance(first, LargeRequest):
-            async with self._turn:
-                first = await opened_in_turn(first)
+            first, refused = await self._open_first(first)
         session = self._open(check_client_id(first.client_id))
+        if refused is not None:
+            session.tell(refused)
         name = f"session-{session.client_id}"
         writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
         sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
@@ -166,6 +168,21 @@ class SessionService:
             self._disconnected(session)
         await writer.drained()
         raise_failure(receiver)
+
+    async def _open_first(
+        self, large: LargeRequest
+    ) -> tuple[broker_pb2.SessionRequest, broker_pb2.SessionEvent | None]:
+        """Return a request that says who sent it; when it is out of its bounds no more than that, and the refusal."""
+        refused = None
+        async with self._turn:
+            request = large.open()
+            try:
+                check_bounds(request)
+            except InvalidArgument as error:
+                refused = _refusal(_group(request), error)
+                request = broker_pb2.SessionRequest(client_id=request.client_id)
+            await large.rest()
+        return request, refused
 
     async def _receive(
         self,
@@ -247,7 +264,7 @@ class SessionService:
 
     async def _handle(self, session: _Session, request: broker_pb2.SessionRequest) -> None:
         action = request.WhichOneof("action")
-        group = getattr(request, action).group if action not in (None, "heartbeat") else ""
+        group = _group(request)
         try:
             check_bounds(request)
             match action:
@@ -269,8 +286,7 @@ class SessionService:
                     session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
         except MiniMQError as error:
             self._engine.refusals.note(error)
-            refused = broker_pb2.SessionRefused(group=group[:MAX_GROUP], failure=to_failure(error))
-            session.tell(broker_pb2.SessionEvent(refused=refused))
+            session.tell(_refusal(group, error))
 
     async def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
@@ -352,6 +368,16 @@ class SessionService:
         agreement = self._engine.groups.agreement(members.group)
         begun = self._starts.begun(members.group, agreement.topics if agreement else ())
         return await member_list(members, begun, round(self._options.grace_s * 1000))
+
+
+def _group(request: broker_pb2.SessionRequest) -> str:
+    action = request.WhichOneof("action")
+    return "" if action in (None, "heartbeat") else str(getattr(request, action).group)
+
+
+def _refusal(group: str, error: MiniMQError) -> broker_pb2.SessionEvent:
+    refused = broker_pb2.SessionRefused(group=group[:MAX_GROUP], failure=to_failure(error))
+    return broker_pb2.SessionEvent(refused=refused)
 
 
 def _agreement(join: broker_pb2.JoinGroup) -> GroupConfig:
