@@ -4,8 +4,8 @@
 
 For each attack a broker is started and filled, and a canary (`flood_canary.py`) sends and receives twenty messages a
 second before and during the attack (`flood_attacks.py`). Memory is that of the broker's process without the pages of
-mapped files, looked at twenty times a second. `--check` makes a part of each attack, which would cost half a gigabyte
-and more in most of them, on one broker and beside one canary.
+mapped files, looked at twenty times a second. `--check` makes a part of nearly each attack, which would cost half a
+gigabyte and more in most of them, on one broker and beside one canary.
 """
 
 from __future__ import annotations
@@ -41,12 +41,10 @@ CHECKS = {
     "pulls_unread": 0.4,
     "snapshots_unread": 0.2,
     "appends_half_sent": 0.3,
-    "appends_whole": 0.4,
     "connections_half_sent": 0.4,
     "commits_half_sent": 0.3,
     "joins_of_nothing": 0.3,
     "topics_of_long_names": 0.25,
-    "topics_of_rather_long_names": 0.5,
     "long_filters": 0.5,
     "long_client_ids": 0.3,
     "members_that_claim": 0.05,
@@ -55,6 +53,9 @@ CHECKS = {
     "silent_streams": 0.3,
 }
 CHECK_S = 1.0
+#: What a check leaves out: whole requests of 30 MiB come faster than they are looked at, so that the peak of a second
+#: depends on what else the machine does.
+NOT_CHECKED = ("appends_whole", "topics_of_rather_long_names")
 
 
 @dataclass
@@ -222,13 +223,14 @@ def checked(names: Iterable[str]) -> Iterator[Row]:
 @click.option(
     "--check",
     is_flag=True,
-    help="A short part of each attack: sees that all are held.",
+    help="A short part of nearly each attack: sees that all are held.",
 )
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(names: tuple[str, ...], seconds: float, *, check: bool, output: str) -> None:
     """Run the attacks NAMES, or all of them."""
     rows = []
-    for row in checked(names or tuple(ATTACKS)) if check else whole(names or tuple(ATTACKS), seconds):
+    default = [name for name in ATTACKS if not check or name not in NOT_CHECKED]
+    for row in checked(names or default) if check else whole(names or default, seconds):
         rows.append(row)
         if output == "json":
             print(json.dumps(asdict(row)), flush=True)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_common.large_requests import LargeRequest
 
 #: Seconds after which to repeat a call that gave way.
 _RETRY_S = 0.1
@@ -115,6 +116,8 @@ class Arrivals:
             request = await reading
         except StopAsyncIteration:
             raise InvalidArgument(f"{method} came without a request") from None
+        if isinstance(request, LargeRequest) and request.refusal is not None:
+            return request  # too large: whoever sends such ones waits with the others
         self._prompt[peer] = None
         if len(self._prompt) > _MOST_PROMPT:
             del self._prompt[next(iter(self._prompt))]
