@@ -363,7 +363,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
                 raise
             await self._writer.close(watcher)
             await rpc.abort(context, Unavailable(_STOPPING))
-        except MiniMQError:
+        except Exception:
             await self._writer.close(watcher)
             raise
         finally:

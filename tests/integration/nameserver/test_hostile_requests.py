@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,6 +129,35 @@ def test_a_large_table_arrives_whole(nameserver: NameServer, channel: grpc.Chann
     told = {event.route.topic: len(event.route.queues) for _, event in zip(topics, watch, strict=False)}
     assert told == dict.fromkeys(topics, 1)
     over.set()
+
+
+def test_a_watch_that_goes_on_with_what_is_no_request_is_refused_behind_the_event_on_its_way(
+    nameserver: NameServer, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a refusal while a write is under way gRPC makes an error of its own, and a traceback."""
+    writing, slow, write = threading.Event(), threading.Event(), rpc.write
+
+    async def write_slowly(context: Any, message: object) -> None:  # noqa: ANN401 - the context of any stream
+        writing.set()
+        await asyncio.to_thread(slow.wait, 20)
+        await write(context, message)
+
+    def requests() -> Iterator[bytes]:
+        yield nameserver_pb2.WatchRoutesRequest(topics=["orders"]).SerializeToString()
+        writing.wait(20)
+        yield b"\xff" * (server_module._OPENED_BYTES + 1)
+
+    monkeypatch.setattr(rpc, "write", write_slowly)
+    begin: Any = channel.stream_stream("/minimq.v1.NameServer/WatchRoutes")
+    watch = begin(requests(), timeout=20)
+    try:
+        assert writing.wait(20)
+        time.sleep(0.3)  # which a mere refusal does not take
+        assert watch.is_active()
+    finally:
+        slow.set()
+    events: list[bytes] = []
+    assert isinstance(failure_of(lambda: events.extend(watch)), InvalidArgument)
 
 
 def test_large_lists_wait_until_those_before_them_are_taken(
