@@ -20,13 +20,16 @@ log = logging.getLogger(__name__)
 
 CLOSED = "the client was closed"
 
+#: Time after which a task that was cancelled and goes on is cancelled again, in seconds.
+_CANCEL_AGAIN_S = 0.1
+
 
 class LoopThread:
     """An event loop that begins with the first use and ends with `close`. Thread-safe.
 
     Args:
         name: of the thread.
-        finish: ends what lives on the loop; awaited there after all tasks were cancelled.
+        finish: ends what lives on the loop; awaited there after all tasks have ended.
     """
 
     def __init__(self, name: str, finish: Callable[[], Awaitable[None]]) -> None:
@@ -112,10 +115,12 @@ class LoopThread:
             loop.close()
 
     async def _end(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            # A stream of gRPC that breaks as it begins takes a cancellation for itself, and its reader goes on.
+            ended, _ = await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
+            await asyncio.gather(*ended, return_exceptions=True)  # so that no error of theirs is reported as unheard
         if asyncio.get_running_loop() is self._loop:  # not if its start was interrupted
             await self._finish()
 

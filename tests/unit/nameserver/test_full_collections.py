@@ -24,11 +24,14 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Iterator[Clock]:
+    others = gc.callbacks[:]  # such as those of name servers in this process
+    gc.callbacks.clear()
     clock = Clock()
     collections = FullCollections(clock)
     collections.start()
     yield clock
     collections.stop()
+    gc.callbacks[:] = others
 
 
 def test_after_a_full_collection_there_is_none_for_a_hundred_times_as_long(
