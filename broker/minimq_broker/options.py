@@ -152,7 +152,7 @@ class BrokerOptions:
         minimum=1 << 20,
     )
     max_incoming_bytes: int = option(
-        160 << 20,
+        80 << 20,
         "Bytes of requests, in all, that may be on their way into the broker. Beyond that, connections that hold "
         "much of it or do not complete their requests are closed.",
         minimum=64 << 20,

@@ -27,7 +27,7 @@ class Limits:
     max_pending_bytes: int
     busy_after_s: float = 0.5
     max_unsent_bytes: int = 96 << 20
-    max_incoming_bytes: int = 160 << 20
+    max_incoming_bytes: int = 80 << 20
     slave_read_lag: int = 1 << 32
     max_topics: int = 50_000
     max_groups: int = 10_000
