@@ -1,27 +1,52 @@
-"""Loaded by every Python that finds this folder in PYTHONPATH: a name server notes how long the steps of its loop take.
+"""Loaded by every Python that finds this folder in PYTHONPATH: a server notes how long the steps of its loop take.
 
-The variable LOOP_STEPS names a file, where at its end the most ms of processor time of a step and of a round stand. A
-round is all that was ready at once: many short steps in one delay others as one long step does.
+The variable LOOP_STEPS_OF names the package of the server, LOOP_STEPS a file that it writes at its end, as JSON: the
+most ms of processor time of a step and of a round, and the longest steps by name, with the times they were long and the
+ms of all these together. A round is all that was ready at once: many short steps in one delay others as one long step
+does.
 """
 
 import asyncio.base_events
 import asyncio.events
 import atexit
+import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+#: Steps from so many seconds on are told of by name, so many of them.
+_LONG_S, _TOLD = 0.002, 12
+
 _run = asyncio.events.Handle._run
 _run_once = asyncio.base_events.BaseEventLoop._run_once  # type: ignore[attr-defined]  # private
 _most = {"step": 0.0, "round": 0.0}
+_long: dict[str, list[float]] = {}
 
 
 def _timed_step(self: asyncio.events.Handle) -> None:
     began = time.thread_time()
     _run(self)
-    _most["step"] = max(_most["step"], time.thread_time() - began)
+    took = time.thread_time() - began
+    _most["step"] = max(_most["step"], took)
+    if took > _LONG_S:
+        longest, times, all_ = _long.get(_name(self), (0.0, 0, 0.0))
+        _long[_name(self)] = [max(longest, took), times + 1, all_ + took]
+
+
+def _name(handle: Any) -> str:  # noqa: ANN401 - its attributes are private
+    """Return what a step did, or for a task the calls that it is in now."""
+    callback = handle._callback
+    task = getattr(callback, "__self__", None)
+    if not isinstance(task, asyncio.Task):
+        return str(getattr(callback, "__qualname__", callback))
+    calls: list[str] = []
+    coroutine: Any = task.get_coro()
+    while coroutine is not None:
+        calls.append(str(getattr(coroutine, "__qualname__", type(coroutine).__name__)))
+        coroutine = getattr(coroutine, "cr_await", None)
+    return " > ".join(calls)
 
 
 def _timed_round(self: Any) -> None:  # noqa: ANN401 - of any loop
@@ -31,10 +56,13 @@ def _timed_round(self: Any) -> None:  # noqa: ANN401 - of any loop
 
 
 def _tell() -> None:
-    Path(os.environ["LOOP_STEPS"]).write_text(f"{_most['step'] * 1000} {_most['round'] * 1000}")
+    told: dict[str, Any] = {name: seconds * 1000 for name, seconds in _most.items()}
+    named = sorted(_long.items(), key=lambda item: -item[1][0])[:_TOLD]
+    told["long"] = {name: [longest * 1000, times, all_ * 1000] for name, (longest, times, all_) in named}
+    Path(os.environ["LOOP_STEPS"]).write_text(json.dumps(told))
 
 
-if "minimq_nameserver" in sys.orig_argv:
+if os.environ.get("LOOP_STEPS_OF", "-") in sys.orig_argv:
     asyncio.events.Handle._run = _timed_step  # type: ignore[method-assign]
     asyncio.base_events.BaseEventLoop._run_once = _timed_round  # type: ignore[attr-defined]
     atexit.register(_tell)

@@ -135,6 +135,7 @@ def _or_why_not(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
         except DecodeError as error:
             return error
 
+    decode_or_tell.__wrapped__ = decode  # type: ignore[attr-defined]  # as functools.wraps has it, which takes longer
     return decode_or_tell
 
 

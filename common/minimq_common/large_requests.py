@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.intake import AROUND_REQUEST, Intake, Taken
+from minimq_common.list_bounds import ListCut, lists_of
 
 #: Requests from that size on are large.
 LARGE_BYTES = 64 << 10
@@ -71,6 +72,11 @@ class Decoder:
         """Count a request."""
         self._taken.bytes += size + AROUND_REQUEST
 
+    def shortening(self, data: bytes) -> ListCut | None:
+        """Return what cuts a request where a list has too many items; None for one that has no lists."""
+        lists = lists_of(self._decode) if self._decode is not None else None
+        return ListCut(data, lists) if lists is not None else None
+
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - of any call
         """Return what a request says. Raises `InvalidArgument` when it is no message."""
         if self._decode is None:
@@ -105,8 +111,11 @@ class LargeRequest:
             )
             self._take()
 
-    def open(self) -> Any:  # noqa: ANN401 - of any call
+    async def open(self) -> Any:  # noqa: ANN401 - of any call
         """Return what it says; it is opened once.
+
+        One with a list that is longer than it may be is opened up to the first item beyond that: it breaks its bound,
+        and no more is made of it.
 
         Raises:
             MessageTooLarge: it is too large.
@@ -116,15 +125,21 @@ class LargeRequest:
             raise self.refusal
         decoder = self._decoder
         assert decoder is not None
+        cut = decoder.shortening(self._data)
+        if cut is not None:
+            for _ in cut.steps():
+                await asyncio.sleep(0)
+            self._data = cut.kept
+            del cut
         began = time.thread_time()
         try:
             return decoder.decode(self._take())
         finally:
             self._opened_in_s = time.thread_time() - began
 
-    def checked(self) -> Any:  # noqa: ANN401 - of any call
+    async def checked(self) -> Any:  # noqa: ANN401 - of any call
         """Return what it says. Raises as `open` does, and `InvalidArgument` when it is out of its bounds."""
-        opened, broken = self.open(), ""
+        opened, broken = await self.open(), ""
         if isinstance(opened, Message):
             try:
                 check_bounds(opened)
@@ -196,6 +211,6 @@ class Line:
 async def opened_in_turn(request: LargeRequest) -> Any:  # noqa: ANN401 - of any call
     """Return what a request says, after a pause for others. Raises as `LargeRequest.checked` does."""
     try:
-        return request.checked()
+        return await request.checked()
     finally:
         await request.rest()

@@ -72,7 +72,7 @@ class AppendService:
     async def _take_in_turn(self, request: LargeRequest, answers: _Answers) -> int:
         """Take a request that is larger than the batches of most clients, one at a time and with a pause for others."""
         async with self._turn:
-            opened = request.open()
+            opened = await request.open()
             await request.rest()
             refused_bytes = await self._take(opened, answers)
             del opened

@@ -175,7 +175,7 @@ class SessionService:
         """Return a request that says who sent it; when it is out of its bounds no more than that, and the refusal."""
         refused = None
         async with self._turn:
-            request = large.open()
+            request = await large.open()
             try:
                 check_bounds(request)
             except InvalidArgument as error:
@@ -195,7 +195,7 @@ class SessionService:
             while request is not None:
                 if isinstance(request, LargeRequest):
                     async with self._turn:
-                        await self._handle(session, request.open())
+                        await self._handle(session, await request.open())
                         await request.rest()
                 elif request.ByteSize() > _LARGE_BYTES:
                     async with self._turn:  # one in each round of the event loop
