@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import grpc.aio
 
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.groups import Members
 from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
-from minimq_broker.services.member_lists import member_list
+from minimq_broker.services.member_lists import MemberLists
 from minimq_broker.services.newcomers import check_new_group
 from minimq_broker.services.session_events import SessionEvents
 from minimq_broker.services.starts import Beginning, GroupBeginnings
@@ -43,12 +41,6 @@ log = logging.getLogger(__name__)
 MAX_WAITING_BYTES = 8 << 20
 #: A request of so many bytes takes a millisecond or more.
 _LARGE_BYTES = 16 << 10
-#: Time in seconds in which changes of a group are collected before its members are told: those that start together make
-#: one round of it, which a person does not notice.
-ROUND_S = 0.05
-#: Rounds of large groups come later, so that they take no more than one in so many parts of the time.
-_ROUND_SHARE = 10
-
 #: When a client for which there was no room may come back, in seconds.
 _COME_BACK_S = 1.0
 
@@ -105,23 +97,19 @@ class SessionService:
         self._engine = engine
         self._options = options
         self._sessions: dict[str, _Session] = {}
-        #: Groups whose members will be told of a new list in a moment.
-        self._changed_groups: set[str] = set()
         self._is_retired = False
         #: Requests that take long take turns, so that others come in between.
         self._turn = asyncio.Lock()
-        #: Member lists are made one after the other, so that none comes after a later one.
-        self._listing = asyncio.Lock()
-        #: Time that the latest round took, in seconds.
-        self._round_took_s = 0.0
         self.agreements = Agreements(engine.handle, engine.writes, engine.tables, engine.streams)
         self._starts = GroupBeginnings(engine.handle, engine.offsets)
+        self._lists = MemberLists(engine, self._starts, self._events_of, round(options.grace_s * 1000))
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
         asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
 
     def retire(self) -> None:
         """Do nothing more to groups and leases: those of the engine are others from now on."""
         self._is_retired = True
+        self._lists.retire()
         self.leases.retire()
 
     async def begin_anew(self, group: str) -> None:
@@ -303,11 +291,11 @@ class SessionService:
         if changed is not None:
             self._changed(group)
         session.starts[group] = join.start
+        session.events.joined(group, (changed or self._engine.groups.members(group)).version)
         if changed is None:
-            async with self._listing:
-                session.events.add_list(group, await self._member_list(self._engine.groups.members(group)))
+            await self._lists.tell(group, session.events)
         else:
-            self._broadcast_soon(group)
+            self._lists.tell_all_soon(group)
 
     def _changed(self, group: str) -> None:
         """Keep what a group agrees on now, and tell those who contradict it no longer that they may ask again."""
@@ -330,7 +318,7 @@ class SessionService:
                 return False
         if self._engine.groups.leave(group, client_id) is not None:
             self._changed(group)
-            self._broadcast_soon(group)
+            self._lists.tell_all_soon(group)
         return True
 
     # ---- telling --------------------------------------------------------------------------------
@@ -340,34 +328,9 @@ class SessionService:
         if session is not None:
             session.tell(event)
 
-    def _broadcast_soon(self, group: str) -> None:
-        """Tell a group its member list in a moment: what changes until then makes no round of its own."""
-        if group not in self._changed_groups:
-            self._changed_groups.add(group)
-            after_s = max(ROUND_S, _ROUND_SHARE * self._round_took_s)
-            asyncio.get_running_loop().call_later(after_s, self._begin_broadcast, group)
-
-    def _begin_broadcast(self, group: str) -> None:
-        self._engine.streams.receive(self._broadcast(group), "member-list")
-
-    async def _broadcast(self, group: str) -> None:
-        async with self._listing:
-            self._changed_groups.discard(group)
-            if self._is_retired or self._engine.handle.is_closed:
-                return
-            began = time.monotonic()
-            members = self._engine.groups.members(group)
-            event = await self._member_list(members)  # once for all of them
-            for client_id in members.client_ids:
-                session = self._sessions.get(client_id)
-                if session is not None:
-                    session.events.add_list(group, event)
-            self._round_took_s = time.monotonic() - began
-
-    async def _member_list(self, members: Members) -> bytes:
-        agreement = self._engine.groups.agreement(members.group)
-        begun = self._starts.begun(members.group, agreement.topics if agreement else ())
-        return await member_list(members, begun, round(self._options.grace_s * 1000))
+    def _events_of(self, client_id: str) -> SessionEvents | None:
+        session = self._sessions.get(client_id)
+        return session.events if session is not None else None
 
 
 def _group(request: broker_pb2.SessionRequest) -> str:
