@@ -67,9 +67,8 @@ bench-exactly-once: setup ## Kill what a Spark query runs on, 200 times, and com
 bench-faults: setup ## Measure sends while a broker is killed or hangs; takes about three minutes
 	$(VENV)/bin/python bench/send_faults.py $(ARGS)
 
-bench-floods: setup ## Flood a broker and a name server; measure their memory, and others meanwhile; eleven minutes
-	$(VENV)/bin/python bench/floods.py $(ARGS)
-	$(VENV)/bin/python bench/nameserver_floods.py
+bench-floods: setup ## Flood a broker and a name server; measure their memory, and others meanwhile; eight minutes
+	$(VENV)/bin/python bench/flood_table.py $(ARGS)
 
 bench-rebalances: setup ## Count what a group loses or reads twice while members come, leave, die and hang
 	$(VENV)/bin/python bench/rebalances.py $(ARGS)

@@ -214,12 +214,12 @@ def attacked(name: str, seconds: float, lease_s: float, patience_s: float) -> Li
         steps = Path(directory) / "steps"
         with (
             _calm_nameserver() as calm_address,
-            hook_for_children("loop_steps", LOOP_STEPS=str(steps)),
+            hook_for_children("loop_steps", LOOP_STEPS=str(steps), LOOP_STEPS_OF="minimq_nameserver"),
             LocalCluster(brokers=1, slaves=1, nameserver_options={"term_lease_s": lease_s}) as cluster,
         ):
             _attack(line, cluster.nameservers[0], calm_address, seconds, patience_s)
-        step, round_ = map(float, steps.read_text().split())
-        line.step_ms = step, round_
+        told = json.loads(steps.read_text())
+        line.step_ms = told["step"], told["round"]
     return line
 
 
