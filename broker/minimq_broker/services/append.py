@@ -81,15 +81,16 @@ class AppendService:
 
     async def _take(self, request: broker_pb2.AppendRequest, answers: _Answers) -> int:
         """Take a request. Returns the bytes of one that no client of ours makes, 0 of any other."""
+        data = request.batch  # each look at it is a copy
         try:
             check_bounds(request)
-            await self._engine.writes.append(self._job(request, answers))
+            await self._engine.writes.append(self._job(request, data, answers))
         except MiniMQError as error:
             self._engine.counters.refused[error.code] += 1
             self._engine.refusals.note(error)
             answers.add(broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error)))
             if isinstance(error, UsageError | CorruptBatch):
-                return len(request.batch) + len(request.topic)
+                return len(data) + len(request.topic)
         return 0
 
     async def _slow_down(self, size: int) -> None:
@@ -97,9 +98,8 @@ class AppendService:
         async with self._refusals:
             await asyncio.sleep(size / REFUSED_BYTES_PER_S)
 
-    def _job(self, request: broker_pb2.AppendRequest, answers: _Answers) -> AppendJob:
-        """Return the request as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
-        data = request.batch
+    def _job(self, request: broker_pb2.AppendRequest, data: bytes, answers: _Answers) -> AppendJob:
+        """Return the request with its batch as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
         limits = self._engine.limits
         if len(data) > limits.max_batch_bytes:
             raise MessageTooLarge(
