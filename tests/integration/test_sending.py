@@ -135,6 +135,18 @@ def test_a_callback_hears_of_the_outcome(producer: Producer, topic: str) -> None
     assert receipt.queue.topic == topic
 
 
+def test_a_callback_that_raises_again_and_again_is_logged_once(
+    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        raise ValueError("stumbled")
+
+    with Producer(cluster.nameserver) as producer:
+        for _ in range(50):
+            producer.send_async(Message(topic, b"x"), callback=fail)
+    assert caplog.text.count("ValueError: stumbled") == 1
+
+
 @pytest.mark.parametrize("how", ["send", "send_async", "send_many"])
 @pytest.mark.parametrize(
     ("message", "error"),

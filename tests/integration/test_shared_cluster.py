@@ -38,6 +38,7 @@ from minimq.connection.route_watch import RouteWatch
 from minimq.connection.routes import RouteCallback
 from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
 from minimq_proto.v1 import broker_pb2
+from support.reading import read_all
 from support.waiting import wait_until
 
 NOBODY = "127.0.0.1:9"
@@ -338,11 +339,14 @@ def test_an_interrupt_ends_a_call_and_leaves_no_task() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_process_that_ends_with_open_clients_says_nothing(cluster: LocalCluster, topic: str) -> None:
+def test_a_process_that_ends_with_open_clients_warns_of_producers_and_sends_what_they_have(
+    cluster: LocalCluster, topic: str
+) -> None:
     program = f"""
 from minimq import Admin, Cluster, Message, Producer, PullConsumer
 shared = Cluster({cluster.nameserver!r})
-producer, alone, consumer = Producer(shared), Producer({cluster.nameserver!r}), PullConsumer(shared, group={topic!r})
+producer, consumer = Producer(shared), PullConsumer(shared, group={topic!r})
+alone = Producer({cluster.nameserver!r})
 for each in (producer, alone):
     each.send(Message({topic!r}, b"body"))
 consumer.subscribe({topic!r})
@@ -350,16 +354,24 @@ while not consumer.poll(1.0):
     pass
 admin = Admin(shared)
 admin.list_topics()
+for number in range(500):
+    alone.send_async(Message({topic!r}, b"%d" % number))
 print("done")
 """
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
+        [sys.executable, "-X", "dev", "-c", program],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    warned = (
+        "sys:1: ResourceWarning: a minimq.Producer was not closed when the process ended: use `with Producer(...)`, "
+    )
+    places = ["or call its close(); it was made at <string>:4", "or call its close(); it was made at <string>:5"]
+    assert done.stderr.splitlines() == [warned + place for place in places]
+    assert len(read_all(cluster.nameserver, topic)) == 502
 
 
 def test_a_client_that_closes_is_no_error_in_the_loops_of_others(cluster: LocalCluster, topic: str) -> None:

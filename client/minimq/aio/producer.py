@@ -49,7 +49,7 @@ class Producer:
         #: How many messages are with it.
         self._with_thread = 0
         self._outcomes: LoopOutcomes | None = None
-        self._when_dropped = WhenDropped(self, self._core.release)
+        self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
 
     async def __aenter__(self) -> Self:
         return self

@@ -161,10 +161,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
         raise
     else:
         seconds = max(time.monotonic() - began, 1e-9)
-        click.echo(
-            f"sent {count_of(done.messages, 'message')} ({size_of(done.bytes)}) to {topic} in {seconds:.2f} s: "
-            f"{done.messages / seconds:,.0f} messages/s, {size_of(done.bytes / seconds)}/s"
-        )
+        click.echo(done.report(topic, seconds))
     finally:
         if statistics and done.counted is not None:
             show_statistics(statistics, done.counted)
@@ -199,6 +196,12 @@ class _Done:
     messages: int = 0
     bytes: int = 0
     counted: ProducerStatistics | None = None
+
+    def report(self, topic: str, seconds: float) -> str:
+        """Return what is told at the end."""
+        rates = f"{count_of(round(self.messages / seconds), 'message')}/s, {size_of(self.bytes / seconds)}/s"
+        sent = f"sent {count_of(self.messages, 'message')} ({size_of(self.bytes)}) to {topic}"
+        return f"{sent} in {seconds:.2f} s: {rates}"
 
 
 def _send_block(producer: Producer, block: bytes, parse: _InputParser, selector: Selector | None, done: _Done) -> None:

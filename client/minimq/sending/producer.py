@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -20,6 +21,9 @@ from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
+from minimq_common.outage_log import OutageLog
+
+log = logging.getLogger(__name__)
 
 #: Called with the receipt of a message, or with the reason why there is none.
 SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
@@ -52,7 +56,8 @@ class Producer:
         self._core = ProducerCore(
             nameserver, with_changes(options or ProducerOptions(), changes, Producer), interceptors
         )
-        self._when_dropped = WhenDropped(self, self._core.release)
+        self._callback_faults = OutageLog(log)
+        self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +117,7 @@ class Producer:
         """
         future: ReceiptFuture = ReceiptFuture()
         if callback is not None:
-            future.add_done_callback(partial(_call_back, callback))
+            future.add_done_callback(partial(_call_back, callback, self._callback_faults))
         self._core.send(message, queue, selector, future)
         return future
 
@@ -178,9 +183,12 @@ class Producer:
         self._core.close(timeout)
 
 
-def _call_back(callback: SendCallback, future: Future[SendReceipt]) -> None:
+def _call_back(callback: SendCallback, faults: OutageLog, future: Future[SendReceipt]) -> None:
     error = future.exception()
-    if error is None:
-        callback(future.result(), None)
-    elif isinstance(error, MiniMQError):
-        callback(None, error)
+    try:
+        if error is None:
+            callback(future.result(), None)
+        elif isinstance(error, MiniMQError):
+            callback(None, error)
+    except Exception as fault:  # noqa: BLE001 - it may raise anything
+        faults.crashed("producer: a callback raised callback=%r", callback, cause=fault)

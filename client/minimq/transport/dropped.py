@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import _thread
+import atexit
+import itertools
 import logging
 import os
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -19,6 +22,13 @@ log = logging.getLogger(__name__)
 _left_alone: list[Callable[[], None]] = []
 
 
+#: Clients that have something on its way, and that nobody has closed: name, place, flush and process.
+_unclosed: dict[int, tuple[str, str, Callable[[float], object], int]] = {}
+_numbers = itertools.count()
+#: The end of the process waits for what they have on its way, so long in all, in seconds: somebody may sit there.
+_FLUSH_S = 2.0
+
+
 class WhenDropped:
     """Ends what a client has made, if the client itself is dropped. It warns then, by `ResourceWarning`.
 
@@ -27,18 +37,26 @@ class WhenDropped:
     Args:
         client: the object that users have.
         release: ends what the client has made; runs on a thread of its own, and may wait. It must not hold the client.
+        flush: waits for what the client has on its way, for so many seconds at most. With it, the end of the process
+            warns of a client that is not closed, and flushes it. It must not hold the client.
     """
 
-    def __init__(self, client: object, release: Callable[[], None]) -> None:
+    def __init__(
+        self, client: object, release: Callable[[], None], flush: Callable[[float], object] | None = None
+    ) -> None:
         kind = type(client)
         package = "minimq.aio" if kind.__module__.startswith("minimq.aio") else "minimq"
         name = f"{package}.{kind.__name__}"
-        self._finalizer = weakref.finalize(client, _drop, name, _place_of_user(), release, os.getpid())
+        self._number, place, process = next(_numbers), _place_of_user(), os.getpid()
+        self._finalizer = weakref.finalize(client, _drop, self._number, name, place, release, process)
         self._finalizer.atexit = False
+        if flush is not None:
+            _unclosed[self._number] = name, place, flush, process
 
     def closed(self) -> None:
         """Do nothing any more: the client was closed."""
         self._finalizer.detach()
+        _unclosed.pop(self._number, None)
 
 
 class Closable(Protocol):
@@ -62,8 +80,9 @@ def _place_of_user() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "a place of its own"
 
 
-def _drop(name: str, place: str, release: Callable[[], None], process: int) -> None:
+def _drop(number: int, name: str, place: str, release: Callable[[], None], process: int) -> None:
     """Run wherever the garbage collector does, whatever locks are held there: so it only begins a thread."""
+    _unclosed.pop(number, None)
     if os.getpid() != process:
         _left_alone.append(release)
         return
@@ -71,13 +90,31 @@ def _drop(name: str, place: str, release: Callable[[], None], process: int) -> N
         _thread.start_new_thread(_begin, (name, release))  # which takes no lock of `threading`
     except RuntimeError:  # the interpreter ends, and with it the threads
         return
+    _warn(f"a {name} was dropped without being closed", name, place)
+
+
+def _warn(what: str, name: str, place: str) -> None:
     word = "async with" if name.startswith("minimq.aio") else "with"
     warnings.warn(
-        f"a {name} was dropped without being closed: use `{word} {name.rpartition('.')[2]}(...)`, or call its close(); "
-        f"it was made at {place}",
+        f"{what}: use `{word} {name.rpartition('.')[2]}(...)`, or call its close(); it was made at {place}",
         ResourceWarning,
-        stacklevel=2,
+        stacklevel=3,
     )
+
+
+def _at_exit() -> None:
+    until = time.monotonic() + _FLUSH_S
+    unclosed = [client for client in list(_unclosed.values()) if client[-1] == os.getpid()]
+    for name, _, flush, _ in unclosed:
+        try:
+            flush(max(until - time.monotonic(), 0.0))
+        except Exception as error:  # noqa: BLE001 - the others are flushed all the same
+            log.warning("client: the process ends before all is sent client=%s reason=%s", name, error)
+    for name, place, _, _ in unclosed:
+        _warn(f"a {name} was not closed when the process ended", name, place)
+
+
+atexit.register(_at_exit)
 
 
 def _begin(name: str, release: Callable[[], None]) -> None:
