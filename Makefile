@@ -28,7 +28,7 @@ setup: $(VENV)/.done java etcd ## Install everything: the virtual environment .v
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
 
-test: setup $(VENV)/spark.jsa ## Run the tests, about 14 minutes; one of them: make test ARGS="tests/unit -k batch"
+test: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests, about 14 minutes; one of them: make test ARGS="tests/unit -k batch"
 	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
 test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random rounds for many rounds; takes hours
@@ -124,6 +124,13 @@ $(VENV)/.done: pyproject.toml constraints.txt
 # Tests start a JVM many times.
 $(VENV)/spark.jsa: scripts/archive-spark-classes.py $(VENV)/.done | java
 	$(VENV)/bin/python scripts/archive-spark-classes.py $@ || touch $@
+
+# On a new machine each worker of a parallel run would compile all tests, with asserts rewritten, which is a third of a
+# minute: two processes do it once. Later runs compile what has changed.
+$(VENV)/.collected: $(VENV)/.done
+	@printf '%s\n' tests/unit 'tests --ignore=tests/unit' \
+	  | xargs -P 2 -L 1 $(VENV)/bin/pytest --collect-only -qq >/dev/null || true
+	@touch $@
 
 # The generator has an environment of its own: it must be older than the runtime.
 $(PROTO_VENV)/.done: proto/requirements.txt

@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 
-ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "2"))
 #: Repeats the moments of an earlier run.
 SEED = int(os.environ.get("MINIMQ_TEST_SEED", "11"))
 PATIENCE_S = 40.0
@@ -29,7 +29,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.timeout(60 + 15 * ROUNDS)
+@pytest.mark.timeout(120 + 15 * ROUNDS)
 def test_kills_while_dead_letters_are_copied(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)

@@ -18,7 +18,7 @@ from support.reading import read_all
 from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
 
-ROUNDS = rounds(3)
+ROUNDS = rounds(2)
 
 
 class Sender(threading.Thread):

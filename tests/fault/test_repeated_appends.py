@@ -20,7 +20,7 @@ from support.stores import numbered_batch
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 #: Rounds of killing.
-ROUNDS = rounds(4)
+ROUNDS = rounds(2)
 PRODUCER = 0xBEEF
 BATCHES = 1500
 
@@ -69,7 +69,7 @@ def test_a_repeat_after_a_kill_is_answered_with_the_former_place(tmp_path: Path)
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-@pytest.mark.timeout(60 + 15 * ROUNDS)
+@pytest.mark.timeout(120 + 15 * ROUNDS)
 def test_what_is_sent_again_after_kills_is_stored_once(tmp_path: Path, flush: str) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)

@@ -18,7 +18,7 @@ from support.process import process
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 #: Number of faults.
-ROUNDS = rounds(4)
+ROUNDS = rounds(2)
 SCRIPT = Path(__file__).parents[2] / "bench" / "replication_faults.py"
 
 

@@ -18,7 +18,7 @@ from support.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
-ROUNDS = rounds(4)
+ROUNDS = rounds(2)
 PATIENCE_S = 40.0
 QUEUES = [MessageQueue("t", "broker-a", number) for number in range(2)]
 
@@ -53,7 +53,7 @@ def report_of(admin: Admin) -> BrokerReport | None:
     return status.report
 
 
-@pytest.mark.timeout(60 + 15 * ROUNDS)
+@pytest.mark.timeout(120 + 15 * ROUNDS)
 def test_kills_while_segments_are_deleted(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)

@@ -21,7 +21,7 @@ from support.waiting import wait_until
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 #: How often the writer is killed.
-ROUNDS = rounds(4)
+ROUNDS = rounds(2)
 PATIENCE_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""The command `minimq` as a process of its own."""
+"""The command `minimq` as a process of its own, or in this one where a process would only cost its start."""
 
 from __future__ import annotations
 
@@ -11,16 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from click.testing import CliRunner
+
+from minimq.cli.main import main
+
 COMMAND = [sys.executable, "-m", "minimq"]
+
+#: Commands that ask, answer and end: nothing about them depends on pipes, signals or the way they are started.
+_ASKING = ("cluster", "group", "route", "topic")
+_OF_THIS_RUN = ("COLUMNS", "LINES")
 
 
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment of a command: without what speaks of this test run, or of the terminal that it has."""
-    of_this_run = ("COLUMNS", "LINES")
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith("MINIMQ_") and name not in of_this_run
-    }
+    kept = {name: value for name, value in os.environ.items() if not _is_of_this_run(name)}
     return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+
+
+def _is_of_this_run(name: str) -> bool:
+    return name.startswith("MINIMQ_") or name in _OF_THIS_RUN
 
 
 class Minimq:
@@ -32,12 +41,23 @@ class Minimq:
 
     def __call__(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> str:
         """Return what it wrote to stdout, or to stderr when another exit status is expected."""
+        if self._command is COMMAND and arguments[0] in _ASKING:
+            return self._ask(arguments, stdin, status)
         done = self._run(arguments, stdin, status)
         return (done.stderr if status else done.stdout).decode()
 
     def with_stderr(self, *arguments: str) -> str:
         """Return what it wrote to stderr though it did what it was told."""
         return self._run(arguments, b"", 0).stderr.decode()
+
+    def _ask(self, arguments: tuple[str, ...], stdin: bytes, status: int) -> str:
+        others = {name: None for name in os.environ if _is_of_this_run(name)}
+        runner = CliRunner(env={**others, "MINIMQ_NAMESERVER": self.nameserver})
+        done = runner.invoke(main, arguments, input=stdin, prog_name="minimq")
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == status, (done.stdout[-2000:], done.stderr[-2000:])
+        return done.stderr if status else done.stdout
 
     def _run(self, arguments: tuple[str, ...], stdin: bytes, status: int) -> subprocess.CompletedProcess[bytes]:
         done = subprocess.run(

@@ -65,9 +65,10 @@ class Relay:
                     end.shutdown(socket.SHUT_RDWR)
 
     def mend(self) -> None:
-        """Let connections come about again."""
+        """Let connections come about again, and let through what the server says on them."""
         with self._lock:
             self._takes_connections = True
+            self._left = None
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed

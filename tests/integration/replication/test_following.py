@@ -13,6 +13,7 @@ from minimq import Admin, LocalCluster, Message, Producer
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
 from support.reading import read_all
+from support.relay import Relay
 from support.replicas import PATIENCE_S, check_same, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
 
@@ -106,12 +107,18 @@ def test_a_slave_copies_the_state_when_the_log_does_not_begin_at_its_beginning(t
 
 
 @pytest.mark.fault
-def test_a_copy_that_is_interrupted_begins_anew(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"segment_bytes": 1 << 20, "retention_bytes": 24 << 20, "retention_check_s": 0.05}
+def test_a_copy_that_is_interrupted_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"segment_bytes": 1 << 20, "retention_bytes": 6 << 20, "retention_check_s": 0.05}
     options |= {"checkpoint_interval_s": 0.1}
-    with replicas(tmp_path, **options) as cluster, Producer(cluster.nameserver) as producer:
+    with replicas(tmp_path, **options) as cluster, Relay(cluster.brokers[0].address) as relay:
         master, slave = cluster.brokers
         slave.stop()
+        wait_in_sync(cluster, master)
+        master.stop()
+        with monkeypatch.context() as patch:
+            patch.setenv("MINIMQ_BROKER_ADVERTISE", relay.address)
+            master.launch()
+        master.wait_ready()
         wait_in_sync(cluster, master)
 
         def log_start() -> int:
@@ -119,13 +126,18 @@ def test_a_copy_that_is_interrupted_begins_anew(tmp_path: Path) -> None:
                 future.result(30)
             return min(int(path.stem) for path in (master.data_dir / "commitlog").glob("*.mdb"))
 
-        wait_until(lambda: log_start() > 0, PATIENCE_S, what="retention deleted something")
+        with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
+            wait_until(lambda: log_start() > 0, PATIENCE_S, what="retention deleted something")
         slave.data_dir.rename(tmp_path / "lost")
+        relay.lose_answers_after(2 << 20)  # a part of the copy: it is begun, and never done
         slave.launch()
         wait_until((slave.data_dir / "copying").exists, PATIENCE_S, what="the copy has begun")
         slave.kill()
         assert (slave.data_dir / "copying").exists()
-        slave.start()
+        relay.cut()
+        relay.mend()
+        slave.launch()
+        slave.wait_ready()
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
         assert "the copy of the master was interrupted" in slave.log_path.read_text()
