@@ -25,6 +25,7 @@ from minimq_common.allocator import keep_freed_memory, share_freed_memory
 from minimq_common.errors import MiniMQError
 from minimq_common.names import check_address
 from minimq_common.options import from_command_line
+from minimq_common.security.server_secrets import secrets_of, security_of
 
 
 @click.group(
@@ -86,7 +87,9 @@ def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
     Example: minimq-broker snapshot --from 127.0.0.1:10911 /backup/broker-a
     """
     with _failing(), _copy_bar() as began:
-        start, end = asyncio.run(take_snapshot(check_address(address), directory, options.segment_bytes, began))
+        security = security_of(secrets_of(options.secrets, options.client_certificates))
+        copy = take_snapshot(check_address(address), directory, options.segment_bytes, began, security)
+        start, end = asyncio.run(copy)
     click.echo(f"copied positions {start} to {end} of the log: {end - start} bytes")
 
 
@@ -103,7 +106,9 @@ def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
     Example: minimq-broker rebuild --from 10.0.0.1:10911 /var/lib/minimq/broker-a
     """
     with _failing(), _copy_bar() as began:
-        start, end = asyncio.run(rebuild_directory(directory, check_address(address), options.segment_bytes, began))
+        security = security_of(secrets_of(options.secrets, options.client_certificates))
+        copy = rebuild_directory(directory, check_address(address), options.segment_bytes, began, security)
+        start, end = asyncio.run(copy)
     click.echo(f"rebuilt {directory}: positions {start} to {end} of the log, {end - start} bytes; start its broker")
 
 

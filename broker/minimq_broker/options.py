@@ -14,11 +14,12 @@ from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_common.options import check_limits, option
 from minimq_common.protocol_bounds import MAX_TOPICS
 from minimq_common.replica_bounds import MAX_LEASE_S, MAX_REPLICA_ID, MAX_REPLICAS
+from minimq_common.security.server_secrets import check_secrets
 
 #: Where Linux says how much memory the control group of this process may use: that of its container.
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _TERM_LEASE_S = 3.0
-_ETCD = "etcd://"
+_ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,24 @@ class BrokerOptions:
         "summed up.",
         minimum=0,
     )
+    secrets: Path | None = option(
+        None,
+        "Directory with tls.crt, tls.key and ca.crt, as `minimq secure init` writes them: all connections have TLS "
+        "then. Files that are replaced count for new connections.",
+        metavar="DIR",
+    )
+    client_certificates: Literal["off", "required"] = option(
+        "off",
+        "Whom to let in, with --secrets: everybody (off), or clients and servers alone that show a certificate of a "
+        "CA in ca.crt (required).",
+    )
+    etcd_ca: Path | None = option(
+        None, "File with the CAs of etcd, in PEM; needed for --controller etcds://...", flag="--etcd-ca", metavar="FILE"
+    )
+    etcd_certificate: Path | None = option(
+        None, "File with the certificate that etcd is shown, in PEM.", flag="--etcd-cert", metavar="FILE"
+    )
+    etcd_key: Path | None = option(None, "File with the private key of this certificate.", metavar="FILE")
     reflection: bool = option(True, "Let tools such as grpcurl list the calls of this server.")
 
     def __post_init__(self) -> None:
@@ -245,6 +264,7 @@ class BrokerOptions:
         for address in (*self.nameservers, *filter(None, (self.advertise, self.metrics))):
             check_address(address)
         check_limits(self)
+        check_secrets(self.secrets, self.client_certificates)
         marks = [mark for mark in (self.disk_warn, self.disk_delete_early, self.disk_refuse) if mark < 1]
         if marks != sorted(marks):
             raise InvalidArgument(
@@ -259,9 +279,10 @@ class BrokerOptions:
             )
 
     def _check_controller(self) -> None:
-        is_etcd = self.controller.startswith(_ETCD)
+        is_etcd = self._decides_with_etcd
+        addresses = self.controller.removeprefix(_ETCD).removeprefix(_ETCD_WITH_TLS).rstrip("/")
         try:
-            for part in self.controller.removeprefix(_ETCD).rstrip("/").split(",") if is_etcd else [self.controller]:
+            for part in addresses.split(",") if is_etcd else [self.controller]:
                 check_address(part.strip())
         except InvalidArgument:
             is_address = False
@@ -270,11 +291,27 @@ class BrokerOptions:
         if not is_address:
             raise InvalidArgument(
                 f"--controller is {self.controller!r}: write HOST:PORT of a name server that was started with "
-                "--controller-dir, or etcd://HOST:PORT[,HOST:PORT]"
+                "--controller-dir, or etcd://HOST:PORT[,HOST:PORT], or etcds:// for etcd with TLS"
+            )
+
+    @property
+    def _decides_with_etcd(self) -> bool:
+        return self.controller.startswith((_ETCD, _ETCD_WITH_TLS))
+
+    def _check_etcd_files(self) -> None:
+        if self.controller.startswith(_ETCD_WITH_TLS):
+            if self.etcd_ca is None:
+                raise InvalidArgument("--controller is etcds://...: give --etcd-ca FILE, by which etcd is verified")
+            if (self.etcd_certificate is None) != (self.etcd_key is None):
+                raise InvalidArgument("--etcd-cert and --etcd-key go together: give both or none")
+        elif self.etcd_ca or self.etcd_certificate or self.etcd_key:
+            raise InvalidArgument(
+                "--etcd-ca, --etcd-cert and --etcd-key are about etcd with TLS: write --controller etcds://..."
             )
 
     def _check_replication(self) -> None:
-        if self.term_lease_s != _TERM_LEASE_S and not self.controller.startswith(_ETCD):
+        self._check_etcd_files()
+        if self.term_lease_s != _TERM_LEASE_S and not self._decides_with_etcd:
             raise InvalidArgument(
                 f"--term-lease is {self.term_lease_s:g}: a broker decides on it only with --controller etcd://..., "
                 "a name server that is the controller has a --term-lease of its own"

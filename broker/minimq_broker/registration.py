@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
 from minimq_common import rpc
 from minimq_common.bound_check import check_answer
+from minimq_common.channels import Channels
 from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ class Registration:
         *,
         heartbeat_s: float = 30.0,
         timeout_s: float = 5.0,
+        security: ChannelSecurity = PLAIN,
     ) -> None:
         """Prepare; nothing is sent before `start`.
 
@@ -58,8 +62,11 @@ class Registration:
             version: returns the data version alone; it has to be cheap.
             heartbeat_s: seconds between two heartbeats, or less: a third of the silence that the name server bears.
             timeout_s: seconds after which a name server that does not answer counts as lost.
+            security: of the connections.
         """
-        self._links = [_Link(address, describe, version, heartbeat_s, timeout_s) for address in nameservers]
+        self._links = [
+            _Link(address, describe, version, _Times(heartbeat_s, timeout_s), security) for address in nameservers
+        ]
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -96,6 +103,14 @@ class Registration:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds between two heartbeats, and seconds after which a name server counts as lost."""
+
+    heartbeat_s: float
+    timeout_s: float
+
+
 class _Link:
     """The registration with one name server."""
 
@@ -104,16 +119,16 @@ class _Link:
         address: str,
         describe: Callable[[], nameserver_pb2.RegisterRequest],
         version: Callable[[], int],
-        heartbeat_s: float,
-        timeout_s: float,
+        times: _Times,
+        security: ChannelSecurity,
     ) -> None:
         self.address = address
         self.master_address: str | None = None
         self.connected = False
         self._describe = describe
         self._version = version
-        self._heartbeat_s = heartbeat_s
-        self._timeout_s = timeout_s
+        self._times = times
+        self._security = security
         self._leaving = asyncio.Event()
         self._wake = asyncio.Event()  # there is something to send, or the link is leaving
         self._outage = OutageLog(log)
@@ -128,11 +143,14 @@ class _Link:
     async def run(self) -> None:
         """Register, again and again, until told to leave."""
         retry_s = _FIRST_RETRY_S
-        async with rpc.open_aio_channel(self.address) as channel:
-            stub = cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel))
+        channels: Channels[NameServerAsyncStub] = Channels(
+            lambda channel: cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel)),
+            security=self._security,
+        )
+        async with contextlib.aclosing(channels):
             while not self._leaving.is_set():
                 try:
-                    await self._hold(stub.Register())
+                    await self._hold(channels.stub(self.address).Register())
                 except Exception as error:  # noqa: BLE001 - whatever it is, without this link nobody finds the broker
                     was_connected = self.connected
                     self._lost(error)
@@ -176,16 +194,16 @@ class _Link:
             else:
                 request = self._describe()
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(self._times.timeout_s):
                     await stream.write(request)
                     answer = await answers.get()
             except TimeoutError:
-                raise DeadlineExceeded(f"no answer within {self._timeout_s} s") from None
+                raise DeadlineExceeded(f"no answer within {self._times.timeout_s} s") from None
             except (grpc.RpcError, asyncio.InvalidStateError):
                 break  # the stream is over, and the reader knows why
             name, sent_version = request.broker_name, request.data_version
             self._found(answer.master_address)
-            await _wait(self._wake, min(self._heartbeat_s, answer.expire_after_ms / 3000))
+            await _wait(self._wake, min(self._times.heartbeat_s, answer.expire_after_ms / 3000))
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             if sent_version >= 0:
                 farewell = nameserver_pb2.RegisterRequest(

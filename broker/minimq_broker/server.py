@@ -44,6 +44,8 @@ from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits, RequestLimits
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.metrics import MetricsServer
+from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
+from minimq_common.security.trusted_files import security_of_files
 from minimq_common.standard_services import StandardServices
 from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2, replication_pb2_grpc
 
@@ -101,6 +103,7 @@ class Broker:
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._secrets: ServerSecrets | None = None
         #: Ends what was started beside the server, the latest first.
         self._ends = AsyncExitStack()
 
@@ -118,10 +121,12 @@ class Broker:
         """Open the store, serve, and register, in this order: nobody finds a broker that is not ready.
 
         Raises:
+            InvalidArgument: the secrets cannot be used.
             StoreError: the data directory cannot be used, or is another broker's.
             CannotListen: the port is taken, or the host is not this machine's.
         """
         options = self._options
+        self._secrets = secrets_of(options.secrets, options.client_certificates)
         clock = self._new_clock(options)
         engine = self._engine = self._open_engine(options, clock)
         self._ends.push_async_callback(self._close_engine, engine)
@@ -130,7 +135,7 @@ class Broker:
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues)
         self._server = _make_server(options, engine)
-        self._address = await rpc.bind(self._server, options.listen)
+        self._address = await rpc.bind(self._server, options.listen, self._secrets)
         self._roles = self._make_roles(engine, options) if options.controller else None
         snapshots = Snapshots(engine.handle, engine.unsent)
         self._start_upkeep(engine, snapshots, clock)
@@ -146,7 +151,7 @@ class Broker:
         )
         self._transactions.start()
         self._ends.push_async_callback(self._transactions.stop)
-        routes = RouteLookup(options.nameservers)
+        routes = RouteLookup(options.nameservers, security_of(self._secrets))
         service = self._service = BrokerService(engine, identity, service_options, routes, standing, self._transactions)
         idle_groups = IdleGroups(group_expiry_ms, lambda: service.group_deletion)
         idle_groups.start()
@@ -157,7 +162,9 @@ class Broker:
         replication_pb2_grpc.add_ReplicationServicer_to_server(replication, self._server)
         self._standard = StandardServices(self._server, _SERVICES, with_reflection=options.reflection)
         await self._server.start()
-        self._registration = Registration(options.nameservers, self._describe, lambda: engine.tables.data_version)
+        self._registration = Registration(
+            options.nameservers, self._describe, lambda: engine.tables.data_version, security=security_of(self._secrets)
+        )
         if self._roles is not None:
             self._roles.start()  # it registers once it knows as what
         else:
@@ -166,7 +173,7 @@ class Broker:
             self._metrics = MetricsServer(
                 BrokerMetrics(engine, identity, standing, options.metrics_series, clock).collect, PREFIX
             )
-            self._metrics_address = await self._metrics.start(options.metrics)
+            self._metrics_address = await self._metrics.start(options.metrics, self._secrets)
         self._standard.serving()
         self._begin_to_look(engine, self._standard)
 
@@ -293,9 +300,11 @@ class Broker:
             sync=options.role == "sync-master",
             min_in_sync=options.min_in_sync,
         )
-        controller = parse(options.controller, term_lease_s=options.term_lease_s)
+        security = security_of(self._secrets)
+        etcd = security_of_files(options.etcd_ca, options.etcd_certificate, options.etcd_key)
+        controller = parse(options.controller, term_lease_s=options.term_lease_s, security=security, etcd_security=etcd)
         patience = Patience(lag_s=options.replica_lag_s)
-        return RoleKeeper(engine, own, controller, patience, self._role_changed)
+        return RoleKeeper(engine, own, controller, patience, self._role_changed, security)
 
     async def _end_roles(self, engine: Engine) -> None:
         if self._roles is not None:

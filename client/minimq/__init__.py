@@ -3,7 +3,7 @@
 Sending:    `Producer`, `Message`, `SendReceipt`; for asyncio `minimq.aio`
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
 Running:    `Admin`, `LocalCluster`
-Sharing:    `Cluster`, the connection that several of these may use
+Sharing:    `Cluster`, the connection that several of these may use; `Credentials` for one with TLS
 
 A name is loaded when it is first used, so that `import minimq` alone costs next to nothing.
 """
@@ -40,6 +40,7 @@ __all__ = [
     "LocalCluster",
     # Shared
     "Cluster",
+    "Credentials",
     "MessageQueue",
     "MiniMQError",
     "Permission",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from minimq.sending.statistics import ProducerStatistics
     from minimq_common.errors import MiniMQError
     from minimq_common.model import Message, MessageQueue, Permission
+    from minimq_common.security.credentials import Credentials
 else:
     # Out of sight of type checkers, which would take any name for one that is here. The names are those above.
     _MODULES = {
@@ -74,6 +76,7 @@ else:
         "Cluster": "minimq.connection.cluster",
         "ConsumeResult": "minimq.receiving.listener",
         "ConsumerOptions": "minimq.receiving.consumer_options",
+        "Credentials": "minimq_common.security.credentials",
         "LocalCluster": "minimq.local.local_cluster",
         "Message": "minimq_common.model",
         "MessageQueue": "minimq_common.model",

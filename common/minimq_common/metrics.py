@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from minimq_common.errors import CannotListen
 from minimq_common.histogram import SECONDS, Histogram
 from minimq_common.scrape_server import ScrapeServer, serve
+from minimq_common.security.server_secrets import ServerSecrets
 
 #: Time between two looks at how late the event loop is, in seconds.
 _LOOK_EVERY_S = 0.5
@@ -47,8 +48,12 @@ class MetricsServer:
         self._server: ScrapeServer | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    async def start(self, address: str) -> str:
+    async def start(self, address: str, secrets: ServerSecrets | None = None) -> str:
         """Serve at HOST:PORT, and return that address with the real port in place of 0.
+
+        Args:
+            address: HOST:PORT.
+            secrets: for HTTPS; None for HTTP.
 
         Raises:
             CannotListen: the port is taken, or the host is not this machine's.
@@ -58,7 +63,7 @@ class MetricsServer:
         ProcessCollector(registry=registry)
         host, _, port = address.rpartition(":")
         try:
-            server = await asyncio.to_thread(serve, host.strip("[]"), int(port), registry)
+            server = await asyncio.to_thread(serve, host.strip("[]"), int(port), registry, secrets)
         except OSError as error:
             raise CannotListen(f"cannot show metrics at {address}: {error.strerror}") from None
         self._server = server

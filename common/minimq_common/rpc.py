@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Iterable
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -14,10 +15,38 @@ import grpc.aio
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
 from minimq_common.protocol_bounds import MAX_FRAME_BYTES
+from minimq_common.security.certificates import Trust
+from minimq_common.security.server_secrets import ServerSecrets
 from minimq_proto.v1 import errors_pb2
 
 #: Why a peer is not reached on whose host no process has the port.
 NOTHING_LISTENS = "nothing listens there"
+
+#: Why no connection was made, by what gRPC says of it.
+_NO_CONNECTION = (
+    ("WRONG_VERSION_NUMBER", "it speaks no TLS: leave the credentials out, or start it with --secrets DIR"),
+    ("certificate has expired", "its certificate has expired: `minimq secure renew` makes a new one"),
+    ("certificate is not yet valid", "its certificate is not valid yet: compare the clocks of both machines"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not signed by a CA that is trusted here: these are not the credentials of its cluster",
+    ),
+    (
+        "Hostname Verification Check failed",
+        "its certificate is not for this address: call it by a name that `minimq secure show` lists, or renew the "
+        "certificate with this one (`minimq secure renew DIR --host NAME`)",
+    ),
+    # All that a client sees of a server that speaks TLS when it does not, or that wants a certificate.
+    (
+        "Socket closed",
+        "it closed the connection: if it wants TLS or a certificate, give the credentials of a user (credentials=, "
+        "--credentials, MINIMQ_CREDENTIALS)",
+    ),
+)
+
+
+#: The reasons that name a remedy: the peer runs, but its end of the connection is not what it is here.
+NO_TLS_REASONS = frozenset(said for _, said in _NO_CONNECTION)
 
 
 _CODE_KEY = "minimq-code"
@@ -61,7 +90,11 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # A connection that does not complete its handshake holds memory that nobody counts.
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
+
+Options = Iterable[tuple[str, int]]
 
 #: Longest text of an error that travels. A text may quote what came, and would be as long.
 _MAX_ERROR_TEXT = 2_000
@@ -113,18 +146,35 @@ def address_of(peer: str) -> str:
     return unquote(peer).partition(":")[2] or peer
 
 
-def open_channel(address: str) -> grpc.Channel:
-    """Return a channel to HOST:PORT; it connects when first used. Safe to share between threads."""
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+# Channels and ports are opened here and nowhere else: a test looks for others.
 
 
-def open_aio_channel(address: str) -> grpc.aio.Channel:
-    """Return a channel to HOST:PORT for the running event loop; it connects when first used."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+def open_channel(address: str, trust: Trust | None = None) -> grpc.Channel:
+    """Return a channel to HOST:PORT; it connects when first used. Safe to share between threads.
+
+    Args:
+        address: HOST:PORT.
+        trust: of the peer, whose certificate is verified always; None for a channel without TLS.
+    """
+    if trust is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, trust.channel_credentials(), options=CHANNEL_OPTIONS)
 
 
-async def bind(server: grpc.aio.Server, address: str) -> str:
+def open_aio_channel(address: str, trust: Trust | None = None, options: Options = CHANNEL_OPTIONS) -> grpc.aio.Channel:
+    """Do as `open_channel` for the running event loop."""
+    if trust is None:
+        return grpc.aio.insecure_channel(address, options=tuple(options))
+    return grpc.aio.secure_channel(address, trust.channel_credentials(), options=tuple(options))
+
+
+async def bind(server: grpc.aio.Server, address: str, secrets: ServerSecrets | None = None) -> str:
     """Let a server listen at HOST:PORT, and return that address with the real port in place of 0.
+
+    Args:
+        server: of gRPC.
+        address: HOST:PORT.
+        secrets: for TLS; None for a port without.
 
     Raises:
         CannotListen: the port is taken, or the host is not an address of this machine.
@@ -132,7 +182,11 @@ async def bind(server: grpc.aio.Server, address: str) -> str:
     host, _, port = address.rpartition(":")
     await _probe(host.strip("[]"), int(port), address)
     try:
-        bound = server.add_insecure_port(address)
+        bound = (
+            server.add_insecure_port(address)
+            if secrets is None
+            else server.add_secure_port(address, secrets.credentials())
+        )
     except RuntimeError:  # somebody else was quicker
         bound = 0
     if not bound:
@@ -245,7 +299,10 @@ def why_unreached(details: str) -> str:
         return NOTHING_LISTENS
     if "DNS" in details or "resol" in details:
         return "the host is not found"
-    return details.rpartition("last error: ")[2]
+    connected, _, reason = details.rpartition("last error: ")
+    if connected:  # none was made
+        return next((said for mark, said in _NO_CONNECTION if mark in reason), reason)
+    return reason
 
 
 def _make(code: str, message: str, retry_after_ms: int) -> MiniMQError:

@@ -1,4 +1,4 @@
-"""A small HTTP server for scrapes, with a bounded number of threads and connections."""
+"""A small HTTP or HTTPS server for scrapes, with a bounded number of threads and connections."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from minimq_common.security.server_secrets import ServerSecrets
 
 #: Most connections at one time. Each has a thread; a scrape keeps its own for some milliseconds.
 MAX_CONNECTIONS = 16
@@ -28,6 +30,8 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     request_queue_size = 128
+    #: For HTTPS; None for HTTP.
+    secrets: ServerSecrets | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - those of the base class
         #: Protects what follows; notified when a thread ends.
@@ -36,6 +40,13 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         #: The connections that have asked nothing yet, the oldest first.
         self._silent: dict[socket.socket, None] = {}
         super().__init__(*args, **kwargs)
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Take a connection. Its handshake is left to its thread, where silence counts as that of a scrape does."""
+        request, address = super().get_request()
+        if self.secrets is not None:
+            request = self.secrets.context().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - those of the base class
         """Answer a connection, or close it when there is no room."""
@@ -89,16 +100,17 @@ class _Handler(WSGIRequestHandler):
         """Log nothing."""
 
 
-def serve(host: str, port: int, registry: CollectorRegistry) -> ScrapeServer:
+def serve(host: str, port: int, registry: CollectorRegistry, secrets: ServerSecrets | None = None) -> ScrapeServer:
     """Start to serve the metrics of a registry, on a thread of its own. Raises `OSError`.
 
     Args:
         host: name or address to listen at, of IPv4 or IPv6.
         port: 0 takes a free one.
         registry: what is collected at each scrape.
+        secrets: for HTTPS; None for HTTP.
     """
     family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    kind = type("ScrapeServer", (ScrapeServer,), {"address_family": family})
+    kind = type("ScrapeServer", (ScrapeServer,), {"address_family": family, "secrets": secrets})
     server: ScrapeServer = make_server(host, port, make_wsgi_app(registry), kind, handler_class=_Handler)
     threading.Thread(target=server.serve_forever, name="scrapes", daemon=True).start()
     return server

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from minimq_common.daemon import LogLevel
 from minimq_common.log_format import LogFormat
 from minimq_common.names import check_address
 from minimq_common.options import check_limits, option
 from minimq_common.replica_bounds import MAX_LEASE_S
+from minimq_common.security.server_secrets import check_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,17 @@ class NameServerOptions:
     metrics: str = option(
         "", "Address that serves metrics in the format of Prometheus; none by default.", metavar="HOST:PORT"
     )
+    secrets: Path | None = option(
+        None,
+        "Directory with tls.crt, tls.key and ca.crt, as `minimq secure init` writes them: all connections have TLS "
+        "then. Files that are replaced count for new connections.",
+        metavar="DIR",
+    )
+    client_certificates: Literal["off", "required"] = option(
+        "off",
+        "Whom to let in, with --secrets: everybody (off), or clients and servers alone that show a certificate of a "
+        "CA in ca.crt (required).",
+    )
     reflection: bool = option(True, "Let tools such as grpcurl list the calls of this server.")
 
     def __post_init__(self) -> None:
@@ -66,3 +79,4 @@ class NameServerOptions:
         if self.metrics:
             check_address(self.metrics)
         check_limits(self)
+        check_secrets(self.secrets, self.client_certificates)

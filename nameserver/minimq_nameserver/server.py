@@ -16,6 +16,7 @@ from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import CallLimits, RequestLimits
 from minimq_common.intake import Intake
 from minimq_common.metrics import MetricsServer
+from minimq_common.security.server_secrets import secrets_of
 from minimq_common.standard_services import StandardServices
 from minimq_nameserver.bounds import (
     MAX_CALL_BYTES,
@@ -93,9 +94,11 @@ class NameServer:
         """Return when requests are served.
 
         Raises:
+            InvalidArgument: the secrets cannot be used.
             CannotListen: the port is taken, or the host is not this machine's.
             StoreError: the directory of the controller cannot be used.
         """
+        secrets = secrets_of(self._options.secrets, self._options.client_certificates)
         self._server = self._make_server()
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         if self._options.controller_dir is not None:
@@ -106,7 +109,7 @@ class NameServer:
             controller_pb2_grpc.add_ControllerServicer_to_server(self._controller, self._server)
         services = ["minimq.v1.NameServer", *(["minimq.v1.Controller"] if self._controller is not None else [])]
         self._standard = StandardServices(self._server, services, with_reflection=self._options.reflection)
-        self._address = await rpc.bind(self._server, self._options.listen)
+        self._address = await rpc.bind(self._server, self._options.listen, secrets)
         await self._server.start()
         if self._controller is not None:
             self._controller.start()
@@ -116,7 +119,7 @@ class NameServer:
             self._service.settle()
         self._tasks.append(asyncio.create_task(self._expire(), name="nameserver-expire"))
         if self._options.metrics:
-            self._metrics_address = await self._metrics.start(self._options.metrics)
+            self._metrics_address = await self._metrics.start(self._options.metrics, secrets)
         self._intake.start(int(self._address.rpartition(":")[2]))
         self._standard.serving()
 

@@ -19,6 +19,7 @@ from minimq_broker.store.copy import check_free
 from minimq_broker.store.message_store import Snapshot
 from minimq_common import rpc
 from minimq_common.errors import SystemBusy
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.stream_writer import StreamWriter
 from minimq_common.unsent import Unsent
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
@@ -123,7 +124,11 @@ class Snapshots:
 
 
 async def take_snapshot(
-    address: str, directory: Path, segment_bytes: int, began: Callable[[int, int], Moved]
+    address: str,
+    directory: Path,
+    segment_bytes: int,
+    began: Callable[[int, int], Moved],
+    security: ChannelSecurity = PLAIN,
 ) -> tuple[int, int]:
     """Make a data directory of what a broker has now. Returns from where to where its log goes.
 
@@ -132,13 +137,14 @@ async def take_snapshot(
         directory: does not exist, is empty, or holds a copy that was interrupted.
         segment_bytes: size of its segments.
         began: is told from where to where the log goes, and returns what is told how far the copy is.
+        security: of the connection.
 
     Raises:
         StoreError: the directory holds something else, or cannot be written.
         MiniMQError: the broker is not reached, or failed.
     """
     await asyncio.to_thread(check_free, directory)  # before the broker begins to send
-    async with rpc.open_aio_channel(address) as channel:
+    async with rpc.open_aio_channel(address, security.trust()) as channel:
         stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
         stream, peer = stub.Replicate(), f"broker {address}"
 

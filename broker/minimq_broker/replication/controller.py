@@ -10,8 +10,9 @@ from minimq_broker.replication.grpc_controller import GrpcController
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
 from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
-_ETCD = "etcd://"
+_ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"
 
 
 class Controller(Protocol):
@@ -70,19 +71,28 @@ class Controller(Protocol):
         """End the connections; calls under way fail. Idempotent."""
 
 
-def parse(text: str, *, term_lease_s: float = 3.0) -> Controller:
+def parse(
+    text: str,
+    *,
+    term_lease_s: float = 3.0,
+    security: ChannelSecurity = PLAIN,
+    etcd_security: ChannelSecurity = PLAIN,
+) -> Controller:
     """Return the controller that an option names; nothing is connected before the first call.
 
     Args:
-        text: HOST:PORT of a name server that was given a directory for it, or etcd://HOST:PORT[,HOST:PORT].
+        text: HOST:PORT of a name server that was given a directory for it, or etcd://HOST:PORT[,HOST:PORT];
+            etcds:// for TLS.
         term_lease_s: length of the leases of masters with etcd; a name server has an option of its own for it.
+        security: of the connection to a name server.
+        etcd_security: of connections to etcd.
 
     Raises:
         InvalidArgument: the text is neither, or what etcd needs is not installed.
     """
-    if text.startswith(_ETCD):
-        endpoints = [check_address(part.strip()) for part in text.removeprefix(_ETCD).rstrip("/").split(",")]
-        return EtcdController(endpoints, term_lease_s)
+    if text.startswith((_ETCD, _ETCD_WITH_TLS)):
+        addresses = text.removeprefix(_ETCD).removeprefix(_ETCD_WITH_TLS).rstrip("/").split(",")
+        return EtcdController([check_address(part.strip()) for part in addresses], term_lease_s, etcd_security)
     if "://" in text or "," in text:
         raise InvalidArgument(f"{text!r} names no controller: write HOST:PORT, or etcd://HOST:PORT[,HOST:PORT]")
-    return GrpcController(check_address(text))
+    return GrpcController(check_address(text), security)

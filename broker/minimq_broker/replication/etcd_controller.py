@@ -11,6 +11,7 @@ from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common import replica_set as rules
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 log = logging.getLogger(__name__)
 
@@ -21,14 +22,15 @@ class EtcdController:
     Args:
         endpoints: HOST:PORT of each member of etcd.
         term_lease_s: length of the leases of masters, in terms that begin from now on.
+        security: of the connections.
 
     Raises:
         InvalidArgument: the library for etcd is not installed.
     """
 
-    def __init__(self, endpoints: Sequence[str], term_lease_s: float) -> None:
+    def __init__(self, endpoints: Sequence[str], term_lease_s: float, security: ChannelSecurity = PLAIN) -> None:
         # A report reaches the last of three members while the lease is good.
-        self._link = EtcdLink(endpoints, timeout_s=max(term_lease_s / 5, 0.5))
+        self._link = EtcdLink(endpoints, timeout_s=max(term_lease_s / 5, 0.5), security=security)
         self._term_lease_s = term_lease_s
         self._views: dict[tuple[str, str], EtcdView] = {}
 

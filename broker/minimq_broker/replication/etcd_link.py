@@ -9,6 +9,8 @@ from typing import Any
 
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.security.certificates import Trust
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,13 @@ class EtcdLink:
     Args:
         endpoints: HOST:PORT of its members.
         timeout_s: seconds that one member may take before the next one is asked.
+        security: of the connections.
 
     Raises:
         InvalidArgument: the library for it is not installed.
     """
 
-    def __init__(self, endpoints: Sequence[str], timeout_s: float) -> None:
+    def __init__(self, endpoints: Sequence[str], timeout_s: float, security: ChannelSecurity = PLAIN) -> None:
         try:
             self._library = importlib.import_module("aetcd")
         except ImportError:
@@ -55,7 +58,11 @@ class EtcdLink:
             raise InvalidArgument(text) from None
         self._endpoints = list(endpoints)
         self._timeout_s = timeout_s
-        self._clients: dict[str, Any] = {}  # the library has no types
+        self._security = security
+        #: By member, and under whose certificates it was made; the library has no types.
+        self._clients: dict[str, tuple[Any, Trust | None]] = {}
+        #: Those of former certificates, whose calls go on.
+        self._former: list[Any] = []
 
     async def transact(self, expected: Mapping[str, int], puts: Mapping[str, bytes], prefix: str) -> Outcome:
         """Put values if keys have the expected revisions, and return all keys with a prefix, in one step.
@@ -90,13 +97,31 @@ class EtcdLink:
     async def close(self) -> None:
         """End the connections; calls under way fail."""
         clients, self._clients = self._clients, {}
-        for client in clients.values():
+        former, self._former = self._former, []
+        for client in (*former, *(client for client, _ in clients.values())):
             await client.close()
 
     def _client(self, endpoint: str) -> Any:  # noqa: ANN401 - the library has no types
-        if endpoint not in self._clients:
-            host, _, port = endpoint.rpartition(":")
-            self._clients[endpoint] = self._library.Client(
-                host, int(port), timeout=self._timeout_s, options=dict(rpc.CHANNEL_OPTIONS)
-            )
-        return self._clients[endpoint]
+        trust = self._security.trust()
+        client, known = self._clients.get(endpoint, (None, None))
+        if client is None or known is not trust:
+            if client is not None:
+                self._former.append(client)
+            client = self._new_client(endpoint, trust)
+            self._clients[endpoint] = client, trust
+        return client
+
+    def _new_client(self, endpoint: str, trust: Trust | None) -> Any:  # noqa: ANN401 - as above
+        host, _, port = endpoint.rpartition(":")
+        client = self._library.Client(host, int(port), timeout=self._timeout_s, options=dict(rpc.CHANNEL_OPTIONS))
+        if trust is not None:
+
+            async def connect() -> None:
+                """Stand in for what the library does, which knows no TLS."""
+                if client.channel is None:
+                    client.channel = rpc.open_aio_channel(endpoint, trust)
+                    client.kvstub = self._library.rpc.KVStub(client.channel)
+                    client._connected.set()
+
+            client.connect = connect
+        return client

@@ -23,6 +23,7 @@ from minimq_broker.store.jobs import ReplicaJob
 from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
 from minimq_common.outage_log import OutageLog
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:
@@ -65,10 +66,18 @@ class Follower:
         engine: whose store gets the entries.
         master: the master.
         outage: logs when there is no master; one that outlasts this one knows when that began.
+        security: of the connection.
     """
 
-    def __init__(self, engine: Engine, master: MasterRef, outage: OutageLog | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        master: MasterRef,
+        outage: OutageLog | None = None,
+        security: ChannelSecurity = PLAIN,
+    ) -> None:
         self.master = master
+        self._security = security
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._anew = False  # the log cannot be gone on with
@@ -118,7 +127,7 @@ class Follower:
         while not self.is_ended:
             try:
                 await self._engine.handle.ensure_open()
-                async with rpc.open_aio_channel(self.master.address) as channel:
+                async with rpc.open_aio_channel(self.master.address, self._security.trust()) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
                     await self._repair(stub)
                     await self._follow(stub.Replicate())

@@ -6,12 +6,13 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, cast
 
 import grpc
-import grpc.aio
 
 from minimq_common import rpc
+from minimq_common.channels import Channels
 from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 if TYPE_CHECKING:
@@ -28,11 +29,14 @@ class GrpcController:
 
     Args:
         address: HOST:PORT of the name server.
+        security: of the connection.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, security: ChannelSecurity = PLAIN) -> None:
         self._address = address
-        self._channel: grpc.aio.Channel | None = None
+        self._channels: Channels[ControllerAsyncStub] = Channels(
+            lambda channel: cast("ControllerAsyncStub", controller_pb2_grpc.ControllerStub(channel)), security=security
+        )
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
         """Say that a replica lives, and return the record, and whether its master lives."""
@@ -66,9 +70,7 @@ class GrpcController:
 
     async def close(self) -> None:
         """End the connection; calls under way fail."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+        await self._channels.close()
 
     def _what_failed(self, error: grpc.RpcError) -> MiniMQError:
         if rpc.status_of(error)[0] is grpc.StatusCode.UNIMPLEMENTED:
@@ -78,6 +80,4 @@ class GrpcController:
         return rpc.from_rpc_error(error, f"controller {self._address}")
 
     def _stub(self) -> ControllerAsyncStub:
-        if self._channel is None:
-            self._channel = rpc.open_aio_channel(self._address)
-        return cast("ControllerAsyncStub", controller_pb2_grpc.ControllerStub(self._channel))
+        return self._channels.stub(self._address)

@@ -19,6 +19,7 @@ from minimq_broker.replication.backup import Moved, take_snapshot
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, InvalidArgument, NotMaster, StoreFull
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ _LOOK_S = 0.2
 Began = Callable[[int, int], Moved]
 
 
-async def rebuild(directory: Path, address: str, segment_bytes: int, began: Began) -> tuple[int, int]:
+async def rebuild(
+    directory: Path, address: str, segment_bytes: int, began: Began, security: ChannelSecurity = PLAIN
+) -> tuple[int, int]:
     """Put a copy of what a master has in the place of log and state of a slave that is stopped.
 
     Whose the directory is stays, and so do offsets that groups committed at the slave alone. Whatever comes in between,
@@ -44,6 +47,7 @@ async def rebuild(directory: Path, address: str, segment_bytes: int, began: Bega
         address: HOST:PORT of the master.
         segment_bytes: size of the segments.
         began: is told from where to where the log goes, and returns what is told how far the copy is.
+        security: of the connections.
 
     Raises:
         DataDirectoryInUse: a broker runs there.
@@ -55,7 +59,7 @@ async def rebuild(directory: Path, address: str, segment_bytes: int, began: Bega
     """
     held = DataDirectory(directory, create=False, rebuilds=True)
     with closing(held):
-        await _wait_until_left(address, held.owner(), directory)
+        await _wait_until_left(address, security, held.owner(), directory)
 
         def begin(start: int, end: int) -> Moved:
             _check_space(directory, end - start)
@@ -64,15 +68,15 @@ async def rebuild(directory: Path, address: str, segment_bytes: int, began: Bega
         made = held.rebuilding_path
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
-        extent = await take_snapshot(address, made, segment_bytes, begin)
+        extent = await take_snapshot(address, made, segment_bytes, begin, security)
         _give_to_owner_of(held.owner_path, made)
         held.replace_by_rebuilt()
         return extent
 
 
-async def _wait_until_left(address: str, owner: Owner, directory: Path) -> None:
+async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner, directory: Path) -> None:
     """Return once the master does not count a replica as in sync: it may be elected with all that it acknowledged."""
-    async with rpc.open_aio_channel(address) as channel:
+    async with rpc.open_aio_channel(address, security.trust()) as channel:
         stub = cast("BrokerAsyncStub", broker_pb2_grpc.BrokerStub(channel))
         until = asyncio.get_running_loop().time() + _LEAVES_WITHIN_S
         while True:

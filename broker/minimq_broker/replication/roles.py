@@ -27,6 +27,7 @@ from minimq_broker.services.store_handle import LogStatus
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave, takeover_after
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class RoleKeeper:
         controller: who decides.
         patience: when a slave of this broker is not in sync any more.
         changed: called when the role is another one.
+        security: of the connection to a master.
 
     Attributes:
         own: as it was given.
@@ -75,8 +77,10 @@ class RoleKeeper:
         controller: Controller,
         patience: Patience,
         changed: Callable[[], None],
+        security: ChannelSecurity = PLAIN,
     ) -> None:
         self._engine = engine
+        self._security = security
         self.own = own
         self.controller = controller
         self._patience = patience
@@ -343,7 +347,7 @@ class RoleKeeper:
         await self._end_role()
         await self._engine.follow()
         self._damage.begin_to_follow()
-        self.follower = Follower(self._engine, master, self._master_outage)
+        self.follower = Follower(self._engine, master, self._master_outage, self._security)
         self.follower.start()
         log.info("roles: following term=%d master=%s", master.term, master.address)
         self._begin(master.term)

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-import grpc.aio
+import grpc
 
 from minimq_common import rpc
 from minimq_common.bound_check import check_answer
+from minimq_common.channels import Channels
 from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound, TransportError, Unavailable
 from minimq_common.model import TopicRoute
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import route_from_wire
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
@@ -29,11 +31,14 @@ class RouteLookup:
 
     Args:
         nameservers: HOST:PORT of each.
+        security: of the connections.
     """
 
-    def __init__(self, nameservers: Sequence[str]) -> None:
+    def __init__(self, nameservers: Sequence[str], security: ChannelSecurity = PLAIN) -> None:
         self._nameservers = list(nameservers)
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: Channels[NameServerAsyncStub] = Channels(
+            lambda channel: cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel)), security=security
+        )
         self._known: dict[str, tuple[float, TopicRoute | None]] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
 
@@ -64,15 +69,14 @@ class RouteLookup:
         """End the connections; questions under way fail."""
         for task in list(self._asking.values()):
             task.cancel()
-        for channel in self._channels.values():
-            await channel.close()
+        await self._channels.close()
 
     async def _ask(self, topic: str) -> TopicRoute | None:
         request = nameserver_pb2.GetRouteRequest(topic=topic)
         error: MiniMQError = Unavailable("the broker has no name server to ask for routes")
         for address in list(self._nameservers):
             try:
-                response = await self._stub(address).GetRoute(request, timeout=_PATIENCE_S)
+                response = await self._channels.stub(address).GetRoute(request, timeout=_PATIENCE_S)
             except grpc.RpcError as failure:
                 error = rpc.from_rpc_error(failure, f"name server {address}")
                 if isinstance(error, TopicNotFound):
@@ -87,8 +91,3 @@ class RouteLookup:
         self._known = {name: known for name, known in self._known.items() if now < known[0] + 60 * _FRESH_S}
         self._known[topic] = now, route
         return route
-
-    def _stub(self, address: str) -> NameServerAsyncStub:
-        if address not in self._channels:
-            self._channels[address] = rpc.open_aio_channel(address)
-        return cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(self._channels[address]))

@@ -14,7 +14,6 @@ from minimq.administration.masters import Masters
 from minimq.administration.topic_admin import TopicAdmin
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.options import DEFAULT_NAMESERVER
 from minimq.routes.away import state_of
 from minimq.routes.conflict_report import ConflictReport
 from minimq.transport.dropped import WhenDropped
@@ -22,6 +21,7 @@ from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import AwayBroker, BrokerData, MessageQueue, Permission
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_broker, check_group, check_topic
+from minimq_common.security.credentials import CredentialsArgument
 from minimq_proto.v1 import broker_pb2
 
 #: How long a promotion may take, in seconds: a long lease.
@@ -38,17 +38,22 @@ class Admin(TopicAdmin, GroupAdmin):
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         timeout_s: seconds that one call to a server may take, seconds to wait until a broker has a master again on
             which something is to be changed, and seconds to wait until all name servers show the change.
+        credentials: as of `Cluster`.
 
     Raises:
-        InvalidArgument: an address is not HOST:PORT.
+        InvalidArgument: an address is not HOST:PORT, or the credentials cannot be used.
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER, *, timeout_s: float = 5.0
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        *,
+        timeout_s: float = 5.0,
+        credentials: CredentialsArgument | None = None,
     ) -> None:
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
-        self._client = ClusterClient(nameserver, timeout_s)
+        self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
         super().__init__(Masters(self._client))
         self._when_dropped = WhenDropped(self, self._client.close)
 

@@ -11,7 +11,7 @@ from typing import Self, Unpack
 
 from minimq.aio.outcomes import LoopOutcome, LoopOutcomes
 from minimq.connection.cluster import Cluster
-from minimq.options import DEFAULT_NAMESERVER, with_changes
+from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.producer_core import ProducerCore
@@ -36,7 +36,7 @@ class Producer:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster | None = None,
         options: ProducerOptions | None = None,
         *,
         interceptors: Sequence[SendInterceptor] = (),

@@ -13,7 +13,7 @@ from typing import Self, TypeVar, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
-from minimq.options import DEFAULT_NAMESERVER, with_changes
+from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
@@ -42,7 +42,7 @@ class PullConsumer(ConsumerFace):
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster | None = None,
         *,
         group: str | None = None,
         allocation: str | AllocationStrategy = "averagely",

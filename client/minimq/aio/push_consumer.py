@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
-from minimq.options import DEFAULT_NAMESERVER
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
@@ -41,7 +40,7 @@ class PushConsumer(ConsumerFace):
 
     def __init__(  # noqa: PLR0913 - by name
         self,
-        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster | None = None,
         *,
         group: str,
         allocation: str | AllocationStrategy = "averagely",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 import time
 from collections.abc import Sequence
@@ -56,7 +57,12 @@ class _Folder(click.Path):
     show_default=True,
     help="Restart a server that has died, after a second, and after a longer pause each time that it dies again soon.",
 )
-def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | None, restart: bool) -> None:
+@option(
+    "--secure",
+    is_flag=True,
+    help="TLS, and nobody without a certificate: clients need the credentials file that the command names.",
+)
+def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | None, restart: bool, secure: bool) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
 
     If a server ends by itself, the command prints its exit status and the end of its log, and starts it again with its
@@ -72,7 +78,10 @@ def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | Non
     if sync and not slaves:
         raise InvalidArgument("--sync is about slaves: give --slaves 1 or more as well")
     options = {"role": "sync-master"} if sync else {}
-    with stop_on_signal() as told, LocalCluster(brokers, slaves, port, data_dir, broker_options=options) as cluster:
+    with (
+        stop_on_signal() as told,
+        LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options) as cluster,
+    ):
         _introduce(cluster, is_kept=data_dir is not None)
         if restart:
             _watch(cluster, told)
@@ -86,7 +95,9 @@ def _introduce(cluster: LocalCluster, *, is_kept: bool) -> None:
         click.echo(f"{server.name:14}{server.address:22}pid {server.pid}")
     click.echo(f"{'data':14}{cluster.data_dir}{'' if is_kept else ' (removed at the end; --data-dir keeps it)'}")
     click.echo("\nIn another terminal:")
-    if cluster.nameserver != f"127.0.0.1:{_DEFAULT_PORT}":
+    if cluster.credentials is not None:
+        click.echo(f"  export MINIMQ_CREDENTIALS={shlex.quote(str(cluster.credentials))}")
+    elif cluster.nameserver != f"127.0.0.1:{_DEFAULT_PORT}":
         click.echo(f"  export MINIMQ_NAMESERVER={cluster.nameserver}")
     click.echo("  minimq topic create orders")
     click.echo("  echo hello | minimq produce orders")

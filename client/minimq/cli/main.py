@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import signal
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from minimq.cli.base import option
+from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
 
 #: Every command, in the order of the help, and where it is.
@@ -24,11 +26,12 @@ _COMMANDS = {
     "consume": "minimq.cli.consume:consume",
     "peek": "minimq.cli.peek:peek",
     "bench": "minimq.cli.bench:bench",
+    "secure": "minimq.cli.secure:secure",
 }
 
 
-#: Name of the parameter that all commands have.
-_NAMESERVER = "nameserver"
+#: Names of the parameters that all commands have.
+_NAMESERVER, _CREDENTIALS = "nameserver", "credentials"
 
 #: Exit status of a command that Ctrl-C ended, as shells have it.
 _INTERRUPTED = 130
@@ -60,8 +63,8 @@ class _Main(click.Group):
             return None
         module, _, name = _COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
-        if cmd_name != "local":
-            _accept_nameserver(command)
+        if cmd_name not in ("local", "secure"):
+            _accept_everywhere(command)
         return command
 
     def resolve_command(
@@ -84,8 +87,8 @@ class _Main(click.Group):
             sys.exit(_INTERRUPTED)
 
 
-def _accept_nameserver(command: click.Command) -> None:
-    """Let a command, and all below it, take --nameserver as well: it may stand anywhere."""
+def _accept_everywhere(command: click.Command) -> None:
+    """Let a command, and all below it, take --nameserver and --credentials as well: they may stand anywhere."""
     if not any(parameter.name == _NAMESERVER for parameter in command.params):
         command.params.append(
             click.Option(
@@ -98,13 +101,46 @@ def _accept_nameserver(command: click.Command) -> None:
                 callback=_use_nameserver,
             )
         )
+        command.params.append(
+            click.Option(
+                ["--credentials"],
+                metavar="FILE",
+                help="Credentials file of a user; also accepted before the command.",
+                allow_from_autoenv=False,
+                is_eager=True,
+                expose_value=False,
+                callback=_use_credentials,
+            )
+        )
     for below in command.commands.values() if isinstance(command, click.Group) else ():
-        _accept_nameserver(below)
+        _accept_everywhere(below)
 
 
 def _use_nameserver(context: click.Context, _option: click.Parameter, nameserver: str | None) -> None:
     if nameserver is not None:
         context.obj = nameserver
+        context.meta[_NAMESERVER] = True  # whatever the credentials say
+
+
+def _use_credentials(context: click.Context, _option: click.Parameter, credentials: str | None) -> None:
+    """Let all clients of this process use credentials, and the name servers in them unless others were given."""
+    if credentials is None:
+        return
+    from minimq_common.security.credentials_file import VARIABLE, open_credentials
+
+    former = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = credentials
+    context.find_root().call_on_close(lambda: _restore(VARIABLE, former))
+    opened = open_credentials(None)
+    if opened is not None and not context.meta.get(_NAMESERVER):
+        context.obj = ",".join(opened.nameservers)
+
+
+def _restore(variable: str, former: str | None) -> None:
+    if former is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = former
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -135,13 +171,19 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
 @option(
     "-n",
     "--nameserver",
-    default="127.0.0.1:9876",
-    show_default=True,
+    default=None,
+    show_default="those of the credentials, or 127.0.0.1:9876",
     metavar="HOST:PORT[,HOST:PORT]",
     help="Name servers of the cluster.",
 )
+@option(
+    "--credentials",
+    default=None,
+    metavar="FILE",
+    help="Credentials file of a user, for a cluster with TLS.",
+)
 @click.pass_context
-def main(context: click.Context, nameserver: str) -> None:
+def main(context: click.Context, nameserver: str | None, credentials: str | None) -> None:
     """Talk to a minimq cluster, or run one on this machine.
 
     \b
@@ -154,4 +196,6 @@ def main(context: click.Context, nameserver: str) -> None:
     MINIMQ_TOPIC_CREATE_QUEUES. The exit status is 0 for success, 1 for a failure, 2 for wrong usage, and 130 if Ctrl-C
     ended the command early; it is the normal end of `local` and `consume`.
     """  # noqa: D301 - click's mark for lines that stay as they are
-    context.obj = nameserver
+    context.obj = DEFAULT_NAMESERVER
+    _use_nameserver(context, context.command.params[0], nameserver)
+    _use_credentials(context, context.command.params[0], credentials)

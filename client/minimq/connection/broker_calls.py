@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc.aio
 
-from minimq.connection.channels import Channels
 from minimq_common.bound_check import check_answer
+from minimq_common.channels import Channels
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.rpc import from_rpc_error
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
-from minimq.connection.channels import Channels
 from minimq.connection.loop_thread import LoopThread
+from minimq_common.channels import Channels
 from minimq_common.errors import MiniMQError
 from minimq_common.rpc import status_of
 from minimq_proto.v1 import broker_pb2

@@ -15,8 +15,9 @@ from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.routes import RouteCallback
 from minimq.routes.retries import with_retries
 from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import Closed, MiniMQError
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import TopicRoute
+from minimq_common.security.credentials import CredentialsArgument
 
 Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
@@ -33,6 +34,7 @@ class ClusterClient:
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         timeout_s: seconds that one question to a server may take.
+        credentials: as of `Cluster`.
 
     Attributes:
         cluster: for other clients that share its connection.
@@ -42,12 +44,24 @@ class ClusterClient:
         links: channels for streams to brokers.
 
     Raises:
-        InvalidArgument: an address is not HOST:PORT.
+        InvalidArgument: an address is not HOST:PORT, the credentials cannot be used, or a `Cluster` was given, which
+            has its own.
     """
 
-    def __init__(self, nameserver: str | Sequence[str] | Cluster, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        credentials: CredentialsArgument | None = None,
+    ) -> None:
         self._shares = isinstance(nameserver, Cluster)
-        self.cluster = nameserver if isinstance(nameserver, Cluster) else Cluster(nameserver).leave_to_client()
+        if isinstance(nameserver, Cluster):
+            if credentials is not None:
+                raise InvalidArgument("a Cluster has credentials of its own: give them to the Cluster")
+            self.cluster = nameserver
+        else:
+            self.cluster = Cluster(nameserver, credentials=credentials).leave_to_client()
         self.connection = self.cluster.connection
         self.timeout_s = timeout_s
         self.nameservers: NameServers = self.connection.nameservers

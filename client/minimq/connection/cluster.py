@@ -10,6 +10,9 @@ from typing import Self
 from minimq.connection.connection import Connection
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq.transport.dropped import WhenDropped
+from minimq_common.security.channel_security import PLAIN
+from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.security.credentials_file import open_credentials
 
 
 class Cluster:
@@ -26,15 +29,26 @@ class Cluster:
             ...
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses.
+        nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses; by default those of the credentials, or
+            127.0.0.1:9876.
+        credentials: path of the credentials file of a user, or `Credentials`; by default that which the variable
+            MINIMQ_CREDENTIALS names. Without any, or with "", connections have no TLS.
 
     Raises:
-        InvalidArgument: an address is not HOST:PORT.
+        InvalidArgument: an address is not HOST:PORT, or the credentials cannot be used.
     """
 
-    def __init__(self, nameserver: str | Sequence[str] = DEFAULT_NAMESERVER) -> None:
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | None = None,
+        *,
+        credentials: CredentialsArgument | None = None,
+    ) -> None:
+        opened = open_credentials(credentials)
+        if nameserver is None:
+            nameserver = DEFAULT_NAMESERVER if opened is None else opened.nameservers
         #: For clients of minimq.
-        self.connection = Connection(nameserver_addresses(nameserver))
+        self.connection = Connection(nameserver_addresses(nameserver), security=opened or PLAIN)
         self._when_dropped = WhenDropped(self, self.connection.close)
 
     @property

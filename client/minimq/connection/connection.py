@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast
 
 from minimq.connection.broker_calls import BrokerCalls
 from minimq.connection.broker_health import BrokerHealth
-from minimq.connection.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
 from minimq.transport.broker_link import BrokerLinks
+from minimq_common.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 from minimq_proto.v1.nameserver_pb2_grpc import NameServerStub
 
@@ -32,6 +33,7 @@ class Connection:
     Args:
         nameservers: HOST:PORT of each name server.
         poll_s: seconds after which the watch of routes begins anew.
+        security: of all channels.
 
     Attributes:
         nameservers: calls to name servers; their coroutines run by `submit`.
@@ -44,20 +46,20 @@ class Connection:
         InvalidArgument: there is no address, or one is not HOST:PORT.
     """
 
-    def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0) -> None:
+    def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0, security: ChannelSecurity = PLAIN) -> None:
         # The stubs of gRPC are the same classes for both kinds of channel; the types tell them apart.
         self._nameserver_channels: Channels[NameServerAsyncStub] = Channels(
-            lambda channel: cast("NameServerAsyncStub", NameServerStub(channel)), NAMESERVER_OPTIONS
+            lambda channel: cast("NameServerAsyncStub", NameServerStub(channel)), NAMESERVER_OPTIONS, security
         )
         self._broker_channels: Channels[BrokerAsyncStub] = Channels(
-            lambda channel: cast("BrokerAsyncStub", BrokerStub(channel)), BROKER_OPTIONS
+            lambda channel: cast("BrokerAsyncStub", BrokerStub(channel)), BROKER_OPTIONS, security
         )
         self._loop = LoopThread("minimq-cluster", self._end)
         self.nameservers = NameServers(nameservers, self._nameserver_channels)
         self.brokers = BrokerCalls(self._broker_channels)
         self.health = BrokerHealth(self._loop, self._broker_channels)
         self.routes = Routes(self._loop, self.nameservers, poll_s)
-        self.links = BrokerLinks()
+        self.links = BrokerLinks(security=security)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin to run a coroutine on the event loop; return a future of its result. Raises `Closed`."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from minimq.connection.channels import Channels
 from minimq.routes.away import check_route
 from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view_from_wire
 from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
 from minimq_common import rpc
 from minimq_common.bound_check import check_answer
+from minimq_common.channels import Channels
 from minimq_common.errors import (
     DeadlineExceeded,
     InternalError,
@@ -343,11 +343,13 @@ def _why_silent(failure: grpc.aio.AioRpcError, waited_s: float) -> str:
 
 def _nobody_answers(silent: Mapping[str, str]) -> Unavailable:
     """Name each address with the reason, and the remedy."""
-    start = f"start one with `minimq-nameserver --listen {next(iter(silent))}`, or check the address"
+    start = f": start one with `minimq-nameserver --listen {next(iter(silent))}`, or check the address"
+    if rpc.NO_TLS_REASONS.issuperset(silent.values()):  # they run, and the reasons have remedies of their own
+        start = ""
     if len(silent) > 1:
         tried = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
-        return Unavailable(f"none of {len(silent)} name servers answers ({tried}): {start}")
+        return Unavailable(f"none of {len(silent)} name servers answers ({tried}){start}")
     [(address, reason)] = silent.items()
     if reason == rpc.NOTHING_LISTENS:
-        return Unavailable(f"no name server listening at {address}: {start}")
-    return Unavailable(f"the name server at {address} does not answer ({reason}): {start}")
+        return Unavailable(f"no name server listening at {address}{start}")
+    return Unavailable(f"the name server at {address} does not answer ({reason}){start}")

@@ -9,6 +9,7 @@ from minimq.administration.descriptions import ReplicationReport, replication_fr
 from minimq.local.server_process import ServerProcess
 from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import MiniMQError
+from minimq_common.security.certificates import Trust
 from minimq_proto.v1 import broker_pb2
 
 _ANSWER_S = 1.0
@@ -31,8 +32,20 @@ class BrokerProcess(ServerProcess):
         broker_id: int,
         flags: Callable[[str, bool], list[str]],
         settled: Callable[[], None],
+        trust: Callable[[], Trust | None] = lambda: None,
     ) -> None:
-        """Prepare; nothing is started. See `ServerProcess`."""
+        """Prepare; nothing is started. See `ServerProcess`.
+
+        Args:
+            name: unique in the directory.
+            directory: for the data and the log.
+            broker_name: what its replicas share.
+            broker_id: which of them it is.
+            flags: as of `ServerProcess`.
+            settled: as of `ServerProcess`.
+            trust: returns what a channel to it needs; None without TLS.
+        """
+        self._trust = trust
         super().__init__("broker", name, directory, flags=flags, settled=settled)
         self.broker_name = broker_name
         self.broker_id = broker_id
@@ -41,7 +54,7 @@ class BrokerProcess(ServerProcess):
         """Return what it says of itself as one of several replicas; None when it does not answer."""
         if not self.running or self.paused:
             return None
-        link = BrokerLink(self.address)
+        link = BrokerLink(self.address, self._trust())
         try:
             answer = link.call(link.stub.GetStatus, broker_pb2.GetStatusRequest(), _ANSWER_S)
         except MiniMQError:

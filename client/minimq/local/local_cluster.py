@@ -16,13 +16,18 @@ from typing import Self
 
 from minimq.connection.client import ClusterClient
 from minimq.local.broker_process import BrokerProcess
+from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.server_process import ServerProcess, flags_from
 from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, TransportError
 from minimq_common.names import check_cluster
+from minimq_common.security.certificates import Trust
+from minimq_common.security.credentials_file import open_credentials
 
 _START_TRIES = 3
 _REGISTERED_S = 15.0
 _ANSWER_S = 1.0
+#: A certificate that ends within this time is made anew at a start, in seconds.
+_RENEW_S = 30 * 86_400
 _LOOK_AGAIN_S = 0.01
 
 _SET_FOR_NAMESERVERS = frozenset({"listen", "controller_dir"})
@@ -61,6 +66,7 @@ class LocalCluster:
         *,
         nameservers: int = 1,
         cluster: str = "default",
+        secure: bool = False,
         broker_options: Mapping[str, object] | None = None,
         nameserver_options: Mapping[str, object] | None = None,
     ) -> None:
@@ -73,11 +79,12 @@ class LocalCluster:
             data_dir: for data and logs, and kept; without it a temporary folder is used and removed at the end.
             nameservers: how many name servers, at least 1.
             cluster: name of the cluster.
+            secure: with TLS, and for nobody without a certificate: clients need the `credentials`.
             broker_options: options of `minimq-broker` for all brokers, such as {"segment_bytes": 1 << 20}.
             nameserver_options: options of `minimq-nameserver`, such as {"expire_after_s": 5.0}.
 
         Raises:
-            InvalidArgument: a value breaks one of these rules.
+            InvalidArgument: a value breaks one of these rules, or the library for certificates is lacking.
         """
         if slaves < 0:
             raise InvalidArgument(f"slaves is {slaves}: it must be at least 0")
@@ -94,6 +101,7 @@ class LocalCluster:
         self.data_dir = (
             Path(tempfile.mkdtemp(prefix="minimq-")) if data_dir is None else Path(data_dir).expanduser().absolute()
         )
+        self._authority = CertificateAuthority(self.data_dir / "secrets") if secure else None
         self.nameservers = tuple(
             ServerProcess(
                 "nameserver",
@@ -132,6 +140,11 @@ class LocalCluster:
         """The addresses of all name servers, as clients take them: "HOST:PORT[,HOST:PORT]"."""
         return ",".join(server.address for server in self.nameservers)
 
+    @property
+    def credentials(self) -> Path | None:
+        """The credentials file of the user `admin`; None without TLS. It is there once the cluster has started."""
+        return None if self._authority is None else self._authority.admin
+
     def start(self) -> None:
         """Start all servers, and return when every broker is registered with every name server. Idempotent.
 
@@ -149,7 +162,10 @@ class LocalCluster:
             self._started = True
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
+            self._make_secrets()
             _launch_all(self.nameservers)
+            if self._authority is not None:  # which names them where they are
+                self._authority.issue("admin", [server.address for server in self.nameservers])
             _launch_all(self.brokers)
             self._wait_registered()
             self._wait_in_sync()
@@ -186,6 +202,19 @@ class LocalCluster:
             raise InvalidArgument(f"there is no server {name!r}: the cluster has {', '.join(servers)}")
         return servers[name]
 
+    def _make_secrets(self) -> None:
+        if self._authority is None:
+            return
+        if not self._authority.exists:
+            self._authority.init([], [])
+        elif self._authority.server_certificate().ends_at < time.time() + _RENEW_S:
+            self._authority.renew()
+
+    def _secret_flags(self) -> list[str]:
+        if self._authority is None:
+            return []
+        return [f"--secrets={self._authority.server}", "--client-certificates=required"]
+
     def _new_broker(self, broker_name: str, broker_id: int) -> BrokerProcess:
         name = f"{broker_name}-{broker_id}" if broker_id else broker_name
 
@@ -196,7 +225,7 @@ class LocalCluster:
             # After the options that were given: which of the replicas founds the set is not theirs to say.
             founds = ["--role=slave"] if broker_id else []
             where = [*_SHARED_DISK, f"--listen={address}", f"--nameserver={self.nameserver}"]
-            return [*own, *where, *self._broker_flags, *founds]
+            return [*own, *where, *self._secret_flags(), *self._broker_flags, *founds]
 
         return BrokerProcess(
             name,
@@ -205,14 +234,20 @@ class LocalCluster:
             broker_id=broker_id,
             flags=flags,
             settled=self._wait_registered,
+            trust=self._trust,
         )
+
+    def _trust(self) -> Trust | None:
+        """Return whom clients of this cluster trust, and what they show; None without TLS."""
+        opened = open_credentials(self.credentials or "")
+        return None if opened is None else opened.trust()
 
     def _flags_of_nameserver(self, address: str, first: bool) -> list[str]:
         # At the first start no broker ran before, so there is none to wait for.
         grace = ["--start-grace=0"] if first else []
         is_controller = self._has_slaves and address == self.nameservers[0].address
         controller = [f"--controller-dir={self.nameservers[0].data_dir}"] if is_controller else []
-        return [f"--listen={address}", *grace, *controller, *self._nameserver_flags]
+        return [f"--listen={address}", *grace, *controller, *self._secret_flags(), *self._nameserver_flags]
 
     def _wait_registered(self) -> None:
         """Return when each running broker is registered with each running name server.
@@ -222,7 +257,7 @@ class LocalCluster:
         """
         deadline = time.monotonic() + _REGISTERED_S
         for nameserver in self.nameservers:
-            client = ClusterClient(nameserver.address, _ANSWER_S)
+            client = ClusterClient(nameserver.address, _ANSWER_S, credentials=self.credentials or "")
             try:
                 # Again and again looked at whether it runs: faults may be made while this waits.
                 while nameserver.running and not nameserver.paused:

@@ -103,7 +103,7 @@ class Consumer:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] | Cluster,
+        nameserver: str | Sequence[str] | Cluster | None,
         group: str | None,
         *,
         client_id: str | None,
@@ -126,7 +126,7 @@ class Consumer:
         if options.assignment == "server" and options.model == "clustering":
             known_to_brokers(name_of(self._strategy))
         self._start = start_position(start)
-        self._client = ClusterClient(nameserver)
+        self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._routes = self._client.routes
         self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)

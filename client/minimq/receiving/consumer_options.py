@@ -15,6 +15,7 @@ from minimq.receiving.offset_reset import OffsetReset
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.protocol_bounds import DAY_MS
+from minimq_common.security.credentials import CredentialsArgument
 
 #: Ten seconds to two hours, as RocketMQ has them.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -69,6 +70,7 @@ class ConsumerChanges(TypedDict, total=False):
     on_assigned: QueuesCallback | None
     on_revoked: QueuesCallback | None
     on_lost: QueuesCallback | None
+    credentials: CredentialsArgument | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ class ConsumerOptions:
         on_revoked: called with queues that others shall have, or when closing: after their last message is finished
             and before their last commit. Returning `False` says that their state is not saved yet.
         on_lost: called with queues that were taken away; the group goes on at their last commit.
+        credentials: path of the credentials file of a user, or `Credentials`; by default that which the variable
+            MINIMQ_CREDENTIALS names. A `Cluster` has its own.
     """
 
     prefetch_messages: int = 100_000
@@ -149,6 +153,7 @@ class ConsumerOptions:
     on_assigned: QueuesCallback | None = None
     on_revoked: QueuesCallback | None = None
     on_lost: QueuesCallback | None = None
+    credentials: CredentialsArgument | None = None
 
     def __post_init__(self) -> None:
         check_above_zero(self, but=("commit_interval_s", "hold_s", "start_timeout_s"))

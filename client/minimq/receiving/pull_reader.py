@@ -93,7 +93,7 @@ class PullReader(Consumer):
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] | Cluster,
+        nameserver: str | Sequence[str] | Cluster | None,
         *,
         group: str | None,
         allocation: str | AllocationStrategy,

@@ -14,7 +14,7 @@ from typing import Self, Unpack
 from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
-from minimq.options import DEFAULT_NAMESERVER, with_changes
+from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, check_text
 from minimq.receiving.consumer_options import (
@@ -84,7 +84,7 @@ class PushConsumer(Consumer):
 
     def __init__(  # noqa: PLR0913 - by name
         self,
-        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster | None = None,
         *,
         group: str,
         allocation: str | AllocationStrategy = "averagely",

@@ -11,7 +11,6 @@ from minimq.connection.broker_calls import BrokerMethod
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.read_places import ReadPlace, ReadPlaces
-from minimq.options import DEFAULT_NAMESERVER
 from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.queue_decisions import Commit
 from minimq.transport.dropped import WhenDropped
@@ -19,6 +18,7 @@ from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, U
 from minimq_common.model import AwayBroker, MessageQueue, Permission
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_group
+from minimq_common.security.credentials import CredentialsArgument
 from minimq_proto.v1 import broker_pb2
 
 Key = TypeVar("Key", bound=Hashable)
@@ -87,15 +87,20 @@ class QueueFinder:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as
             well. Nothing is asked before the first question.
         timeout_s: seconds that one broker may take.
+        credentials: as of `Cluster`.
 
     Raises:
         InvalidArgument: an address is not HOST:PORT.
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER, *, timeout_s: float = 5.0
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        *,
+        timeout_s: float = 5.0,
+        credentials: CredentialsArgument | None = None,
     ) -> None:
-        self._client = ClusterClient(nameserver, timeout_s)
+        self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
         self._routes = self._client.routes
         self._places = ReadPlaces(self._client)
         self._when_dropped = WhenDropped(self, self._client.close)

@@ -16,7 +16,7 @@ from functools import partial
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.read_places import ReadPlaces
-from minimq.options import DEFAULT_NAMESERVER, check_above_zero
+from minimq.options import check_above_zero
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_stores import queue_bounds
 from minimq.receiving.pulls import Pulls
@@ -28,6 +28,7 @@ from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import tag_hash
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange
 from minimq_common.model import MessageQueue
+from minimq_common.security.credentials import CredentialsArgument
 
 #: Waits between two tries, in seconds.
 _FIRST_RETRY_S = 0.1
@@ -45,12 +46,14 @@ class RangeOptions:
         answer_timeout_s: seconds of silence after which a broker that owes an answer is asked anew.
         patience_s: seconds without any progress after which a read fails.
         read_from_slaves: go on at a slave while there is no master that answers.
+        credentials: as of `Cluster`.
     """
 
     buffer_bytes: int = 8 << 20
     answer_timeout_s: float = 10.0
     patience_s: float = 30.0
     read_from_slaves: bool = True
+    credentials: CredentialsArgument | None = None
 
     def __post_init__(self) -> None:
         check_above_zero(self)
@@ -69,12 +72,12 @@ class RangeReader:
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER, options: RangeOptions | None = None
+        self, nameserver: str | Sequence[str] | Cluster | None = None, options: RangeOptions | None = None
     ) -> None:
         #: How ranges are read.
         self.options = options or RangeOptions()
         keep_freed_memory()  # a process that reads ranges passes on as many frames as it can
-        self._client = ClusterClient(nameserver)
+        self._client = ClusterClient(nameserver, credentials=self.options.credentials)
         self._routes = self._client.routes
         #: Where the queues of a broker are read.
         self.places = ReadPlaces(self._client, slaves=self.options.read_from_slaves)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.connection.cluster import Cluster
-from minimq.options import DEFAULT_NAMESERVER, with_changes
+from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
@@ -47,7 +47,7 @@ class Producer:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster | None = None,
         options: ProducerOptions | None = None,
         *,
         interceptors: Sequence[SendInterceptor] = (),

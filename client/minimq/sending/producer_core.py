@@ -44,14 +44,14 @@ class ProducerCore:
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] | Cluster,
+        nameserver: str | Sequence[str] | Cluster | None,
         options: ProducerOptions,
         interceptors: Sequence[SendInterceptor],
     ) -> None:
         self._options = options
         self._max_body_bytes = options.max_body_bytes
         self._interceptors = Interceptors(interceptors)
-        self._client = ClusterClient(nameserver)
+        self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._routes = self._client.routes
         self._auto_create = AutoCreate(self._client)
         self._selector_queues = SelectorQueues()

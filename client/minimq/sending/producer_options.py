@@ -10,6 +10,7 @@ from minimq.options import check_above_zero
 from minimq.sending.latency_table import DEFAULT_LATENCY_TABLE, latency_table
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument
+from minimq_common.security.credentials import CredentialsArgument
 
 #: What a broker can take at most, whatever it is told: a batch is one frame on the wire.
 _MOST_BYTES = 32 << 20
@@ -36,6 +37,7 @@ class ProducerChanges(TypedDict, total=False):
     latency_table: str
     probe_interval_s: float
     machine_rooms: Sequence[str]
+    credentials: CredentialsArgument | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class ProducerOptions:
         probe_interval_s: seconds between two probes of a broker that is left out because it was not reached; an answer
             ends that.
         machine_rooms: rooms that are near; brokers are named ROOM@NAME. Others are used when no broker there is.
+        credentials: path of the credentials file of a user, or `Credentials`; by default that which the variable
+            MINIMQ_CREDENTIALS names. A `Cluster` has its own.
     """
 
     send_timeout_s: float = 6.0
@@ -80,6 +84,7 @@ class ProducerOptions:
     latency_table: str = DEFAULT_LATENCY_TABLE
     probe_interval_s: float = 0.5
     machine_rooms: Sequence[str] = ()
+    credentials: CredentialsArgument | None = None
 
     def __post_init__(self) -> None:
         check_above_zero(self)

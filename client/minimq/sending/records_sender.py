@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 from minimq.connection.cluster import Cluster
-from minimq.options import DEFAULT_NAMESERVER
 from minimq.sending.decisions import Transaction
 from minimq.sending.pending_batch import Records
 from minimq.sending.producer_core import ProducerCore
@@ -32,7 +31,7 @@ class RecordsSender:
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER, options: ProducerOptions | None = None
+        self, nameserver: str | Sequence[str] | Cluster | None = None, options: ProducerOptions | None = None
     ) -> None:
         self._core = ProducerCore(nameserver, options or ProducerOptions(), ())
         self._when_dropped = WhenDropped(self, self._core.release)

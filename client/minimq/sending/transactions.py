@@ -12,7 +12,6 @@ from typing import Self
 from minimq.administration.masters import Masters
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.options import DEFAULT_NAMESERVER
 from minimq.sending.decisions import Call, CommitCall, CommitProtocol, Decision, Describe, StagedPart, Transaction
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import (
@@ -23,6 +22,7 @@ from minimq_common.errors import (
     TransactionExpired,
     Unavailable,
 )
+from minimq_common.security.credentials import CredentialsArgument
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -40,22 +40,24 @@ class TransactionCommitter:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         timeout_s: seconds that one call to a server may take.
         patience_s: seconds to wait for servers that are away or busy, as long as nothing goes on.
+        credentials: as of `Cluster`.
 
     Raises:
-        InvalidArgument: an address is wrong.
+        InvalidArgument: an address is wrong, or the credentials cannot be used.
     """
 
     def __init__(
         self,
-        nameserver: str | Sequence[str] | Cluster = DEFAULT_NAMESERVER,
+        nameserver: str | Sequence[str] | Cluster | None = None,
         *,
         timeout_s: float = 5.0,
         patience_s: float = 60.0,
+        credentials: CredentialsArgument | None = None,
     ) -> None:
         for option, value in (("timeout_s", timeout_s), ("patience_s", patience_s)):
             if value <= 0:
                 raise InvalidArgument(f"{option} is {value}: it must be above 0")
-        self._client = ClusterClient(nameserver, timeout_s)
+        self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
         self._masters = Masters(self._client)
         self._patience_s = patience_s
         self._when_dropped = WhenDropped(self, self._client.close)

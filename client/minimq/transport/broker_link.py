@@ -12,6 +12,8 @@ from minimq.transport.home_process import HomeProcess
 from minimq_common.bound_check import check_answer
 from minimq_common.errors import Closed
 from minimq_common.rpc import from_rpc_error, open_channel
+from minimq_common.security.certificates import Trust
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 Request = TypeVar("Request")
@@ -24,11 +26,13 @@ class BrokerLink:
     Attributes:
         address: HOST:PORT.
         stub: for streams; single calls go through `call`.
+        trust: of its channel.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, trust: Trust | None = None) -> None:
         self.address = address
-        self._channel = open_channel(address)
+        self.trust = trust
+        self._channel = open_channel(address, trust)
         self.stub = broker_pb2_grpc.BrokerStub(self._channel)
         #: As of the stub, but for requests that are encoded: each is given as its parts.
         self.append = self._channel.stream_stream(
@@ -57,10 +61,14 @@ class BrokerLinks:
 
     Args:
         shared: has the connections, which several clients use; otherwise they are made and ended here.
+        security: of the connections that are made here.
     """
 
-    def __init__(self, shared: BrokerLinks | None = None) -> None:
+    def __init__(self, shared: BrokerLinks | None = None, security: ChannelSecurity = PLAIN) -> None:
         self._shared = shared
+        self._security = security
+        #: Those of former certificates, whose streams go on.
+        self._former: list[BrokerLink] = []
         self._process = HomeProcess("client")
         self._lock = threading.Lock()
         self._links: dict[str, BrokerLink] = {}
@@ -74,9 +82,12 @@ class BrokerLinks:
                 raise Closed("the client is closed")
             if self._shared is not None:
                 return self._shared.to(address)
-            link = self._links.get(address)
+            link, trust = self._links.get(address), self._security.trust()
+            if link is not None and link.trust is not trust:
+                self._former.append(link)
+                link = None
             if link is None:
-                link = self._links[address] = BrokerLink(address)
+                link = self._links[address] = BrokerLink(address, trust)
             return link
 
     def close(self) -> None:
@@ -85,7 +96,8 @@ class BrokerLinks:
             return
         with self._lock:
             self._closed = True
-            links = list(self._links.values())
+            links = [*self._former, *self._links.values()]
             self._links.clear()
+            self._former.clear()
         for link in links:
             link.close()

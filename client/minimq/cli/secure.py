@@ -1,0 +1,147 @@
+"""`minimq secure`: certificates for the servers of a cluster, and credentials for its users."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minimq.cli.base import duration_of, option, output_option, show
+from minimq.cli.table import Row, Table
+from minimq_common.errors import InvalidArgument
+
+_FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+
+_CERTIFICATES = Table(
+    "no certificate", {"certificate": "Certificate", "names": "Names", "ends_at": "Ends at", "left": "Time left"}
+)
+
+
+def _hosts_option(command: Any) -> Any:  # noqa: ANN401 - a command
+    return option(
+        "--host",
+        "hosts",
+        multiple=True,
+        metavar="HOST[,HOST]",
+        help="Names and addresses by which clients and servers call the servers; localhost is always one. A name may "
+        "begin with *., which stands for one label.",
+    )(command)
+
+
+@click.group()
+def secure() -> None:
+    """Make certificates for the servers of a cluster, and credentials for its users.
+
+    Servers are started with --secrets DIR/server. DIR/authority signs for all of them: keep it where no server runs.
+    """
+
+
+@secure.command()
+@_FOLDER
+@_hosts_option
+@option(
+    "-n",
+    "--nameserver",
+    "nameservers",
+    default="127.0.0.1:9876",
+    show_default=True,
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="Name servers of the cluster, for the credentials.",
+)
+@option("--if-absent", is_flag=True, help="Do nothing if DIR has an authority already.")
+def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: bool) -> None:
+    """Make an authority in DIR, a certificate for all servers, and the credentials of the user admin.
+
+    The authority is good for ten years, a certificate for 397 days.
+
+    Example: minimq secure init secrets --host mq1.example.org,mq2.example.org -n mq1.example.org:9876
+    """
+    from minimq.local.certificate_authority import CertificateAuthority
+    from minimq.options import nameserver_addresses
+
+    authority = CertificateAuthority(directory)
+    if authority.exists and if_absent:
+        click.echo(f"{directory} has an authority already; nothing was changed")
+        return
+    authority.init(_split(hosts), nameserver_addresses(nameservers))
+    names = authority.server_certificate().names
+    click.echo(
+        f"made a certificate for servers that are called {', '.join(names)}; start them, wherever they run, with:"
+    )
+    click.echo(f"  --secrets {authority.server} --client-certificates required")
+    click.echo("Clients need the credentials of a user, those of admin are in:")
+    click.echo(f"  {authority.admin}")
+
+
+@secure.command()
+@_FOLDER
+@_hosts_option
+def renew(directory: Path, hosts: tuple[str, ...]) -> None:
+    """Make a new certificate for the servers, for the same names and those that you add.
+
+    Servers use it for new connections within a second; copy DIR/server to other machines yourself.
+    """
+    from minimq.local.certificate_authority import CertificateAuthority
+
+    made = CertificateAuthority(directory).renew(_split(hosts))
+    click.echo(f"made a certificate for {', '.join(made.names)}, good until {_moment(made.ends_at)}")
+
+
+@secure.command()
+@_FOLDER
+@click.argument("user")
+@option(
+    "-n",
+    "--nameserver",
+    "nameservers",
+    default="127.0.0.1:9876",
+    show_default=True,
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="Name servers of the cluster, for the credentials.",
+)
+@option("--force", is_flag=True, help="Replace the credentials file that is there.")
+def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
+    """Write the credentials of a USER, with a certificate of its own, to DIR/USER.minimq.
+
+    Give the file to the user, who needs nothing else; whoever has it is taken for the user.
+    """
+    from minimq.local.certificate_authority import CertificateAuthority
+    from minimq.options import nameserver_addresses
+
+    if (directory / f"{user}.minimq").exists() and not force:
+        raise InvalidArgument(
+            f"{directory / user}.minimq exists: --force replaces it, which does not end the former one"
+        )
+    click.echo(CertificateAuthority(directory).issue(user, nameserver_addresses(nameservers)))
+
+
+@secure.command("show")
+@_FOLDER
+@output_option
+def show_certificates(directory: Path, output: str) -> None:
+    """Show the certificates in DIR: for which names they are good, and until when."""
+    from minimq.local.certificate_authority import CertificateAuthority
+
+    authority = CertificateAuthority(directory)
+    found = {"authority": authority.own_certificate(), "servers": authority.server_certificate()}
+    rows: list[Row] = [
+        {
+            "certificate": name,
+            "names": list(certificate.names) if output == "json" else ", ".join(certificate.names),
+            "ends_at": datetime.fromtimestamp(certificate.ends_at, UTC),
+            "left": duration_of(certificate.ends_at - time.time()),
+        }
+        for name, certificate in found.items()
+    ]
+    show(output, _CERTIFICATES, rows)
+
+
+def _split(hosts: tuple[str, ...]) -> list[str]:
+    return [host.strip() for given in hosts for host in given.split(",") if host.strip()]
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

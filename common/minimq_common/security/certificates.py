@@ -1,0 +1,178 @@
+"""Certificates and keys in PEM, looked at with the library of TLS that Python brings.
+
+gRPC takes whatever it is given and says nothing: a connection fails later. So all of it is tried here first.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from minimq_common.errors import InvalidArgument
+
+#: Rounds of a handshake; each is one flight of one side, and TLS 1.3 has three.
+_FLIGHTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key.
+
+    Attributes:
+        certificate: in PEM, with those between it and the one that is trusted.
+        key: the private key in PEM, without a password.
+    """
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The two things with which one side enters a handshake.
+
+    Attributes:
+        roots: the certificates in PEM of those who are trusted to name others.
+        pair: shown to the other side; None for nothing.
+    """
+
+    roots: bytes
+    pair: Pair | None = None
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Return what a channel of gRPC needs."""
+        pair = self.pair
+        return grpc.ssl_channel_credentials(
+            self.roots, None if pair is None else pair.key, None if pair is None else pair.certificate
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateReport:
+    """The contents of a certificate that people ask for.
+
+    Attributes:
+        names: hosts and addresses for which it is good.
+        ends_at: seconds since 1970 after which it is not good any more.
+    """
+
+    names: tuple[str, ...]
+    ends_at: float
+
+
+def check_roots(roots: bytes, where: str) -> None:
+    """Raise `InvalidArgument` unless a text holds certificates in PEM, and names where it stands."""
+    _trusting(_context(ssl.PROTOCOL_TLS_CLIENT), roots, where)
+
+
+def check_pair(pair: Pair, where: str) -> None:
+    """Raise `InvalidArgument` unless a key belongs to its certificate, and name where they stand."""
+    _showing(_context(ssl.PROTOCOL_TLS_CLIENT), pair, where)
+
+
+def server_context(trust: Trust, *, requires_certificates: bool) -> ssl.SSLContext:
+    """Return what a server of Python needs. Raises `InvalidArgument`."""
+    assert trust.pair is not None  # a server always shows who it is
+    context = _showing(_context(ssl.PROTOCOL_TLS_SERVER), trust.pair, "the certificate of this server")
+    if requires_certificates:
+        _trusting(context, trust.roots, "the certificates that are trusted")
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def meet_itself(trust: Trust, *, mutual: bool) -> CertificateReport:
+    """Return what a certificate says of itself, after a handshake in memory in which its own roots verify it.
+
+    So it is known to be in force, and to be signed by those whom the others trust.
+
+    Args:
+        trust: what a server has.
+        mutual: servers show their certificate as clients, too.
+
+    Raises:
+        InvalidArgument: the handshake failed; the text says why.
+    """
+    near, far = ssl.MemoryBIO(), ssl.MemoryBIO()
+    calling = _trusting(_context(ssl.PROTOCOL_TLS_CLIENT), trust.roots, "ca.crt")
+    calling.check_hostname = False  # which names are right depends on who calls
+    assert trust.pair is not None
+    if mutual:
+        _showing(calling, trust.pair, "tls.crt and tls.key")
+    called = server_context(trust, requires_certificates=mutual)
+    client = calling.wrap_bio(near, far)
+    server = called.wrap_bio(far, near, server_side=True)
+    try:
+        for _ in range(_FLIGHTS):
+            _step(client)
+            _step(server)
+    except ssl.SSLCertVerificationError as error:
+        raise InvalidArgument(error.verify_message) from None
+    except ssl.SSLError as error:
+        raise InvalidArgument(error.reason or str(error)) from None
+    shown: dict[str, Any] = client.getpeercert() or {}
+    return CertificateReport(
+        tuple(str(name) for _, name in shown.get("subjectAltName", ())),
+        ssl.cert_time_to_seconds(shown["notAfter"]),
+    )
+
+
+def _step(side: ssl.SSLObject) -> None:
+    try:
+        side.do_handshake()
+    except ssl.SSLWantReadError:
+        return
+    try:  # the last flight of TLS 1.3 is looked at by who reads
+        side.read(1)
+    except ssl.SSLWantReadError:
+        return
+
+
+def _context(protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC has it: an issuer between may be trusted by itself
+    return context
+
+
+def _trusting(context: ssl.SSLContext, roots: bytes, where: str) -> ssl.SSLContext:
+    try:
+        context.load_verify_locations(cadata=roots.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError, ValueError):
+        raise InvalidArgument(f"{where} holds no certificate in PEM, or a damaged one") from None
+    return context
+
+
+def _showing(context: ssl.SSLContext, pair: Pair, where: str) -> ssl.SSLContext:
+    with _as_file(pair.certificate + b"\n" + pair.key) as path:
+        try:
+            # A key with a password would be asked for at the terminal.
+            context.load_cert_chain(path, password=lambda: "")
+        except ssl.SSLError as error:
+            reason = {
+                "KEY_VALUES_MISMATCH": "the key is that of another certificate",
+                "NO_START_LINE": "there is no certificate and no private key in PEM",
+            }.get(error.reason or "", "the certificate or the private key is damaged, or needs a password")
+            raise InvalidArgument(f"{where}: {reason}") from None
+    return context
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """Yield a path at which some bytes can be read, by this process alone; Python takes a key only from a file."""
+    if hasattr(os, "memfd_create"):
+        with open(os.memfd_create("minimq-pem"), "wb") as made:  # noqa: PTH123 - it has no path
+            made.write(data)
+            made.flush()
+            yield f"/proc/self/fd/{made.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile() as made:
+            made.write(data)
+            made.flush()
+            yield made.name

@@ -1,0 +1,114 @@
+"""The credentials file of a user: all that a client needs to connect to a secured cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_address
+from minimq_common.security.certificates import Pair, Trust, check_pair, check_roots
+from minimq_common.security.credentials import Credentials, CredentialsArgument
+from minimq_common.security.watched import Watched
+
+#: Names the file where nothing else does.
+VARIABLE = "MINIMQ_CREDENTIALS"
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The keys of a credentials file."""
+
+    ca: str
+    nameservers: list[str] = []
+    certificate: str = ""
+    private_key: str = ""
+
+
+class CredentialsFile:
+    """Credentials that are open. Thread-safe; a file that changes counts for each new connection.
+
+    Args:
+        credentials: as a user gave them.
+
+    Raises:
+        InvalidArgument: they cannot be read, or are none.
+    """
+
+    def __init__(self, credentials: Credentials) -> None:
+        where = str(credentials)
+        if credentials.path:
+            path = Path(credentials.path).expanduser().absolute()
+            self._content = Watched([path], lambda found: _read(found[0], where))
+        else:
+            self._content = Watched([], lambda _: _read(credentials.text.encode(), where))
+
+    @property
+    def nameservers(self) -> tuple[str, ...]:
+        """The addresses of the name servers; empty when it says none."""
+        return tuple(self._content.get()[0].nameservers)
+
+    def trust(self) -> Trust:
+        """Return whom a channel trusts and what it shows, as it is now."""
+        return self._content.get()[1]
+
+
+def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | None:
+    """Open the credentials that were given, or those that the variable names; None when there are none.
+
+    Args:
+        given: by the user; "" for none, whatever the variable says.
+
+    Raises:
+        InvalidArgument: they cannot be used.
+    """
+    if isinstance(given, Credentials):
+        return CredentialsFile(given)
+    if given is None:
+        path = os.environ.get(VARIABLE)
+        return CredentialsFile(Credentials(path)) if path else None
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidArgument("credentials are neither the path of a file nor a Credentials object")
+    path = os.fspath(given)
+    return CredentialsFile(Credentials(path)) if path else None
+
+
+def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
+    """Return the text of a credentials file.
+
+    Args:
+        nameservers: HOST:PORT of each; none is left out.
+        trust: the rest of it.
+        about: a sentence for who opens it.
+    """
+    lines = [f"# {about}", "# Keep it secret: whoever has it is taken for this user."]
+    if nameservers:
+        lines.append(f"nameservers = {json.dumps(list(nameservers))}")
+    parts = {"ca": trust.roots}
+    if trust.pair is not None:
+        parts |= {"certificate": trust.pair.certificate, "private_key": trust.pair.key}
+    lines += [f"{name} = '''\n{pem.decode('ascii').strip()}\n'''" for name, pem in parts.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _read(data: bytes, where: str) -> tuple[_File, Trust]:
+    try:
+        found = msgspec.convert(tomllib.loads(data.decode()), _File)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{where} is no credentials file of this release: {error}") from None
+    except (ValueError, RecursionError):  # the error of a parser may quote what it read, which is secret
+        raise InvalidArgument(f"{where} is no credentials file: it is not TOML") from None
+    for address in found.nameservers:
+        check_address(address)
+    if bool(found.certificate) != bool(found.private_key):
+        raise InvalidArgument(f"{where} has one of certificate and private_key: both or none are needed")
+    pair = Pair(found.certificate.encode(), found.private_key.encode()) if found.certificate else None
+    trust = Trust(found.ca.encode(), pair)
+    check_roots(trust.roots, f"ca in {where}")
+    if pair is not None:
+        check_pair(pair, where)
+    return found, trust

@@ -1,0 +1,111 @@
+"""The folder of a server's secrets, by which it listens and by which it calls other servers."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import grpc
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.security.certificates import CertificateReport, Pair, Trust, meet_itself, server_context
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.security.watched import Watched
+
+#: The files, as cert-manager names them in a Secret of Kubernetes.
+CERTIFICATE, KEY, ROOTS = "tls.crt", "tls.key", "ca.crt"
+
+
+@dataclass(frozen=True, slots=True)
+class _Material:
+    """All that is in the folder, and fits."""
+
+    trust: Trust
+    report: CertificateReport
+    server: grpc.ServerCertificateConfiguration
+    context: ssl.SSLContext
+
+
+class ServerSecrets:
+    """The certificate of a server, its key, and whom it trusts. Thread-safe.
+
+    Files that are replaced count for each new connection; those that are open go on.
+
+    Args:
+        directory: has `tls.crt`, `tls.key` and `ca.crt`.
+        requires_certificates: whether a client that shows no certificate is refused.
+
+    Raises:
+        InvalidArgument: a file is missing or damaged, or they do not fit each other.
+    """
+
+    def __init__(self, directory: Path, *, requires_certificates: bool) -> None:
+        self._directory = directory
+        self._requires_certificates = requires_certificates
+        self._files = Watched([directory / name for name in (CERTIFICATE, KEY, ROOTS)], self._make)
+
+    def trust(self) -> Trust:
+        """Return whom this server trusts and what it shows when it calls another one."""
+        return self._files.get().trust
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return what a server of gRPC listens with."""
+        used = self._files.get().server
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal used
+            found = self._files.get().server
+            if found is used:
+                return None
+            used = found
+            return found
+
+        return grpc.dynamic_ssl_server_credentials(
+            used,
+            cast("Callable[[], grpc.ServerCertificateConfiguration]", changed),  # None stands for "as before"
+            self._requires_certificates,
+        )
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a connection to a server of Python begins with."""
+        return self._files.get().context
+
+    @property
+    def certificate(self) -> CertificateReport:
+        """The certificate of this server."""
+        return self._files.get().report
+
+    def _make(self, found: Sequence[bytes]) -> _Material:
+        certificate, key, roots = found
+        trust = Trust(roots, Pair(certificate, key))
+        try:
+            report = meet_itself(trust, mutual=self._requires_certificates)
+            context = server_context(trust, requires_certificates=self._requires_certificates)
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"the certificate in {self._directory} cannot be used: {error.message}; {CERTIFICATE} has to be in "
+                f"force, of the key {KEY}, and signed by {ROOTS}: `minimq secure renew` makes new ones"
+            ) from None
+        pairs = [(key, certificate)]
+        return _Material(trust, report, grpc.ssl_server_certificate_configuration(pairs, roots), context)
+
+
+def check_secrets(directory: Path | None, client_certificates: str) -> None:
+    """Raise `InvalidArgument` unless these options of a server fit each other."""
+    if directory is None and client_certificates == "required":
+        raise InvalidArgument("--client-certificates is required, but there is no TLS: give --secrets DIR as well")
+
+
+def secrets_of(directory: Path | None, client_certificates: str) -> ServerSecrets | None:
+    """Return the secrets that the options of a server name; None when it has none. Raises `InvalidArgument`."""
+    if directory is None:
+        return None
+    return ServerSecrets(directory, requires_certificates=client_certificates == "required")
+
+
+def security_of(secrets: ServerSecrets | None) -> ChannelSecurity:
+    """Return by what a server calls others."""
+    return PLAIN if secrets is None else secrets

@@ -1,0 +1,95 @@
+"""A value made of files, which is made anew when they change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from minimq_common.errors import InvalidArgument
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds for which nobody looks again.
+_FRESH_S = 1.0
+
+
+class Watched(Generic[T]):
+    """The value of some files. Thread-safe; no thread looks at them: whoever asks does, once a second.
+
+    Files are replaced one after the other: while they do not fit, and while they cannot be read, the former value
+    stands.
+
+    Args:
+        paths: of the files.
+        make: takes what is in them, in their order.
+
+    Raises:
+        InvalidArgument: a file cannot be read, or `make` raises it.
+    """
+
+    def __init__(self, paths: Sequence[Path], make: Callable[[Sequence[bytes]], T]) -> None:
+        self._paths = tuple(paths)
+        self._make = make
+        self._lock = threading.Lock()  # held while files are read; a look that is under way serves all
+        self._looked_at = time.monotonic()
+        self._marks = self._signs()
+        self._value = make([read_bounded(path) for path in self._paths])
+        self._complaint = ""
+
+    def get(self) -> T:
+        """Return the value of the files as they are, or were when they were right."""
+        if time.monotonic() - self._looked_at >= _FRESH_S and self._lock.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._lock.release()
+        return self._value
+
+    def _look(self) -> None:
+        self._looked_at = time.monotonic()
+        marks = self._signs()
+        if marks == self._marks:
+            return
+        try:
+            self._value = self._make([read_bounded(path) for path in self._paths])
+        except InvalidArgument as error:
+            if error.message != self._complaint:
+                self._complaint = error.message
+                log.error("security: new files cannot be used, the former ones stand reason=%s", error.message)
+            return  # it is looked at again: the others of the files may be on their way
+        self._marks, self._complaint = marks, ""
+        log.info("security: new files are in use files=%s", ", ".join(map(str, self._paths)))
+
+    def _signs(self) -> tuple[object, ...]:
+        """Return what changes when a file does."""
+        return tuple(_sign(path) for path in self._paths)
+
+
+#: Most bytes of a file of secrets.
+_MOST_BYTES = 256 << 10
+
+
+def read_bounded(path: Path) -> bytes:
+    """Return what is in a file of secrets. Raises `InvalidArgument` when it cannot be read or is too large."""
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > _MOST_BYTES:
+        raise InvalidArgument(f"{path} has more than {_MOST_BYTES} bytes: it is no file of secrets")
+    return data
+
+
+def _sign(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

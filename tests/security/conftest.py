@@ -1,0 +1,39 @@
+"""A cluster with TLS, which lets in nobody without a certificate: three servers for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from conftest import check_stores
+from minimq import Admin, LocalCluster
+from minimq.local.certificate_authority import CertificateAuthority
+
+
+@pytest.fixture(scope="session")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A name server, which is the controller, a broker and its slave. They log as JSON and show their metrics."""
+    options = {"metrics": "127.0.0.1:0", "log_format": "json"}
+    folder = tmp_path_factory.mktemp("secure")
+    with LocalCluster(
+        brokers=1, slaves=1, data_dir=folder, secure=True, broker_options=options, nameserver_options=options
+    ) as cluster:
+        with Admin(credentials=cluster.credentials) as admin:
+            admin.create_topic("orders", queues=2)
+        yield cluster
+    check_stores(cluster)
+
+
+@pytest.fixture(scope="session")
+def authority(secure: LocalCluster) -> CertificateAuthority:
+    """The authority of `secure`."""
+    return CertificateAuthority(secure.data_dir / "secrets")
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory, secure: LocalCluster) -> CertificateAuthority:
+    """The authority of another cluster, whose admin has the addresses of `secure`."""
+    other = CertificateAuthority(tmp_path_factory.mktemp("stranger"))
+    other.init([], [server.address for server in secure.nameservers])
+    return other

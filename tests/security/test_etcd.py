@@ -1,0 +1,108 @@
+"""A controller in etcd with TLS, which asks for certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minimq.errors import InvalidArgument, Unavailable
+from minimq.local.certificate_signer import Signer
+from minimq.local.server_process import free_port
+from minimq_broker.options import BrokerOptions
+from minimq_broker.replication.controller import parse
+from minimq_broker.replication.etcd_controller import EtcdController
+from minimq_broker.replication.etcd_link import EtcdLink
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.security.trusted_files import security_of_files
+
+PATIENCE_S = 30.0
+KEY = "/minimq/test"
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made, signer = tmp_path_factory.mktemp("etcd"), Signer.new()
+    (made / "ca.crt").write_bytes(signer.pair.certificate)
+    for name, pair in (("etcd", signer.sign_server(["127.0.0.1"])), ("broker", signer.sign_user("broker"))):
+        (made / f"{name}.crt").write_bytes(pair.certificate)
+        (made / f"{name}.key").write_bytes(pair.key)
+    (made / "other.crt").write_bytes(Signer.new().pair.certificate)
+    return made
+
+
+@pytest.fixture(scope="module")
+def endpoint(folder: Path) -> Iterator[str]:
+    program = shutil.which("etcd")
+    assert program, "the tests need etcd: `make setup` installs it"
+    address, peer = f"127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+    command = [
+        *(program, f"--data-dir={folder / 'data'}", "--name=m", f"--initial-cluster=m={peer}"),
+        *(
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--listen-client-urls=https://{address}",
+        ),
+        *(f"--advertise-client-urls=https://{address}", f"--cert-file={folder / 'etcd.crt'}"),
+        *(f"--key-file={folder / 'etcd.key'}", "--client-cert-auth", f"--trusted-ca-file={folder / 'ca.crt'}"),
+    ]
+    with (folder / "etcd.log").open("wb") as log:
+        member = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield address
+    finally:
+        member.kill()
+        member.wait()
+
+
+def transact(endpoint: str, security: ChannelSecurity) -> bool:
+    async def transact() -> bool:
+        link = EtcdLink([endpoint], PATIENCE_S, security)
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        try:
+            while True:
+                try:
+                    return (await link.transact({}, {KEY: b"x"}, KEY)).stored[KEY].value == b"x"
+                except Unavailable as error:
+                    # It takes a moment until it listens, and elects itself.
+                    is_starting = "nothing listens" in error.message or "leader" in error.message
+                    if not is_starting or asyncio.get_running_loop().time() > deadline:
+                        raise
+                    await asyncio.sleep(0.05)
+        finally:
+            await link.close()
+
+    return asyncio.run(transact())
+
+
+def test_the_controller_speaks_tls_with_certificates_of_its_own(endpoint: str, folder: Path) -> None:
+    certificate, key = folder / "broker.crt", folder / "broker.key"
+    assert transact(endpoint, security_of_files(folder / "ca.crt", certificate, key))
+    with pytest.raises(Unavailable, match="not signed by a CA that is trusted here"):
+        transact(endpoint, security_of_files(folder / "other.crt", certificate, key))
+    with pytest.raises(Unavailable, match="does not answer"):
+        transact(endpoint, PLAIN)
+
+
+def test_what_the_options_say_has_to_fit(folder: Path) -> None:
+    assert isinstance(parse("etcds://127.0.0.1:1", security=PLAIN), EtcdController)
+    ca, certificate, key = folder / "ca.crt", folder / "broker.crt", folder / "broker.key"
+    BrokerOptions(controller="etcds://etcd:2379", etcd_ca=ca)
+    BrokerOptions(controller="etcds://etcd:2379", etcd_ca=ca, etcd_certificate=certificate, etcd_key=key)
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("etcds://etcd:2379", {}, "give --etcd-ca FILE"),
+        ("etcds://etcd:2379", {"etcd_ca": ca, "etcd_key": key}, "go together"),
+        ("etcd://etcd:2379", {"etcd_ca": ca}, "write --controller etcds://"),
+        ("", {"etcd_ca": ca}, "write --controller etcds://"),
+        ("etcds://etcd", {"etcd_ca": ca}, "or etcds:// for etcd with TLS"),
+    ]
+    for controller, options, reason in cases:
+        with pytest.raises(InvalidArgument, match=reason):
+            BrokerOptions(controller=controller, **options)

@@ -1,0 +1,214 @@
+"""TLS on every link: who belongs to the cluster notices nothing, who does not gets in nowhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer, PullConsumer
+from minimq.cli.main import main
+from minimq.errors import InvalidArgument, MiniMQError, Unavailable
+from minimq.local.certificate_authority import CertificateAuthority
+from minimq_common import rpc
+from minimq_common.security.certificates import Trust
+from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.security.credentials_file import VARIABLE, open_credentials
+from minimq_nameserver.options import NameServerOptions
+from minimq_nameserver.server import NameServer
+from support.command import COMMAND, environment
+from support.loop_thread import LoopThread
+from support.scraping import metrics_address
+
+PATIENCE_S = 60.0
+
+pytestmark = pytest.mark.system
+
+
+def trust_of(credentials: CredentialsArgument | None) -> Trust:
+    opened = open_credentials(credentials)
+    assert opened is not None
+    return opened.trust()
+
+
+def refusal(credentials: CredentialsArgument, nameserver: str | None = None) -> str:
+    with (
+        pytest.raises(Unavailable) as raised,
+        Admin(nameserver, timeout_s=PATIENCE_S, credentials=credentials) as admin,
+    ):
+        admin.cluster()
+    return raised.value.message
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+def test_what_is_sent_is_read_and_copied(secure: LocalCluster, new_name: Callable[[], str]) -> None:
+    with (
+        Cluster(credentials=secure.credentials) as cluster,
+        Producer(credentials=secure.credentials) as producer,
+        PullConsumer(cluster, group=new_name()) as consumer,
+    ):
+        consumer.subscribe("orders")
+        sent = {receipt.message_id for receipt in producer.send_many(Message("orders", b"x") for _ in range(100))}
+        read: set[str] = set()
+        while not sent <= read:
+            read |= {message.message_id for message in consumer.poll(PATIENCE_S)}
+        consumer.commit()
+    master, slave = (broker.replication() for broker in secure.brokers)
+    # Readers see what the replicas in sync have, and the slave is one of them.
+    assert master is not None
+    assert slave is not None
+    assert (master.in_sync, slave.connected) == ((0, 1), True)
+
+
+def test_a_text_and_the_variable_serve_as_credentials(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert secure.credentials is not None
+    text = secure.credentials.read_text()
+    with Admin(credentials=Credentials.from_text(text)) as admin:
+        assert admin.list_topics() == ["orders"]
+    monkeypatch.setenv(VARIABLE, str(secure.credentials))
+    with Admin() as admin:
+        assert admin.list_topics() == ["orders"]
+    with Cluster(credentials="") as plain, pytest.raises(InvalidArgument, match="give them to the Cluster"):
+        Admin(plain, credentials=secure.credentials)
+    assert "BEGIN" not in repr(Credentials.from_text(text))
+
+
+def test_the_command_takes_credentials_before_and_after(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    credentials = ("--credentials", str(secure.credentials))
+    for arguments in (
+        [*credentials, "topic", "list"],
+        ["topic", "list", *credentials],
+        ["-n", "127.0.0.1:1", "topic", "list", *credentials, "-n", secure.nameserver],
+    ):
+        done = CliRunner().invoke(main, arguments)
+        assert (done.exit_code, done.stderr) == (0, ""), (arguments, done.output)
+        assert "orders" in done.stdout
+    assert VARIABLE not in os.environ
+    printed = subprocess.run(
+        [*COMMAND, "topic", "list"],
+        env=environment(MINIMQ_CREDENTIALS=str(secure.credentials)),
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert (b"orders" in printed.stdout, printed.stderr) == (True, b"")
+
+
+def test_who_has_no_credentials_or_others_is_told(
+    secure: LocalCluster, stranger: CertificateAuthority, loop: LoopThread
+) -> None:
+    assert "give the credentials of a user (credentials=, --credentials" in refusal("", secure.nameserver)
+    assert "not signed by a CA that is trusted here" in refusal(stranger.admin)
+    assert secure.credentials is not None
+    with loop.serving(NameServer(NameServerOptions(listen="127.0.0.1:0"))) as plain:
+        said = refusal(secure.credentials, plain.address)
+    assert "it speaks no TLS: leave the credentials out" in said
+    assert "start one with `minimq-nameserver" not in said
+
+
+def test_no_port_lets_in_who_has_no_certificate_of_the_authority(
+    secure: LocalCluster, stranger: CertificateAuthority
+) -> None:
+    known = trust_of(secure.credentials)
+    others = {
+        "plain": None,
+        "without a certificate": Trust(known.roots),
+        "with that of another authority": Trust(known.roots, trust_of(stranger.admin).pair),
+    }
+    for server in (*secure.nameservers, *secure.brokers):
+        assert check_health(server.address, known) is None
+        for what, trust in others.items():
+            failure = check_health(server.address, trust)
+            assert isinstance(failure, Unavailable), (server, what)
+            assert "give the credentials of a user" in failure.message
+
+
+def check_health(address: str, trust: Trust | None) -> MiniMQError | None:
+    with rpc.open_channel(address, trust) as channel:
+        try:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+        except grpc.RpcError as error:
+            return rpc.from_rpc_error(error, "server")
+    return None
+
+
+def test_metrics_are_shown_by_https_to_who_has_a_certificate(secure: LocalCluster, tmp_path: Path) -> None:
+    known = trust_of(secure.credentials)
+    for server, name in ((secure.nameservers[0], "minimq_nameserver"), (secure.brokers[0], "minimq_broker")):
+        address = metrics_address(server.log_path)
+        host, _, port = address.rpartition(":")
+        with closing(socket.create_connection((host, int(port)))):  # it says nothing, and nobody waits for it
+            assert f"# TYPE {name}_" in scrape(address, known, tmp_path)
+        for trust in (None, Trust(known.roots)):
+            with pytest.raises((urllib.error.URLError, OSError)):
+                scrape(address, trust, tmp_path)
+
+
+def scrape(address: str, trust: Trust | None, folder: Path) -> str:
+    if trust is None:
+        answer = urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S)
+    else:
+        context = client_context(trust, folder)
+        answer = urllib.request.urlopen(f"https://{address}/metrics", timeout=PATIENCE_S, context=context)
+    with answer:
+        return str(answer.read().decode())
+
+
+def client_context(trust: Trust, folder: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=trust.roots.decode())
+    if trust.pair is not None:
+        file = folder / "pair.pem"
+        file.write_bytes(trust.pair.certificate + trust.pair.key)
+        context.load_cert_chain(file)
+    return context
+
+
+def test_a_snapshot_is_taken_with_the_secrets_of_a_server(
+    secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "minimq_broker"]
+    copy = ["snapshot", "--from", secure.brokers[0].address, str(tmp_path / "copy")]
+    done = subprocess.run(
+        [*command, "--secrets", str(authority.server), *copy],
+        env=environment(),
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.stdout.startswith(b"copied positions 0 to ")
+
+
+def test_nothing_secret_is_logged(secure: LocalCluster, authority: CertificateAuthority) -> None:
+    secrets = [
+        line
+        for path in (authority.server / "tls.key", authority.admin)
+        for line in path.read_text().splitlines()
+        if len(line) == 64
+    ]
+    assert secrets
+    for server in (*secure.nameservers, *secure.brokers):
+        logged = server.log_path.read_text()
+        assert [json.loads(line) for line in logged.splitlines()]
+        assert not any(secret in logged for secret in secrets)

@@ -1,0 +1,94 @@
+"""Credentials of users: files, texts, and what is wrong with them, without a word of what is secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minimq import Cluster, Credentials, ProducerOptions
+from minimq.errors import InvalidArgument
+from minimq.local.certificate_signer import Signer
+from minimq_common.security.certificates import Trust
+from minimq_common.security.credentials_file import VARIABLE, CredentialsFile, open_credentials, written
+
+SIGNER = Signer.new()
+ROOTS, PAIR = SIGNER.pair.certificate, SIGNER.sign_user("alice")
+TEXT = written(["mq1:9876", "mq2:9876"], Trust(ROOTS, PAIR), "Of alice.")
+SECRET = PAIR.key.decode().splitlines()[1]
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "alice.minimq"
+    file.write_text(TEXT)
+    for credentials in (Credentials(str(file)), Credentials.from_text(TEXT)):
+        opened = CredentialsFile(credentials)
+        assert opened.nameservers == ("mq1:9876", "mq2:9876")
+        found = opened.trust()
+        assert found.roots.strip() == ROOTS.strip()
+        assert found.pair is not None
+        assert found.pair.key.strip() == PAIR.key.strip()
+        assert opened.trust() is found
+    assert CredentialsFile(Credentials.from_text(written([], Trust(ROOTS), "Of nobody."))).trust().pair is None
+
+
+def test_credentials_are_those_that_are_given_or_those_of_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "alice.minimq"
+    file.write_text(TEXT)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert open_credentials(None) is None
+    monkeypatch.setenv(VARIABLE, str(file))
+    assert open_credentials(None) is not None
+    assert open_credentials("") is None
+    with Cluster() as cluster:
+        assert cluster.nameservers == ("mq1:9876", "mq2:9876")
+    with Cluster("mq3:9876", credentials=file) as cluster:
+        assert cluster.nameservers == ("mq3:9876",)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no TOML " + SECRET, "it is not TOML"),
+        (TEXT + f'\nkey = "{SECRET}"', "unknown field `key`"),
+        (TEXT.replace('["mq1:9876", "mq2:9876"]', '"mq1:9876"'), "Expected `array`"),
+        (TEXT.replace("mq2:9876", "mq2"), "mq2"),
+        (TEXT.replace("private_key", "certificate_key"), "unknown field"),
+        (written([], Trust(ROOTS, PAIR), "Of alice.").partition("private_key")[0], "both or none"),
+        (
+            TEXT.replace(ROOTS.decode().splitlines()[2], "AAAA"),
+            "ca in .* holds no certificate in PEM, or a damaged one",
+        ),
+        (
+            written([], Trust(ROOTS, type(PAIR)(PAIR.certificate, Signer.new().pair.key)), "Of alice."),
+            "the key is that of another certificate",
+        ),
+    ],
+    ids=["text", "unknown", "type", "address", "name", "half", "damaged", "key"],
+)
+def test_what_is_no_credentials_is_refused_without_showing_it(text: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "alice.minimq"
+    file.write_text(text)
+    for credentials in (Credentials(str(file)), Credentials.from_text(text)):
+        with pytest.raises(InvalidArgument, match=reason) as raised:
+            CredentialsFile(credentials)
+        assert SECRET not in raised.value.message
+        assert raised.value.__cause__ is None
+
+
+def test_nothing_shows_what_is_secret() -> None:
+    credentials = Credentials.from_text(TEXT)
+    assert SECRET not in f"{credentials} {credentials!r} {ProducerOptions(credentials=credentials)!r}"
+    assert SECRET not in repr(CredentialsFile(credentials).trust())
+
+
+def test_credentials_are_one_of_path_and_text() -> None:
+    for path, text in (("", ""), ("path", "text")):
+        with pytest.raises(InvalidArgument):
+            Credentials(path, text)
+    with pytest.raises(InvalidArgument, match="neither the path of a file nor"):
+        open_credentials(7)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"cannot read .*nowhere"):
+        open_credentials("nowhere.minimq")

@@ -1,0 +1,251 @@
+"""Certificates of servers: what does not fit is refused with the reason, what is replaced counts at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from minimq.local import certificate_signer
+from minimq.local.certificate_signer import Signer
+from minimq_common import rpc
+from minimq_common.channels import Channels
+from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.security import watched
+from minimq_common.security.certificates import Pair, Trust
+from minimq_common.security.channel_security import PLAIN
+from minimq_common.security.credentials import Credentials
+from minimq_common.security.credentials_file import CredentialsFile, written
+from minimq_common.security.server_secrets import ServerSecrets, check_secrets
+from minimq_common.security.trusted_files import security_of_files
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def signer() -> Signer:
+    return Signer.new()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files looked at each time."""
+    monkeypatch.setattr(watched, "_FRESH_S", 0.0)
+
+
+def fill(directory: Path, pair: Pair, roots: bytes) -> Path:
+    directory.mkdir(exist_ok=True)
+    for name, data in (("tls.crt", pair.certificate), ("tls.key", pair.key), ("ca.crt", roots)):
+        (directory / name).write_bytes(data)
+    return directory
+
+
+def at(moment: datetime) -> type:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:  # noqa: ANN401 - as the class has it
+            return moment
+
+    return Clock
+
+
+def long_ago(signer: Signer, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    with monkeypatch.context() as patched:
+        patched.setattr(certificate_signer, "datetime", at(datetime.now(UTC) - timedelta(days=500)))
+        return signer.sign_server([HOST])
+
+
+def soon(signer: Signer, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    with monkeypatch.context() as patched:
+        patched.setattr(certificate_signer, "datetime", at(datetime.now(UTC) + timedelta(days=2)))
+        return signer.sign_server([HOST])
+
+
+def test_a_certificate_that_fits_is_taken_and_described(signer: Signer, tmp_path: Path) -> None:
+    directory = fill(tmp_path, signer.sign_server([HOST, "mq.example.org"]), signer.pair.certificate)
+    for required in (False, True):
+        found = ServerSecrets(directory, requires_certificates=required)
+        assert found.certificate.names == (HOST, "mq.example.org")
+        assert 396 < (found.certificate.ends_at - datetime.now(UTC).timestamp()) / 86_400 < 398
+        assert "PRIVATE KEY" not in repr(found.trust())
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (long_ago, "certificate has expired"),
+        (soon, "certificate is not yet valid"),
+        (lambda *_: Signer.new().sign_server([HOST]), "unable to get local issuer certificate"),
+        (lambda signer, _: Pair(signer.sign_server([HOST]).certificate, Signer.new().pair.key), "another certificate"),
+        (lambda *_: Pair(b"garbage", b"garbage"), "damaged"),
+        (lambda signer, _: Pair(signer.sign_server([HOST]).certificate[:300], signer.pair.key), "damaged"),
+    ],
+    ids=["expired", "future", "authority", "key", "garbage", "cut"],
+)
+def test_one_that_does_not_fit_is_refused_with_the_reason(
+    make: Callable[[Signer, pytest.MonkeyPatch], Pair],
+    reason: str,
+    signer: Signer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = fill(tmp_path, make(signer, monkeypatch), signer.pair.certificate)
+    with pytest.raises(InvalidArgument, match=reason) as raised:
+        ServerSecrets(directory, requires_certificates=False)
+    assert str(directory) in raised.value.message
+
+
+def test_a_certificate_of_a_client_is_none_of_a_server(signer: Signer, tmp_path: Path) -> None:
+    fill(tmp_path, signer.sign_user("alice"), signer.pair.certificate)
+    with pytest.raises(InvalidArgument, match="unsuitable certificate purpose"):
+        ServerSecrets(tmp_path, requires_certificates=False)
+
+
+@pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
+def test_a_file_that_is_missing_or_too_large_is_named(name: str, signer: Signer, tmp_path: Path) -> None:
+    fill(tmp_path, signer.sign_server([HOST]), signer.pair.certificate)
+    (tmp_path / name).unlink()
+    with pytest.raises(InvalidArgument, match=f"cannot read .*/{name}: No such file"):
+        ServerSecrets(tmp_path, requires_certificates=False)
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 1 << 30)
+    with pytest.raises(InvalidArgument, match="it is no file of secrets"):
+        ServerSecrets(tmp_path, requires_certificates=False)
+
+
+def test_certificates_are_required_only_with_tls() -> None:
+    check_secrets(Path("secrets"), "required")
+    with pytest.raises(InvalidArgument, match="--secrets"):
+        check_secrets(None, "required")
+
+
+def test_files_that_are_replaced_one_by_one_count_once_they_fit(signer: Signer, tmp_path: Path) -> None:
+    first, second = signer.sign_server([HOST]), signer.sign_server(["second"])
+    secrets = ServerSecrets(fill(tmp_path, first, signer.pair.certificate), requires_certificates=False)
+    (tmp_path / "tls.key").write_bytes(second.key)
+    assert secrets.trust().pair == first
+    (tmp_path / "tls.crt").write_bytes(second.certificate)
+    assert secrets.trust().pair == second
+    trust = secrets.trust()
+    (tmp_path / "ca.crt").unlink()
+    assert secrets.trust() is trust
+
+
+def test_files_of_another_server_are_checked(signer: Signer, tmp_path: Path) -> None:
+    assert security_of_files(None, None, None) is PLAIN
+    pair = signer.sign_user("alice")
+    fill(tmp_path, pair, signer.pair.certificate)
+    roots, certificate, key = (tmp_path / name for name in ("ca.crt", "tls.crt", "tls.key"))
+    assert security_of_files(roots, None, None).trust() == Trust(signer.pair.certificate)
+    assert security_of_files(roots, certificate, key).trust() == Trust(signer.pair.certificate, pair)
+    roots.write_text("garbage")
+    with pytest.raises(InvalidArgument, match=r"ca\.crt holds no certificate"):
+        security_of_files(roots, certificate, key)
+
+
+# ---- over a connection ----------------------------------------------------------------------------
+
+
+class Health(health_pb2_grpc.HealthServicer):
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: ANN401 - of the library
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+
+class Peer:
+    """A server with TLS, and what a client says of it."""
+
+    def __init__(self, secrets: ServerSecrets | None) -> None:
+        self._secrets = secrets
+
+    async def __aenter__(self) -> Peer:
+        self._server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(Health(), self._server)
+        self.address = await rpc.bind(self._server, f"{HOST}:0", self._secrets)
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop(0)
+
+
+async def check(stub: Any) -> str:  # noqa: ANN401 - of the library
+    try:
+        await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
+    except grpc.aio.AioRpcError as error:
+        said = rpc.from_rpc_error(error, "server")
+        assert isinstance(said, Unavailable)
+        return said.message
+    return "served"
+
+
+def test_a_client_is_told_why_it_does_not_trust_a_server(
+    signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = signer.pair.certificate
+
+    async def ask(pair: Pair, trusted: bytes = roots) -> str:
+        with monkeypatch.context() as patched:  # a certificate that expires while it is used is not looked at again
+            patched.setattr("minimq_common.security.server_secrets.meet_itself", lambda *_, **__: None)
+            secrets = ServerSecrets(fill(tmp_path, pair, roots), requires_certificates=False)
+        async with Peer(secrets) as peer, rpc.open_aio_channel(peer.address, Trust(trusted)) as channel:
+            return await check(health_pb2_grpc.HealthStub(channel))
+
+    async def ask_all() -> None:
+        assert await ask(signer.sign_server([HOST])) == "served"
+        assert "its certificate has expired" in await ask(long_ago(signer, monkeypatch))
+        assert "compare the clocks" in await ask(soon(signer, monkeypatch))
+        assert "its certificate is not for this address" in await ask(signer.sign_server(["elsewhere"]))
+        other = Signer.new().pair.certificate
+        assert "not signed by a CA that is trusted here" in await ask(signer.sign_server([HOST]), other)
+
+    asyncio.run(ask_all())
+
+
+def test_an_authority_is_replaced_without_a_restart_of_anybody(signer: Signer, tmp_path: Path) -> None:
+    """Both trust both for a while, as the page for operators says."""
+    former, later = signer, Signer.new()
+    both = former.pair.certificate + later.pair.certificate
+    directory, file = tmp_path / "server", tmp_path / "alice.minimq"
+
+    def write(roots: bytes, pair: Pair) -> None:
+        file.write_text(written([], Trust(roots, pair), "Of alice."))
+
+    async def replace() -> list[str]:
+        secrets = ServerSecrets(
+            fill(directory, former.sign_server([HOST]), former.pair.certificate), requires_certificates=True
+        )
+        write(former.pair.certificate, former.sign_user("alice"))
+        credentials = CredentialsFile(Credentials(str(file)))
+        channels: Channels[Any] = Channels(health_pb2_grpc.HealthStub, security=credentials)
+        told = []
+        async with Peer(secrets) as peer:
+            first = channels.stub(peer.address)
+            told.append(await check(first))
+            assert channels.stub(peer.address) is first
+            write(both, former.sign_user("alice"))
+            fill(directory, former.sign_server([HOST]), both)
+            told.append(await check(channels.stub(peer.address)))
+            fill(directory, later.sign_server([HOST]), both)
+            write(both, later.sign_user("alice"))
+            told.append(await check(channels.stub(peer.address)))
+            fill(directory, later.sign_server([HOST]), later.pair.certificate)
+            write(later.pair.certificate, later.sign_user("alice"))
+            told.append(await check(channels.stub(peer.address)))
+            assert channels.stub(peer.address) is not first
+            told.append(await check(first))  # its connection goes on
+            async with rpc.open_aio_channel(peer.address, Trust(former.pair.certificate)) as channel:
+                told.append(await check(health_pb2_grpc.HealthStub(channel)))
+            await channels.close()
+        return told
+
+    *served, refused = asyncio.run(replace())
+    assert served == ["served"] * 5
+    assert "not signed by a CA that is trusted here" in refused
