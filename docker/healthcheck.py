@@ -1,18 +1,21 @@
 """The health check of the image: asks the server of this container for its health, as any tool for gRPC would.
 
-Where it listens follows from the variable that says so. A broker is healthy without its name servers: it goes on to
-serve the clients that know it, so that the failure of one must not look like the failure of all.
+Where it listens, and with which certificate, follows from the variables that say so. A broker is healthy without its
+name servers: it goes on to serve the clients that know it, so that the failure of one must not look like the failure of
+all.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq_common.rpc import from_rpc_error, open_channel
+from minimq_common.security.server_secrets import ServerSecrets
 
 _TIMEOUT_S = 3.0
 
@@ -22,7 +25,9 @@ def main() -> None:
     listen = os.environ.get("MINIMQ_BROKER_LISTEN") or os.environ.get("MINIMQ_NAMESERVER_LISTEN")
     if not listen:
         sys.exit("neither MINIMQ_BROKER_LISTEN nor MINIMQ_NAMESERVER_LISTEN is set: what is there to check?")
-    with open_channel("127.0.0.1:" + listen.rpartition(":")[2]) as channel:
+    secrets = os.environ.get("MINIMQ_BROKER_SECRETS") or os.environ.get("MINIMQ_NAMESERVER_SECRETS")
+    trust = ServerSecrets(Path(secrets), requires_certificates=False).trust() if secrets else None
+    with open_channel("127.0.0.1:" + listen.rpartition(":")[2], trust) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
         except grpc.RpcError as error:

@@ -42,7 +42,7 @@ class MinimqBatchReader(DataSourceReader):
             MiniMQError: a topic does not exist; or a server does not answer, or is away, for as long as is waited.
         """
         options = self._options
-        with closing(QueueFinder(options.nameserver)) as finder:
+        with closing(QueueFinder(options.connection.nameserver, credentials=options.connection.credentials)) as finder:
             lookup = Lookup(finder, options.subscription, options.timeout_s)
             bounds = lookup.with_retries(lambda: lookup.whole(partial=not options.fail_on_data_loss))
             starting = lookup.with_retries(lambda: lookup.offsets_at(options.starting, bounds))

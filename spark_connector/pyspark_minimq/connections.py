@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from minimq import ProducerOptions
 from minimq.connectors import RangeOptions, RangeReader, RecordsSender, TransactionCommitter
+from pyspark_minimq.connection_options import Connection
 
 T = TypeVar("T")
 
@@ -15,30 +17,32 @@ T = TypeVar("T")
 _kept: dict[Hashable, object] = {}
 
 
-def range_reader(nameserver: str, timeout_s: float) -> RangeReader:
+def range_reader(connection: Connection, timeout_s: float) -> RangeReader:
     """Return this process's reader for a cluster. It is kept for as long as the process lives: tasks follow in it.
 
     Args:
-        nameserver: HOST:PORT of each name server, separated by commas.
+        connection: the cluster, and the user that asks it.
         timeout_s: seconds without any progress after which a read fails.
 
     Raises:
         minimq.MiniMQError: an address is not HOST:PORT.
     """
     answer_timeout_s = min(RangeOptions().answer_timeout_s, timeout_s)
-    options = RangeOptions(patience_s=timeout_s, answer_timeout_s=answer_timeout_s)
-    return _shared((RangeReader, nameserver, timeout_s), lambda: RangeReader(nameserver, options))
+    options = RangeOptions(patience_s=timeout_s, answer_timeout_s=answer_timeout_s, credentials=connection.credentials)
+    return _shared((RangeReader, connection, timeout_s), lambda: RangeReader(connection.nameserver, options))
 
 
-def records_sender(nameserver: str, options: ProducerOptions) -> RecordsSender:
+def records_sender(connection: Connection, options: ProducerOptions) -> RecordsSender:
     """Return this process's sender for a cluster and a way to send, kept as a reader is; raises as for that."""
-    return _shared((RecordsSender, nameserver, options), lambda: RecordsSender(nameserver, options))
+    given = replace(options, credentials=connection.credentials)
+    return _shared((RecordsSender, connection, options), lambda: RecordsSender(connection.nameserver, given))
 
 
-def transaction_committer(nameserver: str, patience_s: float) -> TransactionCommitter:
+def transaction_committer(connection: Connection, patience_s: float) -> TransactionCommitter:
     """Return what ends transactions of this process at a cluster, kept as a reader is; raises as for that."""
     return _shared(
-        (TransactionCommitter, nameserver, patience_s), lambda: TransactionCommitter(nameserver, patience_s=patience_s)
+        (TransactionCommitter, connection, patience_s),
+        lambda: TransactionCommitter(connection.nameserver, patience_s=patience_s, credentials=connection.credentials),
     )
 
 

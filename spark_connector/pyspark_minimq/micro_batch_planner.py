@@ -54,7 +54,7 @@ class MicroBatchPlanner:
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._subscription = options.read.subscription
-        self._finder = QueueFinder(options.read.nameserver)
+        self._finder = QueueFinder(options.read.connection.nameserver, credentials=options.read.connection.credentials)
         self._timeout_s = options.read.timeout_s
         self._lookup = Lookup(self._finder, self._subscription, self._timeout_s)
         self._names: list[str] = []
@@ -209,7 +209,7 @@ class MicroBatchPlanner:
         size, found_at = self._sizes.get(queue, (_GUESSED_BYTES, -_SIZE_S))
         if time.monotonic() - found_at < _SIZE_S:
             return size
-        reader = range_reader(self._options.read.nameserver, min(self._timeout_s, _SIZE_TIMEOUT_S))
+        reader = range_reader(self._options.read.connection, min(self._timeout_s, _SIZE_TIMEOUT_S))
         try:
             with closing(reader.read(MessageQueue(*queue), offset, offset + 1)) as batches:
                 records = next(batches).records

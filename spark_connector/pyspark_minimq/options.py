@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pyspark_minimq import option_values
+from pyspark_minimq.connection_options import Connection, connection_of
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription
@@ -17,7 +18,9 @@ Position = Offsets | datetime
 
 
 OPTIONS = (
-    Option("nameserver", "127.0.0.1:9876", "127.0.0.1:9876"),
+    Option("nameserver"),
+    Option("credentials"),
+    Option("credentialsSecret"),
     Option("topic"),
     Option("subscribe"),
     Option("subscribePattern"),
@@ -46,7 +49,7 @@ class ReadOptions:
     """The options of a read: the queues, and their division into partitions.
 
     Attributes:
-        nameserver: HOST:PORT of each, separated by commas.
+        connection: where the name servers are, and with which credentials they are asked.
         subscription: the queues.
         tags: only messages with one of these; all when None.
         starting: the first message to read.
@@ -58,7 +61,7 @@ class ReadOptions:
         timeout_s: seconds to wait for a server that is away, in plans and in tasks alike.
     """
 
-    nameserver: str
+    connection: Connection
     subscription: Subscription
     tags: frozenset[str] | None
     starting: Position
@@ -143,7 +146,7 @@ def _common(values: Values) -> ReadOptions:
     ending = values.get("endingTimestamp", option_values.moment)
     ending_offsets = values.get("endingOffsets", option_values.offsets)
     return ReadOptions(
-        nameserver=values.required("nameserver", lambda _, text: text),
+        connection=connection_of(values),
         subscription=_subscription(values),
         tags=values.get("tag", option_values.tags),
         starting=values.required("startingOffsets", option_values.offsets) if starting is None else starting,

@@ -122,7 +122,7 @@ class MinimqWriter:
         [transaction] = transactions
         topics = frozenset[str]().union(*(message.topics for message in staged))
         try:
-            committer = transaction_committer(self._options.nameserver, self._options.commit_timeout_s)
+            committer = transaction_committer(self._options.connection, self._options.commit_timeout_s)
             decision = committer.commit(transaction, topics, parts, decided=decided)
         except errors.TransactionEnded as error:
             raise MinimqSparkError(f"{error.message}: {self.advice.behind}") from None
@@ -140,7 +140,7 @@ class MinimqWriter:
         self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired
     ) -> None:
         """Raise `MinimqSparkError` for what a broker has lost, unless that is decided, and to be accepted."""
-        committer = transaction_committer(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
+        committer = transaction_committer(self._options.connection, min(_ABORT_S, self._options.commit_timeout_s))
         try:
             # It decides nothing, so it shows what is decided.
             committer.commit(transaction, topics, (), decided=True)
@@ -187,7 +187,7 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
         if not topics:
             return
         try:
-            committer = transaction_committer(self._options.nameserver, min(_ABORT_S, self._options.commit_timeout_s))
+            committer = transaction_committer(self._options.connection, min(_ABORT_S, self._options.commit_timeout_s))
             # It consists of nothing, unless it was decided before.
             decision = committer.commit(self._transaction, topics, ())
         except MiniMQError as error:

@@ -59,7 +59,9 @@ class TagAdvice:
 
         columns = ArrowColumns(_TAG)
         tags: set[str | None] = set()
-        with closing(RangeReader(self._options.nameserver, RangeOptions(patience_s=_PATIENCE_S))) as reader:
+        connection = self._options.connection
+        given = RangeOptions(patience_s=_PATIENCE_S, credentials=connection.credentials)
+        with closing(RangeReader(connection.nameserver, given)) as reader:
             try:
                 for offset in (part.start, part.end - 1):
                     with closing(reader.read(MessageQueue(*part.queue), offset, offset + 1)) as batches:

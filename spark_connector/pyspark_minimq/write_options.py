@@ -9,11 +9,14 @@ from typing import Final, cast, get_args
 from minimq import MiniMQError, ProducerOptions
 from minimq.connectors import CompressionName, Transaction
 from pyspark_minimq import option_values, transaction_names
+from pyspark_minimq.connection_options import Connection, connection_of
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 
 WRITE_OPTIONS: Final = (
-    Option("nameserver", "127.0.0.1:9876", "127.0.0.1:9876"),
+    Option("nameserver"),
+    Option("credentials"),
+    Option("credentialsSecret"),
     Option("topic"),
     Option("transactional", "false", "true"),
     Option("txnAppId", "", None),
@@ -36,7 +39,7 @@ class WriteOptions:
     """The options of a write.
 
     Attributes:
-        nameserver: HOST:PORT of each, separated by commas.
+        connection: where the name servers are, and with which credentials they are asked.
         topic: where all rows go; None when a column says it.
         transactional: whether all rows of a micro-batch, or of a batch, are published at once, and once only.
         transaction: of a batch that was given a name and a number, by which a repetition is known; None for others.
@@ -45,7 +48,7 @@ class WriteOptions:
         fail_on_data_loss: whether a decided transaction of which a broker has lost its part is an error.
     """
 
-    nameserver: str
+    connection: Connection
     topic: str | None
     transactional: bool
     transaction: Transaction | None
@@ -77,7 +80,7 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
     topic = values.get("topic", lambda _, text: text)
     transaction = _transaction(values, topic)
     return WriteOptions(
-        nameserver=values.required("nameserver", lambda _, text: text),
+        connection=connection_of(values),
         topic=topic,
         transactional=transaction is not None or values.required("transactional", option_values.flag),
         transaction=transaction,

@@ -54,7 +54,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
     """
     topics: set[str] = set()
     try:
-        outbox = Outbox(records_sender(options.nameserver, options.producer), options, transaction)
+        outbox = Outbox(records_sender(options.connection, options.producer), options, transaction)
         destinations = Destinations(options.topic, outbox.sender.queues)
         try:
             for batch in batches:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import click
 
 from minimq_common.errors import MiniMQError
+
+if TYPE_CHECKING:
+    from minimq.administration.admin import Admin
 
 #: Time that one question may take. A shell waits for the answer.
 _ANSWER_S = 0.5
@@ -14,10 +18,8 @@ _ANSWER_S = 0.5
 
 def complete_topics(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Return the topics whose names begin so; those that minimq makes itself only after a %."""
-    from minimq.administration.admin import Admin
-
     try:
-        with Admin(_nameserver(context), timeout_s=_ANSWER_S) as admin:
+        with _admin(context) as admin:
             names = admin.list_topics()
     except MiniMQError:  # a shell has no place for an error
         return []
@@ -26,16 +28,17 @@ def complete_topics(context: click.Context, _parameter: click.Parameter, begun: 
 
 def complete_groups(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Return the consumer groups whose names begin so."""
-    from minimq.administration.admin import Admin
-
     logging.getLogger("minimq").setLevel(logging.CRITICAL)  # brokers that do not answer are no matter here
     try:
-        with Admin(_nameserver(context), timeout_s=_ANSWER_S) as admin:
+        with _admin(context) as admin:
             return [name for name in admin.list_groups() if name.startswith(begun)]
     except MiniMQError:
         return []
 
 
-def _nameserver(context: click.Context) -> str:
-    """Return the address that was given behind a command, else that before it, or its default."""
-    return str(context.obj or context.find_root().params["nameserver"])
+def _admin(context: click.Context) -> Admin:
+    """Ask at the address that was given behind a command, else that before it, or its default."""
+    from minimq.administration.admin import Admin
+
+    given = context.find_root().params
+    return Admin(context.obj or given["nameserver"], timeout_s=_ANSWER_S, credentials=given["credentials"])

@@ -83,6 +83,8 @@ def renew(directory: Path, hosts: tuple[str, ...]) -> None:
     """Make a new certificate for the servers, for the same names and those that you add.
 
     Servers use it for new connections within a second; copy DIR/server to other machines yourself.
+
+    Example: minimq secure renew secrets --host mq3.example.org
     """
     from minimq.local.certificate_authority import CertificateAuthority
 
@@ -107,6 +109,8 @@ def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
     """Write the credentials of a USER, with a certificate of its own, to DIR/USER.minimq.
 
     Give the file to the user, who needs nothing else; whoever has it is taken for the user.
+
+    Example: minimq secure issue secrets alice -n mq1.example.org:9876
     """
     from minimq.local.certificate_authority import CertificateAuthority
     from minimq.options import nameserver_addresses
@@ -122,7 +126,10 @@ def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
 @_FOLDER
 @output_option
 def show_certificates(directory: Path, output: str) -> None:
-    """Show the certificates in DIR: for which names they are good, and until when."""
+    """Show the certificates in DIR: for which names they are good, and until when.
+
+    Example: minimq secure show secrets
+    """
     from minimq.local.certificate_authority import CertificateAuthority
 
     authority = CertificateAuthority(directory)

@@ -8,10 +8,11 @@ from datetime import datetime
 
 import pytest
 
-from minimq import MessageQueue
+from minimq import Credentials, MessageQueue
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
 from pyspark_minimq import batch
 from pyspark_minimq.batch import MinimqBatchReader
+from pyspark_minimq.connection_options import Connection
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
@@ -25,7 +26,7 @@ class ScriptedFinder:
     is_readable = True
     ends = (10, 10, 10)
 
-    def __init__(self, nameserver: str) -> None:
+    def __init__(self, nameserver: str | None, credentials: Credentials | None) -> None:
         pass
 
     def close(self) -> None:
@@ -95,7 +96,8 @@ def test_a_topic_that_may_not_be_read_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = range_reader("127.0.0.1:9", 60.0)
-    assert range_reader("127.0.0.1:9", 60.0) is first
+    connection = Connection("127.0.0.1:9")
+    first = range_reader(connection, 60.0)
+    assert range_reader(connection, 60.0) is first
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert range_reader("127.0.0.1:9", 60.0) is not first
+    assert range_reader(connection, 60.0) is not first

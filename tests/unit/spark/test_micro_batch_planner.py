@@ -71,7 +71,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(micro_batch_planner, "QueueFinder", lambda _: made)
+    monkeypatch.setattr(micro_batch_planner, "QueueFinder", lambda *_, **__: made)
     for module in (micro_batch_planner, retries):
         monkeypatch.setattr(module, "time", made)
     return made

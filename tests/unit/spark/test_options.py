@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
+from pyspark_minimq.connection_options import Connection
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import (
@@ -53,7 +54,7 @@ def stream_refusal(**options: str) -> str:
 
 def test_defaults() -> None:
     assert parse_read_options({"topic": "t"}) == ReadOptions(
-        nameserver="127.0.0.1:9876",
+        connection=Connection(),
         subscription=Subscription(("t",)),
         tags=None,
         starting=EARLIEST,

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from minimq import ProducerOptions
 from minimq.connectors import Transaction
+from pyspark_minimq.connection_options import Connection
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.write_columns import WRITE_COLUMNS, check_columns
@@ -63,7 +64,7 @@ def column_refusal(ddl: str, topic: str | None = "t") -> str:
 @pytest.mark.parametrize("mode", Mode)
 def test_defaults(mode: Mode) -> None:
     assert parse_write_options({}, mode) == WriteOptions(
-        nameserver="127.0.0.1:9876",
+        connection=Connection(),
         topic=None,
         transactional=mode is Mode.STREAM,
         transaction=None,
@@ -88,7 +89,7 @@ def test_all_options_in_any_case() -> None:
         Mode.STREAM,
     )
     assert options == WriteOptions(
-        nameserver="a:1,b:2",
+        connection=Connection("a:1,b:2"),
         topic="t",
         transactional=False,
         transaction=None,
@@ -132,7 +133,7 @@ def test_what_is_meant_for_spark_is_let_through() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"topics": "t"}, "unknown option 'topics': did you mean 'topic'? df.write has nameserver, topic, "),
+        ({"topics": "t"}, "unknown option 'topics': did you mean 'topic'? df.write has nameserver, credentials, "),
         ({"startingOffsets": "latest"}, "unknown option 'startingOffsets': df.write has "),
         ({"transactional": "yes"}, "transactional is 'yes': write true or false"),
         ({"compression": "gzip"}, "compression is 'gzip': write none or zstd"),

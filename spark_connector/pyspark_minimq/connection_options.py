@@ -1,0 +1,38 @@
+"""The options of reads and writes that say where a cluster is, and who asks it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minimq import Credentials
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.option_table import Values
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A cluster, and the user that asks it. No `repr` shows what is secret.
+
+    Attributes:
+        nameserver: HOST:PORT of each, separated by commas; None for those of the credentials, or 127.0.0.1:9876.
+        credentials: of the user; None for those that the variable MINIMQ_CREDENTIALS of a node names, or for none.
+    """
+
+    nameserver: str | None = None
+    credentials: Credentials | None = None
+
+
+def connection_of(values: Values) -> Connection:
+    """Return the connection that options say.
+
+    Raises:
+        MinimqSparkError: credentials are given twice.
+    """
+    path = values.get("credentials", lambda _, text: Credentials(path=text))
+    # Spark shows no value of an option with "secret" in its name.
+    secret = values.get("credentialsSecret", lambda _, text: Credentials.from_text(text))
+    if path and secret:
+        raise MinimqSparkError(
+            "credentials and credentialsSecret are given: write the path of a file that each node has, or its content"
+        )
+    return Connection(values.get("nameserver", lambda _, text: text), path or secret)
