@@ -19,6 +19,12 @@ from pyspark.sql.functions import col, count, count_distinct, max, min  # noqa: 
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
+def read_topic(spark: SparkSession, nameserver: str, topic: str) -> DataFrame:
+    """Return the messages of a topic: where each is, and its body."""
+    reader = spark.read.format("minimq").option("nameserver", nameserver).option("topic", topic)
+    return reader.schema("broker_name string, queue_id int, offset bigint, body binary").load()
+
+
 def count_queues(messages: DataFrame) -> DataFrame:
     """Return a row for each queue: how many messages it has, and from where to where."""
     return (
@@ -49,13 +55,7 @@ def main() -> None:
         .config("spark.sql.shuffle.partitions", "4")
         .getOrCreate()
     )
-    messages = (
-        spark.read.format("minimq")
-        .option("nameserver", given.nameserver)
-        .option("topic", given.topic)
-        .schema("broker_name string, queue_id int, offset bigint, body binary")
-        .load()
-    )
+    messages = read_topic(spark, given.nameserver, given.topic)
     count_queues(messages).show(n=1000)
     print("{} messages, {} different bodies".format(*count_bodies(messages)))
     spark.stop()

@@ -14,7 +14,7 @@ from support.failing_sink import AFTER_WRITE, FailingDataSource, Faults
 
 def main(nameserver: str, topic: str, copy: str) -> None:
     spark = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
+        SparkSession.builder.master("local-cluster[1,2,1024]")
         .config("spark.ui.enabled", "false")
         .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
         .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])  # those of the driver

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from pyspark.sql import SparkSession
 
 from minimq import Admin, LocalCluster
+from support.pictures import check_picture
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -139,6 +140,8 @@ def test_what_is_drawn_is_what_the_data_says(
     assert f"{sum(map(len, delays.values())):,} departures" in axes.get_title(loc="left")
     assert "hour" in axes.get_xlabel()
     assert "minutes" in axes.get_ylabel()
+    figure.savefig(tmp_path / "plot.png", dpi=150)
+    check_picture((tmp_path / "plot.png").read_bytes())
 
 
 def points(line: Line2D) -> list[tuple[float, float]]:

@@ -246,6 +246,7 @@ def test_the_health_check_asks_the_server() -> None:
             server.start()
 
 
+@pytest.mark.long
 @pytest.mark.system
 @pytest.mark.spark
 def test_the_spark_job_counts_what_is_there() -> None:
