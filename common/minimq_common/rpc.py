@@ -291,6 +291,8 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
     cls = _ERROR_BY_STATUS.get(error.code(), errors.InternalError)
     if cls is errors.Unavailable:
         return cls(f"{peer} is not reached: {why_unreached(details)}")
+    if cls is errors.DeadlineExceeded:
+        return cls(f"{peer} has not answered in time")
     return cls(f"{peer}: {error.code().name.lower()}: {details}")
 
 

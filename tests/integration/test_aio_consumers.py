@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections import Counter
 
@@ -12,7 +13,7 @@ import pytest
 from minimq import ConsumeResult, LocalCluster, Message, ReceivedMessage
 from minimq import Producer as PlainProducer
 from minimq.aio import PullConsumer, PushConsumer
-from minimq_common.errors import Closed, Fenced, MiniMQError, Unavailable
+from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError, Unavailable
 
 PATIENCE_S = 30.0
 
@@ -206,5 +207,39 @@ def test_a_listener_is_awaited_on_the_loop(cluster: LocalCluster, topic: str) ->
             await asyncio.wait_for(all_found.wait(), PATIENCE_S)
         assert found == Counter(range(500))
         assert 1 < most <= 4
+
+    asyncio.run(run())
+
+
+def test_a_thousand_listeners_are_awaited_at_once_without_a_thread_for_each(cluster: LocalCluster, topic: str) -> None:
+    fill(cluster, topic, 2_000)
+
+    async def run() -> None:
+        under_way = most = calls = 0
+        all_at_once, all_found = asyncio.Event(), asyncio.Event()
+        threads = 0
+
+        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+            nonlocal under_way, most, calls, threads
+            under_way += 1
+            most = max(most, under_way)
+            if under_way == 1_000:
+                threads = threading.active_count()
+                all_at_once.set()
+            await all_at_once.wait()
+            under_way -= 1
+            calls += 1
+            if calls == 2_000:
+                all_found.set()
+            return ConsumeResult.SUCCESS
+
+        async with PushConsumer(cluster.nameserver, group=topic, threads=1_000, batch_size=1) as consumer:
+            consumer.subscribe(topic)
+            await consumer.start(listen)
+            await asyncio.wait_for(all_found.wait(), PATIENCE_S)
+            with pytest.raises(InvalidArgument, match="start once"):
+                await consumer.start(listen)
+        assert most == 1_000
+        assert threads < 100
 
     asyncio.run(run())

@@ -100,6 +100,11 @@ def test_commands_say_which_queues_are_out_of_sight(
     assert '"stopped": false' in minimq(*command, "--output", "json")
 
 
+def test_a_group_says_whose_dead_letters_are_not_counted(half: LocalCluster, minimq: Minimq) -> None:
+    said = minimq("group", "describe", "billing")
+    assert ", dead letters of broker-a not counted, 4 queues of brokers that are away not counted\n" in said
+
+
 def test_the_status_lists_a_broker_that_is_away(half: LocalCluster, minimq: Minimq) -> None:
     shown, _ = stderr_of(half, "cluster", "status")
     assert re.search(r"broker-a +\S+ +away since \d\d:\d\d:\d\d", shown)

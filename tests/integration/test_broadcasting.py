@@ -257,6 +257,7 @@ def test_a_consumer_that_is_killed_loses_nothing(
             break
         before.add(line.strip().encode())
         if len(before) == 1000:
+            wait_until(lambda: saved(tmp_path / group / "killed.json"), PATIENCE_S)
             process.send_signal(signal.SIGKILL)
     process.wait(PATIENCE_S)
     process.stdout.close()

@@ -14,7 +14,7 @@ import pytest
 
 from minimq.administration.admin import Admin
 from minimq.administration.group_descriptions import GroupDescription, GroupMemberDescription, GroupQueueDescription
-from minimq.cli.group import show_group
+from minimq.cli.group_text import show_group
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue

@@ -48,6 +48,7 @@ def test_poll_raises_once_and_reads_the_other_topic_and_the_one_that_is_made_ane
             poll_until_found(consumer, name.encode())
         admin.delete_topic(topic)
         deleted_at = time.monotonic()
+        wait_until(lambda: {queue.topic for queue in consumer.assignment} == {other}, PATIENCE_S)
         with pytest.raises(TopicNotFound, match=f"topic {topic} was deleted while group '{group}' read it"):
             consumer.poll(PATIENCE_S)
         assert time.monotonic() - deleted_at < 3  # a second on a machine that has nothing else to do
@@ -59,6 +60,42 @@ def test_poll_raises_once_and_reads_the_other_topic_and_the_one_that_is_made_ane
         producer.send(Message(topic, b"anew"))
         poll_until_found(consumer, b"anew")
     assert "last commit failed" not in caplog.text
+
+
+def test_an_assigned_consumer_says_so_once_and_goes_on_when_the_topic_is_made_anew(
+    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    with PullConsumer(cluster.nameserver, group=new_name()) as consumer, Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"before")] * 5, queue=queue)
+        consumer.assign([queue])
+        poll_until_found(consumer, b"before")
+        admin.delete_topic(topic)
+        with pytest.raises(
+            TopicNotFound, match=f"topic {topic} was deleted while this consumer read it; reading goes on"
+        ):
+            consumer.poll(PATIENCE_S)
+        assert consumer.assignment == []
+        assert consumer.poll(0.3) == []
+        admin.create_topic(topic, queues=2)
+        producer.send(Message(topic, b"anew"), queue=queue)
+        [message] = consumer.poll(PATIENCE_S)
+        assert (message.body, message.queue_offset) == (b"anew", 0)
+        assert consumer.assignment == [queue]
+
+
+def test_a_topic_that_was_made_anew_before_its_reader_looked_is_gone_on_with(
+    cluster: LocalCluster, admin: Admin, topic: str
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    with PullConsumer(cluster.nameserver) as consumer, Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"before")] * 5, queue=queue)
+        consumer.assign([queue])
+        poll_until_found(consumer, b"before")
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=2)
+        producer.send_many([Message(topic, b"anew")] * 6, queue=queue)
+        wait_until(lambda: [message.queue_offset for message in consumer.poll(0.2)] == list(range(6)), PATIENCE_S)
 
 
 def test_consume_ends_with_one_line_when_its_topic_is_deleted(

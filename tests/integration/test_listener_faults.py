@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import sys
 import threading
 import time
@@ -15,9 +14,7 @@ import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
 from minimq.aio import PushConsumer as AsyncPushConsumer
-from minimq.aio.push_consumer import await_on
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.listener import ListenerGone
 from minimq_common.errors import InternalError, InvalidArgument
 from support.groups import members_of
 from support.listening import Listener
@@ -134,16 +131,33 @@ def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_g
         wait_until(lambda: listener.calls.total() == 101, PATIENCE_S)
 
 
-def test_a_call_for_a_loop_that_has_ended_leaves_no_coroutine(recwarn: pytest.WarningsRecorder) -> None:
-    async def listen() -> None:
-        pass
+@pytest.mark.parametrize("ends_by", ["the listener", "a future"])
+def test_a_listener_that_is_cancelled_is_called_again(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, ends_by: str
+) -> None:
+    producer.send(Message(topic, b"body"))
 
-    loop = asyncio.new_event_loop()
-    loop.close()
-    with pytest.raises(ListenerGone, match="close the consumer before its loop ends"):
-        await_on(loop, listen())
-    gc.collect()
-    assert not recwarn.list
+    async def run() -> None:
+        calls: list[int] = []
+        again = asyncio.Event()
+
+        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+            calls.append(messages[0].reconsume_times)
+            if len(calls) == 1:
+                task = asyncio.current_task() if ends_by == "the listener" else asyncio.ensure_future(asyncio.sleep(1))
+                assert task is not None
+                task.cancel()
+                await (task if ends_by == "a future" else asyncio.sleep(1))
+            again.set()
+            return ConsumeResult.SUCCESS
+
+        async with AsyncPushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,)) as consumer:
+            consumer.subscribe(topic)
+            await consumer.start(listen)
+            await asyncio.wait_for(again.wait(), PATIENCE_S)
+        assert calls == [0, 1]
+
+    asyncio.run(run())
 
 
 # ---- listeners ----------------------------------------------------------------------------------

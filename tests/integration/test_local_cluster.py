@@ -57,7 +57,9 @@ def test_all_brokers_are_registered_when_it_is_up_and_nothing_stays() -> None:
         assert "ready role=broker" in cluster.server("broker-b").log_path.read_text()
     assert not any(exists(pid) for pid in processes)
     assert not data_dir.exists()
-    cluster.close()
+    cluster.stop()
+    with pytest.warns(DeprecationWarning, match=r"LocalCluster.close is LocalCluster.stop now"):
+        cluster.close()
 
 
 def test_an_exception_ends_everything_as_well() -> None:
@@ -207,8 +209,8 @@ def test_a_paused_server_exists_and_is_ended_all_the_same() -> None:
     assert not any(exists(pid) for pid in processes)
 
 
-def test_a_closed_cluster_starts_nothing(single: LocalCluster) -> None:
-    single.close()
+def test_a_stopped_cluster_starts_nothing(single: LocalCluster) -> None:
+    single.stop()
     with pytest.raises(Closed):
         single.brokers[0].start()
     assert pids(single) == []

@@ -7,13 +7,15 @@ import logging
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage
 from minimq.local.server_process import ServerProcess
+from minimq_common.errors import MiniMQError
 from support.replicas import replicas, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
@@ -139,3 +141,29 @@ def test_a_slave_whose_master_is_killed_says_so_once_and_for_how_long_it_had_non
         logged = slave.log_path.read_text()
     assert 1 <= logged.count(f"stream broken, trying again master={master.address} ") <= 3  # one for each reason
     assert len(re.findall(rf"replication: following master={leader.address} .*outage_s=\d+\.\d", logged)) == 1
+
+
+def test_polls_and_close_do_not_wait_long_for_a_broker_that_hangs(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message("t", b"body")] * 100)
+    patient = PullConsumer(cluster.nameserver, group="patient", commit_interval_s=1e-3, request_timeout_s=60.0)
+    other = PullConsumer(cluster.nameserver, group="other", commit_interval_s=1e-3, request_timeout_s=0.5)
+    for consumer in (patient, other):
+        consumer.subscribe("t")
+        wait_until(lambda consumer=consumer: consumer.poll(0.1, max_messages=5), PATIENCE_S)  # type: ignore[misc]
+    cluster.brokers[0].pause()
+    try:
+        begun_at = time.monotonic()
+        for _ in range(10):
+            patient.poll(0.01, max_messages=1)
+        assert time.monotonic() - begun_at < 30, "a poll has waited for the broker"
+        wait_until(lambda: (other.poll(0.01, max_messages=1), "not all is committed" in caplog.text)[1], PATIENCE_S)
+        begun_at = time.monotonic()
+        with pytest.raises(MiniMQError, match=r"broker \S+ has not answered in time$"):
+            other.close()
+        assert time.monotonic() - begun_at < 30
+    finally:
+        cluster.brokers[0].resume()
+    patient.close()

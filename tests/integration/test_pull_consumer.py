@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -116,12 +117,12 @@ class During:
         self._then = then
         consumer._reader._fetcher.commits.store = self
 
-    def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
-        self._first()
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+        await asyncio.to_thread(self._first)
         try:
-            return self._store.save(commits)
+            return await self._store.save(commits)
         finally:
-            self._then()
+            await asyncio.to_thread(self._then)
 
 
 def test_a_seek_while_a_commit_is_under_way_counts_for_the_next_one(

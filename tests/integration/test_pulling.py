@@ -244,7 +244,7 @@ def test_a_closed_consumer_says_so(cluster: LocalCluster, topic: str) -> None:
 def test_batches_are_opened_without_the_lock_that_frames_need(
     consumer: PullConsumer, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = consumer._reader._fetcher._changed
+    lock = consumer._reader._fetcher._lock
     opened_under_lock: list[bool] = []
     plain = FetchedBatch.open
 

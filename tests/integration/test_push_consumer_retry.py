@@ -283,13 +283,13 @@ def listen(messages):
         time.sleep(60)
     return ConsumeResult.RETRY_LATER
 consumer = PushConsumer(nameserver, group=group, threads=4, batch_size=5, retry_delays_s=(0.3,), commit_interval_s=0.01)
-send = consumer._sender.send
+send = consumer._outcomes.sender.send
 def killed(failed):
     send(failed[: len(failed) // 2])
     print("half", flush=True)
     time.sleep(60)
 if moment == "between":
-    consumer._retry_worker._send = killed
+    consumer._outcomes._retry_worker._send = killed
 consumer.subscribe(topic)
 consumer.start(listen)
 time.sleep(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -194,6 +195,42 @@ class BrokerStatus:
     report: BrokerReport | None
     error: str | None
     away_since: datetime | None = None
+
+
+def topic_from_wire(
+    name: str, answers: Mapping[str, broker_pb2.DescribeTopicResponse], away: Iterable[AwayBroker]
+) -> TopicDescription:
+    """Return the description of a topic.
+
+    Args:
+        name: its name.
+        answers: what the brokers say, by broker name.
+        away: the brokers that carry it and have gone.
+    """
+    return TopicDescription(
+        topic=name,
+        settings=tuple(
+            TopicSettings(
+                broker_name=broker,
+                read_queues=answer.topic.read_queues,
+                write_queues=answer.topic.write_queues,
+                permission=permission_from_wire(answer.topic.permission),
+                created_at=moment(answer.topic.created_ms),
+            )
+            for broker, answer in answers.items()
+        ),
+        queues=tuple(
+            QueueDescription(
+                queue=MessageQueue(name, broker, status.queue_id),
+                min_offset=status.min_offset,
+                max_offset=status.max_offset,
+                last_stored_at=moment(status.last_store_timestamp_ms) if status.last_store_timestamp_ms else None,
+            )
+            for broker, answer in answers.items()
+            for status in answer.queues
+        ),
+        away=tuple(away),
+    )
 
 
 def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:

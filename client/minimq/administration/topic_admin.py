@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from minimq.administration.descriptions import QueueDescription, TopicDescription, TopicSettings
+from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.queue_counts import check_queue_counts
@@ -19,8 +19,7 @@ from minimq_common.errors import (
     TopicNotFound,
     TopicUnavailable,
 )
-from minimq_common.model import AwayBroker, MessageQueue, Permission, TopicRoute, permission_name
-from minimq_common.moments import moment
+from minimq_common.model import AwayBroker, Permission, TopicRoute, permission_name
 from minimq_common.names import check_group, check_topic
 from minimq_common.wire import permission_from_wire
 from minimq_common.words import count_of
@@ -320,30 +319,7 @@ class TopicAdmin:
         if not answers:
             check_route(TopicRoute(name, (), {}, away))
             raise TopicNotFound.nowhere(name)
-        return TopicDescription(
-            topic=name,
-            settings=tuple(
-                TopicSettings(
-                    broker_name=broker,
-                    read_queues=answer.topic.read_queues,
-                    write_queues=answer.topic.write_queues,
-                    permission=permission_from_wire(answer.topic.permission),
-                    created_at=moment(answer.topic.created_ms),
-                )
-                for broker, answer in answers.items()
-            ),
-            queues=tuple(
-                QueueDescription(
-                    queue=MessageQueue(name, broker, status.queue_id),
-                    min_offset=status.min_offset,
-                    max_offset=status.max_offset,
-                    last_stored_at=moment(status.last_store_timestamp_ms) if status.last_store_timestamp_ms else None,
-                )
-                for broker, answer in answers.items()
-                for status in answer.queues
-            ),
-            away=away,
-        )
+        return topic_from_wire(name, answers, away)
 
     def route(self, topic: str) -> TopicRoute:
         """Return where the queues of a topic are, asked anew, and which brokers that carry it are away.

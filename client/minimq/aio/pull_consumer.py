@@ -17,7 +17,8 @@ from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
-from minimq.receiving.pull_reader import PollBatch, PullReader
+from minimq.receiving.poll_batch import PollBatch
+from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import HomeProcess

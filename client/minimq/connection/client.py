@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
+from minimq.connection.blocking_call import BlockingCall
 from minimq.connection.broker_calls import RECONNECT_S, BrokerMethod
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import Connection
@@ -23,6 +23,7 @@ Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 #: Least time for a question, in seconds, however little is left of the time to wait for servers.
 _SHORTEST_S = 0.2
@@ -69,7 +70,7 @@ class ClusterClient:
         self.routes = RouteCache(self, self.connection)
         self._closed = threading.Event()
         self._lock = threading.Lock()  # protects what follows
-        self._under_way: set[concurrent.futures.Future[Any]] = set()
+        self._under_way: set[BlockingCall[Any]] = set()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop of the connection and return its result.
@@ -78,24 +79,35 @@ class ClusterClient:
             Closed: the client is closed, or is closed meanwhile; or this is a fork.
         """
         try:
-            self.check_open()  # in a fork it takes no lock
+            return self.wait_for(lambda: work)
+        except Closed:
+            work.close()  # it has ended, or never began
+            raise
+
+    def wait_for(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do as `wait` with a coroutine that is made on the event loop, so that none is left if this is interrupted."""
+        self.check_open()  # in a fork it takes no lock
+        call = BlockingCall(self.connection, make)
+        try:
             with self._lock:
                 self.check_open()
-                answer = self.connection.submit(work)
-                self._under_way.add(answer)
-        except Closed:
-            work.close()
-            raise
-        try:
-            return answer.result()
-        except concurrent.futures.CancelledError:
-            raise Closed(f"{CLOSED} while a call was under way") from None
+                self._under_way.add(call)
+                call.begin()
+            return call.result()
         except BaseException:  # such as Ctrl-C, which does not wait for servers
-            answer.cancel()
+            call.cancel()
             raise
         finally:
             with self._lock:
-                self._under_way.discard(answer)
+                self._under_way.discard(call)
+
+    def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
+        """Call a function that does not block on the event loop: no signal interrupts it there. Raises as `wait`."""
+
+        async def call() -> T:
+            return function(*arguments)
+
+        return self.wait_for(call)
 
     def call(
         self,
@@ -174,8 +186,8 @@ class ClusterClient:
         with self._lock:
             self._closed.set()
             under_way = list(self._under_way)
-        for answer in under_way:
-            answer.cancel()
+        for call in under_way:
+            call.cancel()
         self.routes.close()
         self.links.close()
         if not self._shares:

@@ -65,6 +65,10 @@ class Connection:
         """Begin to run a coroutine on the event loop; return a future of its result. Raises `Closed`."""
         return self._loop.submit(work)
 
+    def check_may_wait(self) -> None:
+        """Raise `RuntimeError` on the thread of the event loop, which would wait for itself."""
+        self._loop.check_may_wait()
+
     def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
         """Have a function called on the event loop; return False if that is closed, and it never will be."""
         return self._loop.call_soon(callback, *arguments)

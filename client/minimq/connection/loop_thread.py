@@ -52,11 +52,15 @@ class LoopThread:
         if self._closed:
             raise Closed(CLOSED)
 
+    def check_may_wait(self) -> None:
+        """Raise `RuntimeError` on the thread of the loop."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("the thread of a connection must not wait for itself")
+
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin to run a coroutine on the loop; return a future of its result. Raises `Closed`."""
         try:
-            if threading.current_thread() is self._thread:
-                raise RuntimeError("the thread of a connection must not wait for itself")
+            self.check_may_wait()
             self._process.check()
             with self._lock:
                 return asyncio.run_coroutine_threadsafe(work, self._started())
@@ -121,6 +125,7 @@ class LoopThread:
             # A stream of gRPC that breaks as it begins takes a cancellation for itself, and its reader goes on.
             ended, _ = await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
             await asyncio.gather(*ended, return_exceptions=True)  # so that no error of theirs is reported as unheard
+        await asyncio.get_running_loop().shutdown_default_executor()
         if asyncio.get_running_loop() is self._loop:  # not if its start was interrupted
             await self._finish()
 

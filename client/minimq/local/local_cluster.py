@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
@@ -121,7 +122,7 @@ class LocalCluster:
         )
         # A forked copy of this process has no say: were it to close the cluster at its exit, all would be gone.
         self._owner = os.getpid()
-        atexit.register(self.close)
+        atexit.register(self.stop)
         self._lock = threading.Lock()  # protects the following; never held while something is waited for
         self._started = False
         self._closed = False
@@ -133,7 +134,7 @@ class LocalCluster:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """End everything."""
-        self.close()
+        self.stop()
 
     @property
     def nameserver(self) -> str:
@@ -152,11 +153,11 @@ class LocalCluster:
 
         Raises:
             MiniMQError: a server did not start; the text holds the end of its log. Everything is ended then.
-            Closed: the cluster was closed.
+            Closed: the cluster was stopped.
         """
         with self._lock:
             if self._closed:
-                raise Closed("the cluster was closed")
+                raise Closed("the cluster was stopped")
             if self._started:
                 return
             self._started = True
@@ -170,11 +171,11 @@ class LocalCluster:
             self._wait_registered()
             self._wait_in_sync()
         except BaseException:
-            self.close()
+            self.stop()
             raise
 
-    def close(self) -> None:
-        """End all servers, brokers first, and remove the data if it is temporary. Idempotent.
+    def stop(self) -> None:
+        """End all servers for good, brokers first, and remove the data if it is temporary. Idempotent.
 
         Does nothing in a forked copy of the process that made the cluster.
         """
@@ -184,7 +185,7 @@ class LocalCluster:
             if self._closed:
                 return
             self._closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self.stop)
         # Brokers first, so that they can leave the name servers.
         for servers in (self.brokers, self.nameservers):
             for server in servers:
@@ -194,6 +195,11 @@ class LocalCluster:
                 server.wait_stopped()
         if self._is_temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def close(self) -> None:
+        """Do as `stop`, under the name that it had before."""
+        warnings.warn("LocalCluster.close is LocalCluster.stop now", DeprecationWarning, stacklevel=2)
+        self.stop()
 
     def server(self, name: str) -> ServerProcess:
         """Return a server by name, such as "broker-a". Raises `InvalidArgument`."""

@@ -81,7 +81,8 @@ class BroadcastReader:
         """Nobody waits for it."""
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
-        """There are no leases."""
+        """Let the user hear that a topic was deleted: there are no leases."""
+        self._fetcher.failed(error)
 
     def close(self) -> None:
         """End, and let others have the file of the offsets. Idempotent."""
@@ -136,7 +137,7 @@ class BroadcastReader:
             except MiniMQError as error:  # the other brokers shall not wait for this one
                 failure = error
         # The rule holds once: from now on "latest" is what it was today.
-        for unsaved in self._offsets.save(begun).values():
+        for unsaved in self._offsets.write(begun).values():
             raise unsaved
         for first in begun:
             with self._changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from minimq.receiving.offset_stores import OffsetStore
 from minimq.receiving.queue_decisions import Commit
 from minimq.receiving.queue_reader import QueueReader
-from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
+from minimq_common.errors import Fenced, MiniMQError, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue
 
 #: Wait before what was not recorded is tried again, in seconds.
@@ -25,7 +26,9 @@ class _Failure(NamedTuple):
 
 
 class Commits:
-    """The commits of one consumer. Thread-safe: it asks the readers under their lock, and records without it.
+    """The commits of one consumer, one after the other, on the event loop of its connection.
+
+    It asks the readers under their lock, and records without it.
 
     Args:
         lock: of the readers.
@@ -37,17 +40,24 @@ class Commits:
         leased: whether queues are read and committed under leases, as a member of the group does.
     """
 
-    def __init__(
-        self, lock: threading.Condition, readers: Mapping[MessageQueue, QueueReader], store: OffsetStore
-    ) -> None:
+    def __init__(self, lock: threading.RLock, readers: Mapping[MessageQueue, QueueReader], store: OffsetStore) -> None:
         self.store = store
         self.leased = False
         self._lock = lock
         self._readers = readers
         #: Queues that left before what was handed out of them was recorded, and how far it was.
         self._left_behind: dict[MessageQueue, int] = {}
+        #: Held while offsets are on their way: those that are recorded later shall arrive later.
+        self._turn = asyncio.Lock()
 
-    def record(self, offsets: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0) -> None:
+    @property
+    def has_any(self) -> bool:
+        """True if queues are read, or have left before what was handed out of them was recorded."""
+        return bool(self._readers or self._left_behind)
+
+    async def record(
+        self, offsets: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0
+    ) -> None:
         """Record offsets at their brokers and wait until they are on disk.
 
         After a seek the offset of a queue may go back. What can be recorded is, also when a broker does not answer or a
@@ -68,22 +78,25 @@ class Commits:
         """
         with self._lock:  # the offsets are of the log that was read by now, also when they are recorded later
             terms = {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
-        failures = self._try(offsets, terms, automatic=automatic)
+        failures = await self._try(offsets, terms, automatic=automatic)
         give_up = time.monotonic() + retry_s
         while failures and time.monotonic() + _RETRY_S < give_up:
             with self._lock:
                 again = [queue for queue, failure in failures.items() if self._may_pass(queue, failure)]
             if not again:
                 break
-            time.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S)
             lasting = {queue: failure for queue, failure in failures.items() if queue not in again}
-            failures = lasting | self._try({queue: offsets[queue] for queue in again}, terms, automatic=automatic)
+            retried = {queue: offsets[queue] for queue in again}
+            failures = lasting | await self._try(retried, terms, automatic=automatic)
         # A queue that was lost or deleted is no longer this consumer's matter: what else has failed comes first.
         errors = sorted((failure.error for failure in failures.values()), key=_order)
         if errors:
             raise errors[0]
 
-    def record_all(self, instead: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0) -> None:
+    async def record_all(
+        self, instead: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0
+    ) -> None:
         """Record where the reader is in all queues, but for some with offsets of their own if they are still read.
 
         Queues of a topic that was deleted do not count: the user is told of the deletion once, where he reads.
@@ -99,7 +112,7 @@ class Commits:
                 if not reader.is_deleted
             }
         try:
-            self.record(offsets, automatic=automatic, retry_s=retry_s)
+            await self.record(offsets, automatic=automatic, retry_s=retry_s)
         except TopicNotFound:
             if not self.leased:
                 raise
@@ -123,10 +136,16 @@ class Commits:
             return reader is not None and reader.may_be_recorded(failure.epoch)
         return failure.error.retriable
 
-    def _try(
+    async def _try(
         self, offsets: Mapping[MessageQueue, int], terms: Mapping[MessageQueue, int], *, automatic: bool
     ) -> dict[MessageQueue, _Failure]:
         """Record what can be recorded now; return what cannot."""
+        async with self._turn:
+            return await self._record(offsets, terms, automatic=automatic)
+
+    async def _record(
+        self, offsets: Mapping[MessageQueue, int], terms: Mapping[MessageQueue, int], *, automatic: bool
+    ) -> dict[MessageQueue, _Failure]:
         commits: list[tuple[Commit, QueueReader | None]] = []
         failures: dict[MessageQueue, MiniMQError] = {}
         now = time.monotonic()
@@ -141,11 +160,17 @@ class Commits:
                     failures[queue] = Fenced(text)
                 else:
                     commits.append((Commit(queue, offset), None))
-        failures |= self.store.save([commit for commit, _ in commits])
-        with self._lock:
-            for commit, reader in commits:
-                if reader is not None:
-                    reader.commit_answered(commit, now, failures.get(commit.queue))
+        answers: Mapping[MessageQueue, MiniMQError] = {
+            commit.queue: Unavailable("the commit was cancelled") for commit, _ in commits
+        }
+        try:
+            answers = await self.store.save([commit for commit, _ in commits])
+        finally:
+            with self._lock:
+                for commit, reader in commits:
+                    if reader is not None:
+                        reader.commit_answered(commit, now, answers.get(commit.queue))
+        failures |= answers
         epochs = {commit.queue: commit.epoch for commit, _ in commits}
         return {queue: _Failure(error, epochs.get(queue, 0)) for queue, error in failures.items()}
 

@@ -16,7 +16,8 @@ from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy, allocation, name_of
 from minimq.receiving.broadcast_reader import BroadcastReader
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
-from minimq.receiving.fetcher import Fetcher, FetcherCallbacks
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.fetcher_callbacks import FetcherCallbacks
 from minimq.receiving.group_member import GroupMember
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.offset_reset import OffsetReset
@@ -141,6 +142,7 @@ class Consumer:
         #: What a callback may raise without ending anything. In the user's own thread it is not for us to say that a
         #: thread which was told to end goes on.
         self._callback_faults: type[BaseException] = Exception
+        self._has_joined = False
         self._closed = False
         self._all_revoked = False
 
@@ -148,7 +150,7 @@ class Consumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
         self._process.check()
-        return self._fetcher.queues
+        return [queue for queue in self._fetcher.assignment if not self._routes.is_deleted(queue.topic)]
 
     @property
     def missed_messages(self) -> int:
@@ -207,12 +209,14 @@ class Consumer:
                 self._routes.route(topic, timeout_s)
 
     def _join(self) -> None:
-        """Join the group with the topics that are subscribed to, which have been looked up.
+        """Join the group with the topics that are subscribed to, which have been looked up; again if interrupted.
 
         Raises:
             StoreError: the file of the offsets cannot be used.
         """
-        if self._options.model == "broadcasting":
+        if self._member is not None:
+            pass
+        elif self._options.model == "broadcasting":
             offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
             self._fetcher.commits.store = offsets
             self._member = BroadcastReader(
@@ -228,7 +232,12 @@ class Consumer:
         for route in filter(None, map(self._routes.known, self._filters)):
             for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):
                 AWAY_LOG.warning("consumer: broker away group=%s topic=%s state=%s", self.group, route.topic, line)
-        self._member.start()
+        self._client.run(self._start_member, self._member)
+
+    def _start_member(self, member: GroupMember | BroadcastReader) -> None:
+        if not self._has_joined:
+            self._has_joined = True
+            member.start()
 
     def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
         """Give queues whose messages are finished to those who wait for them; only by the thread that takes messages.
@@ -238,12 +247,15 @@ class Consumer:
         self._revoke(list(offsets))
         if commit:
             try:
-                self._fetcher.commits.record(offsets, automatic=True)
+                self._client.wait(self._fetcher.commits.record(offsets, automatic=True))
             except TopicNotFound as error:  # it was deleted, which the user is told by an error
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
             except MiniMQError as error:  # the next owner starts a little earlier
                 log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)
-        epochs = self._fetcher.stop(offsets)
+        self._client.run(self._give_back, offsets)
+
+    def _give_back(self, queues: Iterable[MessageQueue]) -> None:
+        epochs = self._fetcher.stop(queues)
         if self._member is not None:
             self._member.release(epochs)
 

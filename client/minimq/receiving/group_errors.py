@@ -97,20 +97,20 @@ class Refusals:
 
 
 class DeletedTopics:
-    """Finds out which topics were deleted, and tells the user once. Belongs to the thread of the member.
+    """Finds out which topics were deleted, and tells the user once. Belongs to one thread.
 
     A broker that does not have a topic any more may be one of several that carried it. The topic was deleted if name
     servers know no other one, not even one that is away.
 
     Args:
         routes: where topics are.
-        group: the group that reads them.
+        reader: who reads them, such as "group 'billing'".
         tell: gets the error for the user.
     """
 
-    def __init__(self, routes: RouteCache, group: str, tell: Callable[[MiniMQError], None]) -> None:
+    def __init__(self, routes: RouteCache, reader: str, tell: Callable[[MiniMQError], None]) -> None:
         self._routes = routes
-        self._group = group
+        self._reader = reader
         self._tell = tell
         #: When a broker said so, by topic.
         self._suspected_at: dict[str, float] = {}
@@ -128,8 +128,8 @@ class DeletedTopics:
             if self._routes.is_deleted(topic):
                 if now - self._deleted_since.setdefault(topic, now) >= _ANEW_S:
                     self._deleted_since[topic] = math.inf
-                    reason = f"topic {topic} was deleted while group {self._group!r} read it"
-                    remedy = f"the group goes on when the topic is made anew: `minimq topic create {topic}`"
+                    reason = f"topic {topic} was deleted while {self._reader} read it"
+                    remedy = f"reading goes on when the topic is made anew: `minimq topic create {topic}`"
                     self._tell(TopicNotFound(f"{reason}; {remedy}"))
             elif topic in self._deleted_since or now - suspected_at > _HEARD_S:
                 self._deleted_since.pop(topic, None)

@@ -87,7 +87,7 @@ class GroupMember:
         now = time.monotonic()
         self._refusals = Refusals(membership.group, fetcher.refused, options.start_timeout_s, now)
         self._rounds = RebalanceSchedule(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
-        self._deleted = DeletedTopics(client.routes, membership.group, fetcher.failed)
+        self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
         self._outage = OutageLog(log)
         self._told_changes = 0
         self._tell_holding_at = now
@@ -192,7 +192,7 @@ class GroupMember:
     def _hear(self, name: str, told: broker_pb2.SessionEvent) -> None:
         now = time.monotonic()
         self._do(self._state.heard(name, self._sessions.answered_at(name), now))
-        self._fetcher.trusted(name, self._state.trusted_until(name))
+        self._fetcher.hand_out.trusted(name, self._state.trusted_until(name))
         match told.WhichOneof("event"):
             case "members":
                 if self._about.client_id in told.members.client_ids:

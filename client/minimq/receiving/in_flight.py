@@ -283,6 +283,11 @@ class InFlightDeliveries:
         with self._changed:
             self._changed.wait(timeout_s)
 
+    def wait_until_below(self, most: int, timeout_s: float) -> None:
+        """Wait until threads or tasks are busy with fewer calls than so many."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._active) < most, timeout_s)
+
     def wait_until_quiet(self, timeout_s: float) -> bool:
         """Wait until no thread is busy with a call. Returns whether that came in time."""
         with self._changed:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import operator
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -77,10 +78,7 @@ class RetryLater:
 
 #: Gets messages of one queue and one topic, in their order.
 Listener = Callable[[list[ReceivedMessage]], ConsumeResult | RetryLater]
-
-
-class ListenerGone(Exception):
-    """The listener cannot be called any more. That is no failure of the messages, so they are not tried again."""
+AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ConsumeResult | RetryLater]]
 
 
 class Verdict(NamedTuple):
@@ -142,8 +140,50 @@ def described(messages: Sequence[ReceivedMessage]) -> str:
     return f"[{'; '.join(texts)}]{more}"
 
 
-class ListenerAdapter:
-    """A listener as the consumer calls it: whatever it does, there is a verdict. Thread-safe if the listener is.
+class _Adapter:
+    """A listener as the consumer calls it: whatever it does, there is a verdict."""
+
+    def __init__(self, group: str, *, in_order: bool) -> None:
+        self._group = group
+        self._in_order = in_order
+        #: The kinds of wrong answers that were logged.
+        self._logged: set[type] = set()
+
+    def _failed(self, error: BaseException, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Log an error of the listener."""
+        log.error(
+            "consumer: the listener failed, will try again group=%s topic=%s queue=%s call=%d messages=%s",
+            self._group,
+            messages[0].topic,
+            queue,
+            messages[0].reconsume_times + 1,
+            described(messages),
+            exc_info=error,
+        )
+        return Verdict(range(len(messages)))
+
+    def _verdict(self, answer: object, messages: int) -> Verdict:
+        mistake = mistake_in(answer, messages)
+        if mistake is not None:
+            self._log_mistake(answer, mistake)
+        return verdict(answer, messages, mistake, in_order=self._in_order)
+
+    def _log_mistake(self, answer: object, mistake: str) -> None:
+        """Log an answer that is wrong, once for each kind: to the user it looks like messages that fail."""
+        if inspect.iscoroutine(answer):
+            answer.close()
+        if type(answer) not in self._logged:
+            self._logged.add(type(answer))
+            log.error(
+                "consumer: the listener has answered %r, which counts as RETRY_LATER: %s group=%s",
+                answer,
+                mistake,
+                self._group,
+            )
+
+
+class ListenerAdapter(_Adapter):
+    """A plain listener. Thread-safe if the listener is.
 
     Args:
         listener: the user's.
@@ -155,6 +195,7 @@ class ListenerAdapter:
     """
 
     def __init__(self, listener: Listener, group: str, *, in_order: bool) -> None:
+        super().__init__(group, in_order=in_order)
         given: object = listener
         if not callable(given) or is_async(given):
             raise InvalidArgument(
@@ -162,41 +203,45 @@ class ListenerAdapter:
                 "functions"
             )
         self._listener = listener
-        self._group = group
-        self._in_order = in_order
-        #: The kinds of wrong answers that were told of.
-        self._told: set[type] = set()
 
     def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Give messages to the listener. Raises `ListenerGone`."""
+        """Give messages to the listener."""
         try:
             answer: object = self._listener(list(messages))
-        except ListenerGone:
-            raise
-        except BaseException:  # whatever the listener raises, even to end its thread, is the user's and means "later"
-            log.exception(
-                "consumer: the listener failed, will try again group=%s topic=%s queue=%s call=%d messages=%s",
-                self._group,
-                messages[0].topic,
-                queue,
-                messages[0].reconsume_times + 1,
-                described(messages),
-            )
-            return Verdict(range(len(messages)))
-        mistake = mistake_in(answer, len(messages))
-        if mistake is not None:
-            self._tell_of(answer, mistake)
-        return verdict(answer, len(messages), mistake, in_order=self._in_order)
+        except BaseException as error:  # noqa: BLE001 - whatever it raises, even to end its thread, is the user's: "later"
+            return self._failed(error, queue, messages)
+        return self._verdict(answer, len(messages))
 
-    def _tell_of(self, answer: object, mistake: str) -> None:
-        """Tell of an answer that is wrong, once for each kind: to the user it looks like messages that fail."""
-        if inspect.iscoroutine(answer):
-            answer.close()
-        if type(answer) not in self._told:
-            self._told.add(type(answer))
-            log.error(
-                "consumer: the listener has answered %r, which counts as RETRY_LATER: %s group=%s",
-                answer,
-                mistake,
-                self._group,
+
+class AsyncListenerAdapter(_Adapter):
+    """A listener that is awaited on the loop of the user.
+
+    Args:
+        listener: the user's.
+        group: the consumer group, for the log.
+        in_order: nothing may overtake a message that is to be tried again.
+
+    Raises:
+        InvalidArgument: it is no coroutine function.
+    """
+
+    def __init__(self, listener: AsyncListener, group: str, *, in_order: bool) -> None:
+        super().__init__(group, in_order=in_order)
+        if not is_async(listener):
+            raise InvalidArgument(
+                f"the listener is {listener!r}: it must be a coroutine function; minimq.PushConsumer takes plain ones"
             )
+        self._listener = listener
+
+    async def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Give messages to the listener. Raises `asyncio.CancelledError` when the task is cancelled that calls this."""
+        try:
+            answer: object = await self._listener(list(messages))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._failed(error, queue, messages)
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            return self._failed(error, queue, messages)
+        return self._verdict(answer, len(messages))

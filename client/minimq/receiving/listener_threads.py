@@ -7,6 +7,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from minimq.receiving.in_flight import Delivery
+
 log = logging.getLogger(__name__)
 
 
@@ -17,23 +19,38 @@ class ListenerThreads:
 
     Args:
         count: of threads.
+        deliver: makes one delivery.
         name: what their names begin with.
     """
 
-    def __init__(self, count: int, name: str) -> None:
-        self._to_do: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    #: They go on until they are closed.
+    has_ended = False
+
+    def __init__(self, count: int, deliver: Callable[[Delivery], None], name: str) -> None:
+        self._deliver = deliver
+        self._to_do: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(count)
         ]
         self._started = False
 
-    def submit(self, task: Callable[[], None]) -> None:
-        """Have something done that never raises."""
+    def look(self, now: float) -> None:
+        """Do nothing: a call ends by itself."""
+
+    def add(self, delivery: Delivery) -> None:
+        """Have a delivery made."""
+        self.submit(delivery)
+
+    def flush(self) -> None:
+        """Do nothing: each thread sees for itself what there is to do."""
+
+    def submit(self, delivery: Delivery) -> None:
+        """Have a delivery made."""
         if not self._started:
             self._started = True
             for thread in self._threads:
                 thread.start()
-        self._to_do.put(task)
+        self._to_do.put(delivery)
 
     def close(self) -> None:
         """Let each thread end when it has done what it is at. What was not begun is not done."""
@@ -50,8 +67,8 @@ class ListenerThreads:
         return threading.current_thread() in self._threads
 
     def _run(self) -> None:
-        while (task := self._to_do.get()) is not None:
+        while (delivery := self._to_do.get()) is not None:
             try:
-                task()
+                self._deliver(delivery)
             except Exception:
                 log.exception("consumer: a call of the listener was not taken in")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -95,8 +96,12 @@ class LocalOffsets:
             }
         return bool(ids) and not ids & {0, topic_id}
 
-    def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
-        """Record offsets; see `OffsetStore.save`."""
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+        """Record offsets, on another thread than that of the event loop; see `OffsetStore.save`."""
+        return await asyncio.to_thread(self.write, commits)
+
+    def write(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+        """Record offsets, and wait until they are on disk."""
         if not commits:
             return {}
         with self._lock:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from minimq.connection.client import ClusterClient
+from minimq.connection.broker_calls import BrokerCalls
 from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.queue_decisions import Commit
 from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound
@@ -18,9 +18,9 @@ _AT_ONCE = 1_000
 
 
 class OffsetStore(Protocol):
-    """Records offsets. Thread-safe."""
+    """Records offsets. Used on the event loop of the connection."""
 
-    def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         """Record offsets, as many as possible, and wait until they are on disk.
 
         Returns:
@@ -29,10 +29,10 @@ class OffsetStore(Protocol):
 
 
 class BrokerOffsets:
-    """The offsets of a group: each at the broker of its queue. Thread-safe.
+    """The offsets of a group: each at the broker of its queue.
 
     Args:
-        client: makes the calls.
+        calls: to brokers.
         address_of: where the broker of a queue is that is read without a lease; raises `Unavailable`.
         group: the group.
         client_id: in whose name leases are held.
@@ -41,19 +41,19 @@ class BrokerOffsets:
 
     def __init__(
         self,
-        client: ClusterClient,
+        calls: BrokerCalls,
         address_of: Callable[[MessageQueue], str],
         group: str,
         client_id: str,
         timeout_s: float,
     ) -> None:
-        self._client = client
+        self._calls = calls
         self._address_of = address_of
         self._group = group
         self._client_id = client_id
         self._timeout_s = timeout_s
 
-    def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         """Record offsets; see `OffsetStore.save`."""
         failures: dict[MessageQueue, MiniMQError] = {}
         calls: defaultdict[tuple[str, bool, bool], list[Commit]] = defaultdict(list)
@@ -68,15 +68,13 @@ class BrokerOffsets:
             for (address, _, _), together in calls.items()
             for start in range(0, len(together), _AT_ONCE)
         ]
-        return failures | self._save_each(parts)
+        return failures | await self._save_each(parts)
 
-    def _save_each(self, parts: Sequence[tuple[str, Sequence[Commit]]]) -> dict[MessageQueue, MiniMQError]:
+    async def _save_each(self, parts: Sequence[tuple[str, Sequence[Commit]]]) -> dict[MessageQueue, MiniMQError]:
         """Record the parts, each at one broker, all at the same time: each waits for a disk."""
         addresses = {part: address for part, (address, _) in enumerate(parts)}
         requests = {part: self._request(commits) for part, (_, commits) in enumerate(parts)}
-        _, failed = self._client.call_all(
-            addresses, lambda stub: stub.CommitOffsets, requests, timeout_s=self._timeout_s, reconnect_s=0
-        )
+        _, failed = await self._calls.call_all(addresses, lambda stub: stub.CommitOffsets, requests, self._timeout_s)
         failures: dict[MessageQueue, MiniMQError] = {}
         single: list[tuple[str, Sequence[Commit]]] = []
         for part, error in failed.items():
@@ -85,7 +83,7 @@ class BrokerOffsets:
                 failures |= dict.fromkeys((commit.queue for commit in commits), error)
             else:  # it takes all or none; those queues that were not lost or deleted shall not suffer for others
                 single += [(address, [commit]) for commit in commits]
-        return failures | self._save_each(single) if single else failures
+        return failures | await self._save_each(single) if single else failures
 
     def _request(self, commits: Sequence[Commit]) -> broker_pb2.CommitOffsetsRequest:
         return broker_pb2.CommitOffsetsRequest(

@@ -6,15 +6,16 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
+from minimq.receiving.assigned_queues import AssignedQueues
 from minimq.receiving.consumer import Consumer
 from minimq.receiving.consumer_options import ConsumerOptions, check_count, check_offset, check_timeout
-from minimq.receiving.member_state import Grant
+from minimq.receiving.poll_batch import PollBatch
 from minimq.receiving.received import ReceivedMessage
 from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.start_position import Start, offset_or_start
@@ -24,53 +25,12 @@ from minimq_common.model import MessageQueue
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
+#: Ticks from one look for topics that were made anew to the next.
+_TICKS_OF_LOOKS = 3
+#: A broker that does not have a topic for so long that others have is an error, in seconds.
+_ABSENT_S = 10.0
 #: A poll, however short, gives name servers so long to tell where topics are, in seconds.
 _ANSWER_S = 1.0
-
-
-class PollBatch:
-    """Messages of one poll that a loop hands out one by one, or that wait for somebody to take them all.
-
-    A message counts as done when the user asks for the next one: he may have failed with it.
-
-    Args:
-        messages: in the order of the queue.
-
-    Attributes:
-        over: nothing more of it is to be handed out; the rest is read again.
-    """
-
-    __slots__ = ("_done", "_given", "_messages", "over")
-
-    def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
-        self.over = False
-        self._messages = messages
-        self._given = 0
-        self._done = 0
-
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Hand the messages out, until the batch is over."""
-        for index, message in enumerate(self._messages):
-            if self.over:
-                return
-            self._done, self._given = index, index + 1
-            yield message
-        self._done = len(self._messages)
-
-    def take_all(self) -> list[ReceivedMessage]:
-        """Hand all messages out at once: then they count as done together."""
-        self._done = self._given = len(self._messages)
-        return list(self._messages)
-
-    @property
-    def not_given(self) -> Sequence[ReceivedMessage]:
-        """Those that nobody has seen yet."""
-        return self._messages[self._given :]
-
-    @property
-    def not_done(self) -> Sequence[ReceivedMessage]:
-        """Those that must not be committed: the one in hand, and those that nobody has seen yet."""
-        return self._messages[self._done :]
 
 
 class PullReader(Consumer):
@@ -107,9 +67,14 @@ class PullReader(Consumer):
         self._commit_at = time.monotonic() + self._options.commit_interval_s
         #: Held while messages are handed out, and while closing: by then it is known what was.
         self._turn = threading.RLock()
+        #: A poll was interrupted, as by Ctrl-C: nobody has what it may have taken.
+        self._is_interrupted = False
+        #: The automatic commit that is under way, or of which nobody has looked at the end.
+        self._committing: asyncio.Task[None] | None = None
         #: What the latest poll brought, if it is taken bit by bit.
         self._poll_batch: PollBatch | None = None
         self._is_assigned = False
+        self._assigned = AssignedQueues(self._client, self._fetcher, self._start_offset)
         #: How long it is still tried to find the topics, since the first poll.
         self._starting: RetrySchedule | None = None
 
@@ -132,15 +97,8 @@ class PullReader(Consumer):
         for topic in sorted({queue.topic for queue in wanted}):
             self._routes.with_retries(partial(self._routes.route, topic), self._options.start_timeout_s)
         offsets = {queue: self._start_offset(queue) for queue in wanted}
-        for queue in self._fetcher.queues:
-            if queue not in offsets:
-                self._fetcher.stop([queue])
-        for queue in wanted:
-            if queue not in self._fetcher.queues:
-                self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
-        if not self._is_assigned:
-            self._client.connection.submit(self._keep_time())
-            self._is_assigned = True
+        self._assigned.read_exactly(offsets)
+        self._is_assigned = True
 
     def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Go on elsewhere; see `minimq.PullConsumer.seek`."""
@@ -148,36 +106,47 @@ class PullReader(Consumer):
         wanted = offset_or_start(offset, "offset")
         if not isinstance(wanted, int):
             wanted = self._starts.at(queue, wanted)
-        self._fetcher.seek(queue, wanted)
+        self._recover()
+        self._client.run(self._fetcher.seek, queue, wanted)
         if self._poll_batch is not None and not self._undone():
             self._poll_batch.over = True  # a loop goes on there, and not with what it has of before
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
-        self._process.check()
-        self._fetcher.pause(queues, paused=True)
+        self._pause(list(queues), paused=True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again. Raises `InvalidArgument`."""
-        self._process.check()
-        self._fetcher.pause(queues, paused=False)
+        self._pause(list(queues), paused=False)
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
         self._process.check()
+        self._recover()
         positions = self._fetcher.positions()
         if queue not in positions:
             raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
         waiting = self._waiting()
         return waiting[0].queue_offset if waiting and waiting[0].queue == queue else positions[queue]
 
+    def _pause(self, queues: Sequence[MessageQueue], *, paused: bool) -> None:
+        self._process.check()
+        self._client.run(partial(self._fetcher.pause, queues, paused=paused))
+
     # ---- reading --------------------------------------------------------------------------------
 
     def poll(self, timeout: float = 1.0, max_messages: int = 4096) -> list[ReceivedMessage]:
         """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
         self._check_poll(timeout, max_messages)
-        with self._turn:
-            return self._poll(timeout, max_messages)
+        try:
+            with self._turn:
+                messages = self._poll(timeout, max_messages)
+        except MiniMQError:  # which says that nothing was taken
+            raise
+        except BaseException:
+            self._is_interrupted = True  # by no call: there may be another signal
+            raise
+        return messages  # no signal is handled between the end of the block and the return
 
     def ask(self, timeout: float, max_messages: int = 4096, given_up: Callable[[], bool] = lambda: False) -> PollBatch:
         """Poll for a caller that takes messages bit by bit, or may be gone when they come; see `poll`.
@@ -188,15 +157,21 @@ class PullReader(Consumer):
             given_up: says that nobody waits any more; `wake` has it asked.
         """
         self._check_poll(timeout, max_messages)
-        with self._turn:
-            batch = PollBatch(self._poll(timeout, max_messages, given_up))
-            self._poll_batch = batch
-            return batch
+        try:
+            with self._turn:
+                batch = PollBatch(self._poll(timeout, max_messages, given_up))
+                self._poll_batch = batch
+        except MiniMQError:  # which says that nothing was taken
+            raise
+        except BaseException:
+            self._is_interrupted = True  # by no call: there may be another signal
+            raise
+        return batch
 
     def wake(self) -> None:
         """Let a poll that waits look whether anybody waits for it."""
         if not self._process.is_forked:
-            self._fetcher.wake()
+            self._fetcher.hand_out.wake()
 
     def halt(self) -> None:
         """Let polls raise `Closed` from now on, also one that runs: the beginning of `close`."""
@@ -208,19 +183,27 @@ class PullReader(Consumer):
         check_timeout(timeout)
         check_count("max_messages", max_messages)
 
+    def _recover(self) -> None:
+        """Have the next poll return what one has taken that was interrupted; it may have been in the midst of it."""
+        if self._is_interrupted:
+            self._client.run(self._fetcher.hand_out.take_back)
+            self._is_interrupted = False
+
     def _poll(
         self, timeout: float, max_messages: int, given_up: Callable[[], bool] = lambda: False
     ) -> list[ReceivedMessage]:
         deadline = time.monotonic() + timeout
-        if self._member is None and not self._closed:
+        if not self._has_joined and not self._closed:
             if not self._filters and not self._is_assigned:
                 raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
             if self._filters and not self._join_by(deadline, given_up):
                 return []
+        self._recover()
         self._put_back()
+        self._fetcher.hand_out.begin()
         while True:
             self._between_polls()
-            messages = self._fetcher.take(max_messages, max(deadline - time.monotonic(), 0.0))
+            messages = self._fetcher.hand_out.take(max_messages, max(deadline - time.monotonic(), 0.0))
             if messages and self._filters:
                 messages = self._wanted(messages)
             if messages or time.monotonic() >= deadline or given_up():
@@ -240,7 +223,7 @@ class PullReader(Consumer):
             else:
                 self._join()
                 return True
-            self._fetcher.take(1, max(min(pause_s, deadline - now), 0.0))  # there is nothing to take: it waits
+            self._fetcher.hand_out.take(1, max(min(pause_s, deadline - now), 0.0))  # there is nothing to take: it waits
             now = time.monotonic()
             if now >= deadline or given_up():
                 return False
@@ -248,6 +231,7 @@ class PullReader(Consumer):
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
         self._process.check()
+        self._recover()
         return bool(self._fetcher.queues) and self._fetcher.at_end() and not self._waiting()
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
@@ -255,12 +239,13 @@ class PullReader(Consumer):
         self._process.check()
         if not self.group:
             raise InvalidArgument("a consumer without a group commits nothing: give it a group")
+        self._recover()
         for queue, offset in (offsets or {}).items():
             check_offset(queue, offset)
         if offsets is None:
             self._commit_all(automatic=False)
         else:
-            self._fetcher.commits.record(offsets, retry_s=self._options.request_timeout_s)
+            self._client.wait(self._fetcher.commits.record(offsets, retry_s=self._options.request_timeout_s))
 
     def close(self) -> None:
         """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent."""
@@ -274,8 +259,11 @@ class PullReader(Consumer):
             if self._poll_batch is not None:
                 self._poll_batch.over = True
             try:
+                self._recover()
                 self._revoke_all()
-                if self._auto_commit:
+                if self._committing is not None:
+                    self._client.connection.call_soon(self._committing.cancel)  # the last one has more to say
+                if self._auto_commit and self._fetcher.commits.has_any:
                     self._commit_all(automatic=True)
             finally:
                 self._shut_down()
@@ -290,6 +278,10 @@ class PullReader(Consumer):
             self._all_revoked = True
             self._shut_down()
 
+    def _shut_down(self) -> None:
+        self._assigned.close()
+        super()._shut_down()
+
     # ---- bit by bit -----------------------------------------------------------------------------
 
     def _put_back(self) -> None:
@@ -299,7 +291,7 @@ class PullReader(Consumer):
             waiting = self._waiting()
             self._poll_batch = None
             if waiting:
-                self._fetcher.give_back(waiting)
+                self._fetcher.hand_out.give_back(waiting)
 
     def _waiting(self) -> Sequence[ReceivedMessage]:
         """Return what was read and given to nobody yet."""
@@ -313,11 +305,13 @@ class PullReader(Consumer):
 
     def _of_poll_batch(self, part: Callable[[PollBatch], Sequence[ReceivedMessage]]) -> Sequence[ReceivedMessage]:
         messages = part(self._poll_batch) if self._poll_batch is not None else ()
-        return messages if messages and self._fetcher.is_current(messages[0].queue) else ()
+        return messages if messages and self._fetcher.hand_out.is_current(messages[0].queue) else ()
 
     # ---- between polls --------------------------------------------------------------------------
 
     def _between_polls(self) -> None:
+        self._look_at_commit()
+        self._assigned.begin_anew()
         leaving = self._fetcher.leaving()
         now = time.monotonic()
         if leaving:
@@ -326,29 +320,40 @@ class PullReader(Consumer):
             self._hand_back(offsets, commit=self._auto_commit)
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
-            try:
-                self._fetcher.commits.record_all({}, automatic=True)
-            except MiniMQError as error:
-                # The broker may be about to come back, the queue another member's, or shorter at its new master, as the
-                # next pull tells then: the next commit will tell.
-                if not error.retriable and not isinstance(error, Fenced | InvalidArgument):
-                    raise
-                log.warning("consumer: not all is committed group=%s reason=%s", self.group, error)
+            if self._committing is None:
+                self._client.wait_for(self._begin_commit)
+
+    async def _begin_commit(self) -> None:
+        """Begin to record how far all queues were read, and return when it is known how far that is."""
+        self._committing = asyncio.create_task(self._fetcher.commits.record_all({}, automatic=True))
+        await asyncio.sleep(0)  # the first step of the task takes the positions
+
+    def _look_at_commit(self) -> None:
+        """Tell of an automatic commit that has failed."""
+        committing = self._committing
+        if committing is None or not committing.done():
+            return
+        self._committing = None
+        error = None if committing.cancelled() else committing.exception()
+        if error is None:
+            return
+        # The broker may be about to come back, the queue another member's, or shorter at its new master, as the
+        # next pull tells then: the next commit will tell.
+        if not isinstance(error, MiniMQError) or not (error.retriable or isinstance(error, Fenced | InvalidArgument)):
+            raise error
+        log.warning("consumer: not all is committed group=%s reason=%s", self.group, error)
 
     def _commit_all(self, *, automatic: bool) -> None:
         """Record how far all queues were read, and try for a while."""
-        self._fetcher.commits.record_all(self._undone(), automatic=automatic, retry_s=self._options.request_timeout_s)
+        retry_s = self._options.request_timeout_s
+        self._client.wait(self._fetcher.commits.record_all(self._undone(), automatic=automatic, retry_s=retry_s))
 
     def _start_offset(self, queue: MessageQueue) -> int:
         bounds = self._starts.bounds(queue)
         committed = self._starts.committed(self.group, queue) if self.group else None
         return self._starts.by_rule(queue, bounds) if committed is None else committed
 
-    async def _keep_time(self) -> None:
-        """Try failed pulls of assigned queues again, on the event loop of the connection."""
-        while not self._closed:
-            await asyncio.sleep(_TICK_S)
-            try:
-                self._fetcher.tick()
-            except Exception:
-                log.exception("consumer: failed, will try again")
+    def _lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
+        super()._lease_over(queue, epoch, error)
+        if self._is_assigned:
+            self._assigned.suspect(queue.topic)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.stream import CorrelatedStream, Part
+from minimq.receiving.changes import Changes
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Decision, Frame, LeaseOver, Pull
 from minimq.receiving.queue_reader import QueueReader
@@ -44,7 +44,7 @@ class Pulls:
     """The pulls under way, on one stream to each broker. Whoever calls a method holds the lock of the readers.
 
     Args:
-        changed: that lock; notified when a broker was heard.
+        changes: has that lock; told when a broker was heard.
         places: where queues are read without a lease.
         client: reaches the brokers.
         tag_hashes: of the wanted tags, by topic; all tags where there are none.
@@ -55,7 +55,7 @@ class Pulls:
 
     def __init__(
         self,
-        changed: threading.Condition,
+        changes: Changes,
         places: ReadPlaces,
         client: ClusterClient,
         tag_hashes: Mapping[str, Sequence[int]],
@@ -63,7 +63,7 @@ class Pulls:
         group: str = "",
         client_id: str = "",
     ) -> None:
-        self._changed = changed
+        self._changes = changes
         self._places = places
         self._client = client
         self._tag_hashes = tag_hashes
@@ -164,7 +164,7 @@ class Pulls:
         """Hand to a reader what its broker has sent; runs on the event loop, without the lock."""
         frame = frame_of(sent) if sent is not None else None
         now = time.monotonic()
-        with self._changed:
+        with self._changes.lock:
             if not reader.is_pulling(number):
                 return
             if frame is None or frame.is_last:
@@ -174,7 +174,7 @@ class Pulls:
                 self.carry_out(reader, reader.pull_failed(number, error, now))
             else:
                 self.carry_out(reader, reader.frame_arrived(number, frame, now))
-            self._changed.notify_all()
+            self._changes.notify()
 
 
 def _pull_request(queue: MessageQueue, pull: Pull) -> broker_pb2.PullRequest:

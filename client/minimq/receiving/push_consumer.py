@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
@@ -18,34 +18,35 @@ from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, check_text
 from minimq.receiving.consumer_options import (
-    RETRY_DELAYS_S,
     ConsumerChanges,
     ConsumerOptions,
     check_count,
     check_timeout,
 )
+from minimq.receiving.delivery_outcomes import DeliveryOutcomes
 from minimq.receiving.in_flight import Delivery, InFlightDeliveries
-from minimq.receiving.listener import Listener, ListenerAdapter, ListenerGone, Verdict, described
+from minimq.receiving.listener import AsyncListener, AsyncListenerAdapter, Listener, ListenerAdapter, Verdict
+from minimq.receiving.listener_tasks import ListenerTasks
 from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.redelivery import delay_ms, from_copy, passed_on, tried_again
-from minimq.receiving.retry_worker import RetrySender, RetryWorker
+from minimq.receiving.redelivery import delay_ms, from_copy
 from minimq.transport.dropped import WhenDropped, close_all
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
-from minimq_common.names import retry_topic
 
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
-#: The index of the wait of a message that another member is to try.
-_PASS_ON_LEVEL = 0
 #: A listener's threads have so many calls each that run or wait for them.
 _CALLS_PER_THREAD = 2
+
+
+class _ListenerGone(Exception):
+    """The listener cannot be called any more. That is no failure of the messages, so they are not tried again."""
 
 
 class PushConsumer(Consumer):
@@ -110,33 +111,24 @@ class PushConsumer(Consumer):
         chosen = self._options
         self._batch_size = batch_size
         self._orderly = orderly
+        self._most_at_once = threads
         self._most_calls = _CALLS_PER_THREAD * threads
-        #: None: without end.
-        self._max_tries = len(RETRY_DELAYS_S) if chosen.max_tries is None and not orderly else chosen.max_tries
-        self._retry_topic = retry_topic(group) if chosen.model == "clustering" else None
         limits = InFlightLimits(chosen.max_in_hand_messages, chosen.max_in_hand_bytes, chosen.max_in_hand_span)
-        self._in_flight = InFlightDeliveries(limits, self._fetcher.wake, one_at_a_time=orderly)
-        self._threads = ListenerThreads(threads, f"minimq-listener-{group}")
-        self._sender = RetrySender(
-            self._client,
-            group=group,
-            levels=len(chosen.retry_delays_s),
-            max_tries=self._max_tries or 0,
-            timeout_s=chosen.request_timeout_s,
+        self._in_flight = InFlightDeliveries(limits, self._fetcher.hand_out.wake, one_at_a_time=orderly)
+        self._outcomes = DeliveryOutcomes(
+            self._client, self._in_flight, self._submit, self._topics_of_others, group, chosen, orderly=orderly
         )
-        self._retry_worker = RetryWorker(
-            self._sender.send, self._in_flight.is_current, self._returned, name=f"minimq-retry-{group}"
-        )
+        self._retry_topic = self._outcomes.retry_topic
         self._callback_faults = BaseException  # they run on the dispatcher
-        self._listener: ListenerAdapter | None = None
+        #: Those of the listener, once it is started.
+        self._calls: ListenerThreads | ListenerTasks | None = None
         self._stop = threading.Event()
         #: The dispatcher takes no more; what it waits for then has this end, on the monotonic clock.
         self._ending = threading.Event()
         self._ends_at = 0.0
         self._broken: BaseException | None = None
-        self._gone: ListenerGone | None = None
         #: Once it runs, its threads hold it, and it runs on: so it is one that was never started.
-        self._when_dropped = WhenDropped(self, partial(close_all, self._sender, self._client))
+        self._when_dropped = WhenDropped(self, partial(close_all, self._outcomes.sender, self._client))
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -173,15 +165,30 @@ class PushConsumer(Consumer):
             TopicNotFound, TopicUnavailable, Unavailable: a topic is not found.
             Closed: the consumer was closed meanwhile.
         """
-        self._process.check()
-        if not self._filters or self._listener is not None:
-            raise InvalidArgument("subscribe to at least one topic, and start once")
         asked = ListenerAdapter(listener, self.group, in_order=self._orderly)
+        name = f"minimq-listener-{self.group}"
+        self._start_with(ListenerThreads(self._most_at_once, partial(self._deliver, asked), name))
+
+    def _start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListener) -> None:
+        """Do as `start`, and await the listener on an event loop that runs in another thread."""
+        asked = AsyncListenerAdapter(listener, self.group, in_order=self._orderly)
+        self._start_with(ListenerTasks(loop, self._most_at_once, partial(self._deliver_async, asked), self._cut_off))
+
+    def _start_with(self, calls: ListenerThreads | ListenerTasks) -> None:
+        self._process.check()
+        if not self._filters or self._calls is not None:
+            raise InvalidArgument("subscribe to at least one topic, and start once")
         self._routes.with_retries(self._look_up_topics, self._options.start_timeout_s)
         self._join()
-        self._listener = asked
-        self._retry_worker.start()
+        self._calls = calls
+        self._outcomes.start()
         self._dispatcher.start()
+
+    def _check_may_close(self) -> None:
+        """Raise `InvalidArgument` in a callback and in the listener, for whose end `close` would have to wait."""
+        is_listening = self._calls is not None and self._calls.is_mine()
+        if threading.current_thread() is self._dispatcher or is_listening:
+            raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
 
     def close(self, timeout: float = 30.0) -> None:
         """Take no more, let running calls of the listener end, commit, leave the group. Idempotent.
@@ -198,27 +205,26 @@ class PushConsumer(Consumer):
         check_timeout(timeout)
         if self._closed or self._process.is_forked:
             return
-        if threading.current_thread() is self._dispatcher or self._threads.is_mine():
-            raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
+        self._check_may_close()
         self._closed = True
         self._when_dropped.closed()
         self._ends_at = time.monotonic() + timeout
         self._stop.set()
-        self._fetcher.wake()
-        if self._listener is not None:
+        self._fetcher.hand_out.wake()
+        if self._calls is not None:
             if self._ending.wait(timeout):
                 self._dispatcher.join(max(self._ends_at - time.monotonic(), 0.0) + timeout)
             if self._dispatcher.is_alive():
                 log.warning("consumer: closes while a callback runs group=%s", self.group)
                 self._all_revoked = True  # it hangs, and no other shall
-        self._threads.close()
+        if self._calls is not None:
+            self._calls.close()
         try:
             self._commit()
         except MiniMQError as error:
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
-        if self._listener is not None:
-            self._retry_worker.close(_WAIT_S)
-            self._sender.close()
+        if self._calls is not None:
+            self._outcomes.close()
         self._shut_down()
         if self._broken is not None:
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
@@ -235,9 +241,12 @@ class PushConsumer(Consumer):
             self._filters[self._retry_topic] = MessageFilter()
         super()._join()
 
+    def _topics_of_others(self) -> Collection[str]:
+        return self._member.topics_of_others if self._member is not None else ()
+
     def _begins(self, queue: MessageQueue, offset: int) -> None:
         self._in_flight.start(queue, offset)
-        self._fetcher.wake()  # the dispatcher has to know of the queue before it gets the first message
+        self._fetcher.hand_out.wake()  # the dispatcher has to know of the queue before it gets the first message
 
     def _lost(self, queues: Sequence[MessageQueue]) -> None:
         self._in_flight.drop(queues)
@@ -277,8 +286,8 @@ class PushConsumer(Consumer):
         commit_at = time.monotonic() + self._options.commit_interval_s
         logged: MiniMQError | None = None
         while not self._stop.is_set():
-            if self._gone is not None:
-                raise self._gone
+            if self._calls is not None and self._calls.has_ended:
+                raise _ListenerGone("the event loop of the listener has ended: close the consumer before its loop ends")
             try:
                 draining = self._hand_over()
                 now = time.monotonic()
@@ -301,16 +310,21 @@ class PushConsumer(Consumer):
 
     def _take(self, *, draining: bool) -> None:
         """Take messages and give them to the threads; wait for a moment when there is nothing to do."""
+        assert self._calls is not None  # the dispatcher begins after it
         if self._in_flight.active >= self._most_calls:
+            self._calls.flush()
             self._fetcher.announce()  # which does not have to wait for a listener
-            self._in_flight.wait(_WAIT_S)
+            self._in_flight.wait_until_below(self._most_calls // 2 + 1, _WAIT_S)
             return
         blocked = self._in_flight.blocked()
         wait_s = min(max(self._in_flight.next_due() - time.monotonic(), 0.0), _WAIT_S)
-        messages = self._fetcher.take(self._batch_size, wait_s, but=blocked)
+        messages = self._fetcher.hand_out.take(self._batch_size, 0.0, but=blocked)
+        if not messages:
+            self._calls.flush()
+            messages = self._fetcher.hand_out.take(self._batch_size, wait_s, but=blocked)
         if messages:
             for delivery in self._deliveries_of(messages):
-                self._submit(delivery)
+                self._calls.add(delivery)
         elif draining:
             self._in_flight.wait(_DRAIN_WAIT_S)
 
@@ -332,6 +346,8 @@ class PushConsumer(Consumer):
         return [[from_copy(message)] for message in wanted]
 
     def _look_after_calls(self, now: float) -> None:
+        if self._calls is not None:
+            self._calls.look(now)
         for delivery in self._in_flight.due(now):
             self._submit(delivery)
         for delivery in self._in_flight.hanging(now, self._options.consume_timeout_s, give_up=not self._orderly):
@@ -344,7 +360,7 @@ class PushConsumer(Consumer):
                 len(delivery.messages),
             )
             if not self._orderly:
-                self._try_again(delivery, level=None)
+                self._outcomes.try_again(delivery, level=None)
 
     def _hand_over(self) -> bool:
         """Give back queues whose calls are over. Returns whether others still wait for theirs."""
@@ -358,87 +374,26 @@ class PushConsumer(Consumer):
 
     def _commit(self) -> None:
         try:
-            self._fetcher.commits.record(self._in_flight.offsets(self._fetcher.positions), automatic=True)
+            offsets = self._in_flight.offsets(self._fetcher.positions)
+            self._client.wait(self._fetcher.commits.record(offsets, automatic=True))
         except TopicNotFound as error:  # it was deleted, which the member of the group says
             log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
 
     # ---- calls ----------------------------------------------------------------------------------
 
     def _submit(self, delivery: Delivery) -> None:
-        self._threads.submit(lambda: self._deliver(delivery))
+        if self._calls is not None:
+            self._calls.submit(delivery)
 
-    def _deliver(self, delivery: Delivery) -> None:
-        self._in_flight.begin(delivery, time.monotonic())
-        if self._is_for_others(delivery):
-            if self._in_flight.answered(delivery):
-                self._pass_on(delivery)
-            return
-        try:
-            found = (
-                self._listener.ask(delivery.queue, delivery.messages)
-                if self._listener is not None
-                else Verdict(range(len(delivery.messages)))
-            )
-        except ListenerGone as error:
-            self._gone = error  # the dispatcher ends, and others get all that is not finished
-            if self._in_flight.answered(delivery):
-                self._in_flight.put_aside(delivery, delivery.messages, math.inf)
-            self._fetcher.wake()
-            return
-        if self._in_flight.answered(delivery):
-            self._handle(delivery, found)
+    def _deliver(self, listener: ListenerAdapter, delivery: Delivery) -> None:
+        if self._outcomes.begin(delivery):
+            self._outcomes.answered(delivery, listener.ask(delivery.queue, delivery.messages))
 
-    def _is_for_others(self, delivery: Delivery) -> bool:
-        """Tell whether a message waited for another try of a topic that others of the group know, and this one not."""
-        if delivery.queue.topic != self._retry_topic or self._member is None:
-            return False
-        return delivery.messages[0].topic in self._member.topics_of_others
+    async def _deliver_async(self, listener: AsyncListenerAdapter, delivery: Delivery) -> None:
+        if self._outcomes.begin(delivery):
+            self._outcomes.answered(delivery, await listener.ask(delivery.queue, delivery.messages))
 
-    def _pass_on(self, delivery: Delivery) -> None:
-        """Have a message wait again until it comes to a member that subscribes to its topic; that is no try."""
-        log.info("consumer: passed on to another member group=%s topic=%s", self.group, delivery.messages[0].topic)
-        self._in_flight.narrow(delivery, [passed_on(message) for message in delivery.messages])
-        self._retry_worker.put(delivery, _PASS_ON_LEVEL)
-
-    def _handle(self, delivery: Delivery, found: Verdict) -> None:
-        if not found.again:
-            self._finish(delivery)
-            return
-        if len(found.again) < len(delivery.messages):
-            self._in_flight.narrow(delivery, [delivery.messages[index] for index in found.again])
-        self._try_again(delivery, found.level)
-
-    def _try_again(self, delivery: Delivery, level: int | None) -> None:
-        """Have messages tried again: from the retry topic, or here when they must not be overtaken."""
-        tries = delivery.messages[0].reconsume_times
-        used_up = self._max_tries is not None and tries >= self._max_tries
-        if self._retry_topic is None and used_up:
-            log.error(
-                "consumer: passed over after %s tries group=%s queue=%s messages=%s",
-                tries,
-                self.group,
-                delivery.queue,
-                described(delivery.messages),
-            )
-            self._finish(delivery)
-        elif self._retry_topic is not None and (used_up or not self._orderly):
-            self._retry_worker.put(delivery, level)
-        else:
-            self._try_here(delivery, delivery.messages)
-
-    def _try_here(self, delivery: Delivery, messages: Sequence[ReceivedMessage]) -> None:
-        wait_s = self._options.suspend_s if self._orderly else self._options.local_retry_s
-        again = [tried_again(message) for message in messages]
-        self._in_flight.put_aside(delivery, again, time.monotonic() + wait_s)
-
-    def _returned(self, delivery: Delivery, left: list[ReceivedMessage]) -> None:
-        """The messages of a call were sent to be tried again, but for those that could not be."""
-        if left:
-            self._try_here(delivery, left)
-        else:
-            self._finish(delivery)
-
-    def _finish(self, delivery: Delivery) -> None:
-        following = self._in_flight.finish(delivery)
-        if following is not None:
-            self._submit(following)
+    def _cut_off(self, delivery: Delivery) -> None:
+        """The call of a listener was cancelled: that counts as a failure."""
+        log.error("consumer: the listener was cancelled, will try again group=%s queue=%s", self.group, delivery.queue)
+        self._outcomes.answered(delivery, Verdict(range(len(delivery.messages))))

@@ -124,7 +124,7 @@ class Cancel(NamedTuple):
 
 
 class LeaseOver(NamedTuple):
-    """Tell the member of the group that the broker does not know the lease any more."""
+    """Tell the owner that the broker does not know the lease any more; or without one, the topic."""
 
     epoch: int
     error: MiniMQError

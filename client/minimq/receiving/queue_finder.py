@@ -207,14 +207,17 @@ class QueueFinder:
         Raises:
             InvalidArgument: the group cannot be named so.
         """
-        store = BrokerOffsets(
-            self._client,
-            lambda queue: self._place(queue).address,
-            check_group(group),
-            "",
-            self._client.timeout_s,
-        )
-        return store.save([Commit(queue, offset, sought=True) for queue, offset in offsets.items()])
+        addresses: dict[MessageQueue, str] = {}
+        failures: dict[MessageQueue, MiniMQError] = {}
+        brokers, timeout_s = self._client.connection.brokers, self._client.timeout_s
+        store = BrokerOffsets(brokers, addresses.__getitem__, check_group(group), "", timeout_s)
+        for queue in offsets:
+            try:
+                addresses[queue] = self._place(queue).address
+            except MiniMQError as error:
+                failures[queue] = error
+        commits = [Commit(queue, offsets[queue], sought=True) for queue in addresses]
+        return failures | dict(self._client.wait(store.save(commits)))
 
     def close(self) -> None:
         """End all connections. Idempotent."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 
+from minimq.receiving.commit_state import CommitState
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull, ReaderState
@@ -94,15 +95,9 @@ class QueueReader:
         self._retry_at = 0.0
         self._pause_s = options.retry_s
         self._no_advice_until = 0.0
-        # Commits.
-        self._committed: int | None = None
-        self._committed_at = 0.0
-        self._sought = False
+        self._commits = CommitState(options.recommit_s)
         #: A seek led to `position`, and nothing was heard of the queue since.
         self._is_where_sought = False
-        self._is_unsaved = False
-        #: Its broker has refused a commit under this lease, as it does not have the topic any more.
-        self._was_refused_as_deleted = False
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -142,13 +137,16 @@ class QueueReader:
 
     # ---- what the driver, the user and the member want -------------------------------------------
 
+    def is_to_pull(self, now: float) -> bool:
+        """Tell whether `tick` begins the next pull."""
+        is_free = self.state is _IDLE or (self.state is _WAITING and now >= self._retry_at)
+        return is_free and self._room()[0] > 0
+
     def tick(self, now: float) -> list[Decision]:
         """Begin the next pull if it is time, and there is room."""
-        if self.state is not _IDLE and not (self.state is _WAITING and now >= self._retry_at):
+        if not self.is_to_pull(now):
             return []
         max_messages, max_bytes = self._room()
-        if max_messages <= 0:
-            return []
         self._number += 1
         self.state = self.state.after("begin")
         if self._end is not None:
@@ -164,10 +162,16 @@ class QueueReader:
 
     def seek(self, offset: int, now: float) -> list[Decision]:
         """Go on at another offset; the next commit may then go back."""
+        self.term_taken = 0
+        decisions = self.go_back(offset, now)
+        self._commits.is_sought = self._is_where_sought = True
+        return decisions
+
+    def go_back(self, position: int, now: float) -> list[Decision]:
+        """Hand out again what was handed out from an offset on; to the group that is no seek."""
         cancelled = self.cancel()
-        self._go_to(offset)
-        self._term = self.term_taken = 0
-        self._sought = self._is_where_sought = True
+        self._go_to(position)
+        self._term = self.term_taken
         return [*cancelled, *self.tick(now)]
 
     def pause(self, *, paused: bool) -> None:
@@ -191,8 +195,8 @@ class QueueReader:
         self.lease = lease
         self._is_to_check = is_other
         self.slave = 0
-        self.error = self._committed = None
-        self._was_refused_as_deleted = False
+        self.error = None
+        self._commits.renewed()
         self.in_doubt_from = math.inf
         return [*cancelled, *self.tick(now)]
 
@@ -294,7 +298,7 @@ class QueueReader:
             self._go_to(min(wanted, end))
             if self.position == wanted:
                 return []
-            self._sought = True
+            self._commits.is_sought = True
         return [OffsetReset(self.queue, wanted, self.ahead.fetch_offset, first, end, sought)]
 
     def _failed(self, error: MiniMQError | None, now: float) -> list[Decision]:
@@ -309,7 +313,8 @@ class QueueReader:
             return []
         self.error = error
         self.state = self.state.after("fail")
-        if self.lease.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound):
+        is_lost = self.lease.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound)
+        if is_lost or (self._end is None and isinstance(error, TopicNotFound)):
             # No failure of this consumer: the queue is another member's, or gone; it is asked for again.
             return [LeaseOver(self.lease.epoch, error)]
         self._is_announced = False
@@ -332,7 +337,7 @@ class QueueReader:
             raise
         if messages:
             self.term_taken = self._term
-            self._is_unsaved = True
+            self._commits.is_unsaved = True
         return messages
 
     # ---- commits --------------------------------------------------------------------------------
@@ -342,23 +347,13 @@ class QueueReader:
 
         None for an automatic one of what was recorded lately, or of a topic that was deleted.
         """
-        is_recorded = self._committed == offset and now - self._committed_at < self._options.recommit_s
-        if automatic and (is_recorded or self.is_deleted):
+        if automatic and (self.is_deleted or self._commits.is_recorded(offset, now)):
             return None
-        lease = self.lease
-        commit = Commit(self.queue, offset, lease.epoch, lease.topic_id, self._sought, lease.address, term)
-        self._sought = False  # a seek that comes meanwhile is for the next commit
-        return commit
+        return self._commits.begin(self.queue, offset, self.lease, term)
 
     def commit_answered(self, commit: Commit, now: float, failure: MiniMQError | None) -> None:
         """Take note of what became of a commit that was begun at that time."""
-        if failure is not None:
-            self._committed = None  # the broker may have it all the same
-            self._sought |= commit.sought
-            self._was_refused_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)
-        else:
-            self._committed, self._committed_at = commit.offset, now
-            self._is_unsaved &= commit.offset < self.position
+        self._commits.end(commit, self.position, now, failure)
 
     def may_be_recorded(self, epoch: int) -> bool:
         """Tell whether what was refused under a lease may be taken yet: the lease was renewed, or waits for that."""
@@ -367,12 +362,12 @@ class QueueReader:
     @property
     def is_deleted(self) -> bool:
         """True if the broker does not have the topic any more: an offset in it is recorded nowhere."""
-        return self._was_refused_as_deleted or isinstance(self.error, TopicNotFound)
+        return self._commits.was_refused_as_deleted or isinstance(self.error, TopicNotFound)
 
     @property
     def is_uncommitted(self) -> bool:
         """True if it has read under a lease what was not recorded, and could have been."""
-        return bool(self.lease.epoch) and (self._is_unsaved or self._sought) and not self.is_deleted
+        return bool(self.lease.epoch) and (self._commits.is_unsaved or self._commits.is_sought) and not self.is_deleted
 
     def _end_pull(self) -> None:
         self.state = self.state.after("end")

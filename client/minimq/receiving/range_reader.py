@@ -12,11 +12,13 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from queue import Empty, SimpleQueue
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.read_places import ReadPlaces
 from minimq.options import check_above_zero
+from minimq.receiving.changes import Changes
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_stores import queue_bounds
 from minimq.receiving.pulls import Pulls
@@ -149,9 +151,9 @@ class RangeReader:
         with suppress(MiniMQError):
             self._routes.refresh(topic)
 
-    def pulls(self, changed: threading.Condition, tag_hashes: Mapping[str, Sequence[int]]) -> Pulls:
+    def pulls(self, changes: Changes, tag_hashes: Mapping[str, Sequence[int]]) -> Pulls:
         """Return pulls of one reading, whose lock is given."""
-        return Pulls(changed, self.places, self._client, tag_hashes, lambda reader, decision: None)
+        return Pulls(changes, self.places, self._client, tag_hashes, lambda reader, decision: None)
 
     def close(self) -> None:
         """End all connections; reads under way fail with `Closed`. Idempotent."""
@@ -182,10 +184,11 @@ class _Reading:
         self._next = reader.position  # offset that is handed out next
         self._end = end
         self._tags = tags
-        #: Protects the reader and its pulls; notified when the broker was heard.
-        self._changed = threading.Condition()
+        #: Its lock protects the reader and its pulls; told when the broker was heard.
+        self._changes = Changes()
+        self._heard: SimpleQueue[None] = SimpleQueue()
         self._has_ended = False
-        self._pulls = owner.pulls(self._changed, {self._queue.topic: sorted(set(map(tag_hash, tags)))})
+        self._pulls = owner.pulls(self._changes, {self._queue.topic: sorted(set(map(tag_hash, tags)))})
 
     def batches(self) -> Iterator[ReceivedBatch]:
         """Yield the batches."""
@@ -201,9 +204,9 @@ class _Reading:
 
     def end(self) -> None:
         """End the pull that is under way, and the streams; a wait for batches ends with `Closed`."""
-        with self._changed:
+        with self._changes.lock:
             self._has_ended = True
-            self._changed.notify_all()
+            self._changes.notify()
             self._pulls.carry_out(self._reader, self._reader.cancel())
             streams = self._pulls.end()
         for stream in streams:
@@ -224,7 +227,7 @@ class _Reading:
         give_up_at = asked_at + self._options.patience_s
         known: MiniMQError | None = None
         while True:
-            with self._changed:
+            with self._changes.lock:
                 if self._has_ended:
                     raise _closed()
                 now = time.monotonic()
@@ -233,19 +236,25 @@ class _Reading:
                 if found is not None or self._reader.position >= self._end:
                     return found
                 self._raise_failure(give_up_at)
-                failure, pauses = self._reader.failure, self._reader.wake_at < math.inf
-                if failure is known:
-                    until = self._reader.wake_at if pauses else asked_at + self._options.answer_timeout_s
-                    is_silent = not (self._changed.wait(max(until - now, 0.0)) or pauses)
-                    asked_at = asked_at if is_silent else time.monotonic()
-                else:
-                    is_silent = False
-            if is_silent:
-                self._ask_anew()
+                failure, wake_at = self._reader.failure, self._reader.wake_at
+                self._changes.notify_next(partial(self._heard.put, None))
+            if failure is known:
+                pauses = wake_at < math.inf
+                until = wake_at if pauses else asked_at + self._options.answer_timeout_s
+                if not self._is_heard(until - now) and not pauses:
+                    self._ask_anew()
                 asked_at = time.monotonic()
             elif failure is not None and failure is not known and failure.refresh_route:
                 self._owner.refresh(self._queue.topic)
             known = failure
+
+    def _is_heard(self, timeout_s: float) -> bool:
+        """Wait until the broker was heard; return whether that came in time."""
+        try:
+            self._heard.get(timeout=max(timeout_s, 0.0))
+        except Empty:
+            return False
+        return True
 
     def _raise_failure(self, give_up_at: float) -> None:
         """Raise why nothing more comes: an error that lasts, or one for which the time is over."""
@@ -260,7 +269,7 @@ class _Reading:
     def _ask_anew(self) -> None:
         """Give up a pull whose broker is silent."""
         silence = DeadlineExceeded(f"no answer from its broker within {self._options.answer_timeout_s} s")
-        with self._changed:
+        with self._changes.lock:
             stream = self._pulls.give_up(self._reader, silence, time.monotonic())
         if stream is not None:
             stream.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +25,7 @@ class Store:
     def __init__(self) -> None:
         self.calls: list[dict[MessageQueue, int]] = []
 
-    def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         if commits:
             self.calls.append({commit.queue: commit.offset for commit in commits})
         return {}
@@ -38,28 +39,28 @@ def store() -> Store:
 def new_commits(store: Store, repeat_s: float) -> tuple[Commits, dict[MessageQueue, QueueReader]]:
     options = FetchOptions(100, 1 << 20, recommit_s=repeat_s)
     readers = {queue: QueueReader(queue, Grant(0, 5, 0), options) for queue in (QUEUE, OTHER)}
-    return Commits(threading.Condition(), readers, store), readers
+    return Commits(threading.RLock(), readers, store), readers
 
 
 def test_by_itself_it_records_what_has_changed(store: Store) -> None:
     commits, readers = new_commits(store, 3600.0)
     for _ in range(3):
-        commits.record_all({}, automatic=True)
+        asyncio.run(commits.record_all({}, automatic=True))
     readers[OTHER].seek(6, 0.0)
-    commits.record_all({}, automatic=True)
+    asyncio.run(commits.record_all({}, automatic=True))
     assert store.calls == [{QUEUE: 5, OTHER: 5}, {OTHER: 6}]
 
 
 def test_by_itself_it_repeats_what_has_not_changed_when_it_is_time(store: Store) -> None:
     commits, _ = new_commits(store, 1e-9)
     for _ in range(2):
-        commits.record({QUEUE: 5}, automatic=True)
+        asyncio.run(commits.record({QUEUE: 5}, automatic=True))
     assert store.calls == [{QUEUE: 5}] * 2
 
 
 def test_what_was_asked_for_is_always_recorded(store: Store) -> None:
     commits, _ = new_commits(store, 3600.0)
     for _ in range(2):
-        commits.record_all({})
-        commits.record({QUEUE: 5})
+        asyncio.run(commits.record_all({}))
+        asyncio.run(commits.record({QUEUE: 5}))
     assert store.calls == [{QUEUE: 5, OTHER: 5}, {QUEUE: 5}] * 2

@@ -1,0 +1,163 @@
+"""A consumer group, as `minimq group describe` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from minimq.cli.base import duration_of
+from minimq.cli.table import Row, Table, show_table
+from minimq_common.names import dead_letter_topic
+from minimq_common.words import count_of
+
+if TYPE_CHECKING:
+    from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription
+
+#: A group that expires later than this is not said to: JSON has the time in any case.
+_SOON = timedelta(days=2)
+
+#: So many queues are shown unless all are asked for: enough to see what is wrong, few enough for one screen.
+FEW = 10
+
+_MEMBERS = Table(
+    "no members",
+    {
+        "number": "#",
+        "member": "Member",
+        "queues": "Queues",
+        "lag": "Lag",
+        "behind": "Behind",
+        "topics": "Topics",
+        "seen_by": "Seen only by",
+    },
+)
+_QUEUES = Table(
+    "no queues",
+    {
+        "topic": "Topic",
+        "broker": "Broker",
+        "queue": "Queue",
+        "reader": "Read by",
+        "committed": "Committed",
+        "lag": "Lag",
+        "behind": "Behind",
+    },
+)
+
+
+def show_group(found: GroupDescription, *, all_queues: bool) -> None:
+    """Print what a person wants to know of a group: the sum, its members, and the queues that need a look, or all."""
+    click.echo(_summary(found))
+    if found.dead_letters:
+        click.echo(f"dead letters: {_look_at_dead_letters(found.group)}")
+    if expires_in := time_to_expiry(found.expires_at, datetime.now(UTC)):
+        click.echo(f"nobody uses it: it will be deleted in {expires_in}")
+    numbers = {member.client_id: f"#{number}" for number, member in enumerate(found.members, 1)}
+    if found.members:
+        click.echo()
+        _show_members(found, numbers)
+    chosen = found.queues if all_queues else _worst(found)
+    if chosen:
+        click.echo()
+        _show_queues((*chosen, *filter(_has_unread, found.retry_queues if all_queues else ())), numbers)
+    if len(chosen) < len(found.queues):
+        click.echo(f"\nnot shown: {count_of(len(found.queues) - len(chosen), 'queue')}; --queues shows all")
+
+
+def _summary(found: GroupDescription) -> str:
+    """Return the state of a group in one sentence."""
+    how = [found.strategy] if found.strategy else []
+    if found.assignment == "server":
+        how.append("assigned by the server")
+    if found.hold_s:
+        how.append(f"hold {found.hold_s:g} s")
+    members = count_of(len(found.members), "member") + (f" ({', '.join(how)})" if how else "")
+    lag = "nothing unread"
+    if found.lag:
+        lag = f"{count_of(found.lag, 'message')} behind, the oldest stored {duration_of(found.lag_s)} ago"
+    retrying = f", {count_of(found.retrying, 'message')} for another try" if found.retrying else ""
+    dead = f", {count_of(found.dead_letters, 'dead letter')}" if found.dead_letters else ""
+    if missing := sorted({away.broker_name for away in found.away} | found.unanswered.keys()):
+        dead += f", dead letters of {', '.join(missing)} not counted"
+    unseen = sum(away.queues for away in found.away)
+    away = f", {count_of(unseen, 'queue')} of brokers that are away not counted" if unseen else ""
+    return f"{found.group}: {members}, {lag}{retrying}{dead}{away}"
+
+
+def _look_at_dead_letters(group: str) -> str:
+    """Return the command that shows the dead letters of a group."""
+    return f"minimq peek '{dead_letter_topic(group)}' --from earliest"
+
+
+def _has_unread(queue: GroupQueueDescription) -> bool:
+    return queue.lag > 0
+
+
+def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
+    """Return the queues to look at first, sorted: unread and held ones and, if there are members, those without one."""
+    suspects = [
+        queue
+        for queue in found.queues
+        if queue.lag or queue.waiting or queue.holder or (found.members and not queue.owner)
+    ]
+    suspects.sort(key=lambda queue: (queue.owner is not None, -queue.lag_s, -queue.lag))
+    return sorted(suspects[:FEW], key=lambda queue: queue.queue)
+
+
+def _show_members(found: GroupDescription, numbers: Mapping[str, str]) -> None:
+    """Show members by number, since the names of clients are too long for a column of the other table."""
+    rows: list[Row] = [
+        {
+            "number": numbers[member.client_id],
+            "member": member.client_id,
+            "queues": len(member.queues),
+            "lag": member.lag,
+            "behind": duration_of(member.lag_s) if member.lag else None,
+            "topics": ", ".join(member.topics),
+            "seen_by": ", ".join(member.seen_by),
+        }
+        for member in found.members
+    ]
+    hidden = {"topics": not found.topics_differ, "seen_by": found.is_agreed}
+    show_table(_MEMBERS, rows, without={column for column, is_hidden in hidden.items() if is_hidden})
+
+
+def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, str]) -> None:
+    rows: list[Row] = [
+        {
+            "topic": queue.queue.topic,
+            "broker": queue.queue.broker_name,
+            "queue": queue.queue.queue_id,
+            "reader": _reader(queue, numbers),
+            "committed": queue.committed_offset,
+            "lag": queue.lag,
+            "behind": duration_of(queue.lag_s) if queue.lag else None,
+        }
+        for queue in queues
+    ]
+    topics = sorted({queue.queue.topic for queue in queues})
+    if len(topics) == 1:
+        click.echo(f"topic {topics[0]}:\n")
+    show_table(_QUEUES, rows, without={"topic"} if len(topics) == 1 else ())
+
+
+def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
+    """Say who reads a queue, who waits for it, and whether it is held."""
+    said = "nobody" if queue.owner is None else numbers[queue.owner]
+    if queue.held_for_s:
+        said += f", held {duration_of(queue.held_for_s)}"
+        if queue.holder and queue.holder in numbers:  # the name of one that has left would be too long for the table
+            said += f" for {numbers[queue.holder]}"
+    if queue.waiting:
+        said += f", {' '.join(numbers.get(client, client) for client in queue.waiting)} waits"
+    return said
+
+
+def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
+    """Return in what time a group is deleted, None while that is so far ahead that it concerns nobody."""
+    if expires_at is None or expires_at - now > _SOON:
+        return None
+    return duration_of((expires_at - now).total_seconds())

@@ -1,0 +1,106 @@
+"""The queues that a user has assigned to a consumer: read until he assigns others."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from minimq.connection.client import ClusterClient
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.group_errors import DeletedTopics
+from minimq.receiving.member_state import Grant
+from minimq_common.errors import Closed, MiniMQError
+from minimq_common.model import MessageQueue
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.2
+#: Ticks from one look for topics that were made anew to the next.
+_TICKS_OF_LOOKS = 3
+#: A broker that does not have a topic for so long that others have is an error, in seconds.
+_ABSENT_S = 10.0
+
+
+class AssignedQueues:
+    """Takes the place of a `GroupMember` for a consumer that was assigned queues. It has no thread of its own.
+
+    A topic that is deleted is an error for the user, once; its queues are read on when it is made anew.
+
+    Args:
+        client: of the consumer.
+        fetcher: reads the queues.
+        start_offset: asks where a queue begins; raises `MiniMQError`.
+    """
+
+    def __init__(self, client: ClusterClient, fetcher: Fetcher, start_offset: Callable[[MessageQueue], int]) -> None:
+        self._client = client
+        self._routes = client.routes
+        self._fetcher = fetcher
+        self._start_offset = start_offset
+        self._deleted = DeletedTopics(client.routes, "this consumer", fetcher.failed)
+        self._is_ticking = False
+        self._closed = False
+        self._may_be_anew = False
+        #: Since when their brokers say that they are not there; infinite once the user has heard it.
+        self._absent_since: dict[MessageQueue, float] = {}
+
+    def read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Read these queues and no others, each from an offset on unless it is read already."""
+        self._client.run(self._read_exactly, offsets)
+        if not self._is_ticking:
+            self._client.connection.submit(self._keep_time())
+            self._is_ticking = True
+
+    def close(self) -> None:
+        """End."""
+        self._closed = True
+
+    def suspect(self, topic: str) -> None:
+        """Note that a broker does not have a topic any more."""
+        self._deleted.suspect(topic, time.monotonic())
+
+    def begin_anew(self) -> None:
+        """Begin queues whose topics were deleted and made anew, if there may be some. Raises `MiniMQError`."""
+        if not self._may_be_anew:
+            return
+        self._may_be_anew = False
+        for queue in self._fetcher.deleted():
+            try:
+                offset = self._start_offset(queue)
+            except Closed:
+                raise
+            except MiniMQError as error:
+                if time.monotonic() - self._absent_since.setdefault(queue, time.monotonic()) > _ABSENT_S:
+                    self._absent_since[queue] = math.inf  # other brokers have the topic
+                    raise error from None
+            else:
+                self._absent_since.pop(queue, None)
+                self._client.run(partial(self._fetcher.start, queue, Grant(0, offset, 0), tell=False))
+
+    def _read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
+        known = set(self._fetcher.queues)
+        self._fetcher.stop(known - offsets.keys())
+        for queue in sorted(offsets.keys() - known):
+            self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
+
+    async def _keep_time(self) -> None:
+        """Try failed pulls again, and look for topics that are there again, on the event loop of the connection."""
+        for tick in itertools.count():
+            await asyncio.sleep(_TICK_S)
+            if self._closed:
+                return
+            try:
+                self._fetcher.tick()
+                self._deleted.look(time.monotonic())
+                if tick % _TICKS_OF_LOOKS == 0 and any(
+                    not self._routes.is_deleted(queue.topic) for queue in self._fetcher.deleted()
+                ):
+                    self._may_be_anew = True
+                    self._fetcher.hand_out.wake()
+            except Exception:
+                log.exception("consumer: failed, will try again")

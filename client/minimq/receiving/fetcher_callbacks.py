@@ -1,0 +1,33 @@
+"""The calls of a fetcher to its consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.queue_decisions import QueueEvent
+from minimq_common.errors import MiniMQError
+from minimq_common.model import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherCallbacks:
+    """The calls of a fetcher to its consumer. None of the first three may block.
+
+    Attributes:
+        lease_over: gets a queue, its epoch and the reason when its broker does not know the lease.
+        begins: gets a queue that is about to be read, and its first offset.
+        lost: gets queues that were taken away.
+        announce: gets queues that were gained or lost, in the thread that takes messages and before the first message
+            of those gained.
+        offset_reset: gets what was missed when a queue goes on elsewhere, in the thread that takes messages.
+        delay_ms: returns how long the messages of a queue wait after they were stored.
+    """
+
+    lease_over: Callable[[MessageQueue, int, MiniMQError], None]
+    begins: Callable[[MessageQueue, int], None]
+    lost: Callable[[Sequence[MessageQueue]], None]
+    announce: Callable[[QueueEvent, list[MessageQueue]], None]
+    offset_reset: Callable[[OffsetReset], None]
+    delay_ms: Callable[[MessageQueue], int]

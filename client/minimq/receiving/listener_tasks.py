@@ -1,0 +1,102 @@
+"""The tasks that await a listener on the event loop of the user."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from minimq.receiving.in_flight import Delivery
+
+log = logging.getLogger(__name__)
+
+#: A loop that ends cancels its tasks, and is closed within this time, in seconds.
+_CLOSED_WITHIN_S = 1.0
+
+
+class ListenerTasks:
+    """Tasks on one event loop, as many as have something to do. Deliveries come from any thread.
+
+    Args:
+        loop: the user's.
+        count: most tasks at once.
+        deliver: makes one delivery; must not raise but for a cancellation.
+        cut_off: called with a delivery whose listener was cancelled, though the loop goes on.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        count: int,
+        deliver: Callable[[Delivery], Awaitable[None]],
+        cut_off: Callable[[Delivery], None],
+    ) -> None:
+        self._loop = loop
+        self._count = count
+        self._deliver = deliver
+        self._cut_off = cut_off
+        self._to_do: deque[Delivery] = deque()
+        #: The loop has been woken, and has not looked yet.
+        self._is_woken = False
+        self._tasks: set[asyncio.Task[None]] = set()  # belongs to the loop
+        #: Cancelled deliveries, and when: by the end of the loop, or by the user.
+        self._cancelled: deque[tuple[Delivery, float]] = deque()
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the loop is closed, so that the listener cannot be awaited any more."""
+        return self._loop.is_closed()
+
+    def submit(self, delivery: Delivery) -> None:
+        """Have a delivery made."""
+        self.add(delivery)
+        self.flush()
+
+    def add(self, delivery: Delivery) -> None:
+        """Have a delivery made after the next `flush`: to wake a loop costs as much as a small delivery."""
+        self._to_do.append(delivery)
+
+    def flush(self) -> None:
+        """Wake the loop if there is something to do."""
+        if self._to_do and not self._is_woken:
+            self._is_woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._look)
+            except RuntimeError:  # the loop is closed, which `has_ended` says
+                self._to_do.clear()
+
+    def look(self, now: float) -> None:
+        """Hand back deliveries that were cancelled while the loop goes on; to be called now and then."""
+        while self._cancelled and not self.has_ended and now >= self._cancelled[0][1] + _CLOSED_WITHIN_S:
+            self._cut_off(self._cancelled.popleft()[0])
+
+    def close(self) -> None:
+        """Let each task end when it has done what it is at. What was not begun is not done."""
+        self._to_do.clear()
+
+    def is_mine(self) -> bool:
+        """Tell whether the caller is one of these tasks."""
+        try:
+            return asyncio.current_task() in self._tasks
+        except RuntimeError:  # no loop runs in this thread
+            return False
+
+    def _look(self) -> None:
+        self._is_woken = False  # first: whoever adds something from here on wakes the loop again
+        for _ in range(min(len(self._to_do), self._count - len(self._tasks))):
+            task = self._loop.create_task(self._run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self) -> None:
+        while self._to_do:
+            delivery = self._to_do.popleft()
+            try:
+                await self._deliver(delivery)
+            except asyncio.CancelledError:
+                self._cancelled.append((delivery, time.monotonic()))
+                raise
+            except Exception:
+                log.exception("consumer: a call of the listener was not taken in")

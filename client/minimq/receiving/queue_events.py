@@ -1,0 +1,100 @@
+"""The changes of queues that the user is told of before he gets messages."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+
+from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.queue_decisions import QueueEvent
+from minimq.receiving.queue_reader import QueueReader
+from minimq_common.model import MessageQueue
+
+
+class QueueEvents:
+    """The changes that the user has not heard of, in their order. Used under the lock of the readers.
+
+    Args:
+        readers: of the queues that are read.
+
+    Attributes:
+        missed_messages: how many were passed over because they were not stored any more.
+    """
+
+    def __init__(self, readers: Mapping[MessageQueue, QueueReader]) -> None:
+        self._readers = readers
+        self.missed_messages = 0
+        self._events: list[tuple[QueueEvent, MessageQueue]] = []
+        self._resets: list[tuple[QueueReader, OffsetReset]] = []
+        #: The queues that the user knows to be this consumer's.
+        self._announced: set[MessageQueue] = set()
+
+    @property
+    def are_there(self) -> bool:
+        """True if there is something to announce."""
+        return bool(self._events or self._resets)
+
+    def gained(self, queue: MessageQueue) -> None:
+        """Note that a queue is read now."""
+        self._events.append((QueueEvent.GAINED, queue))
+
+    def lost(self, queue: MessageQueue, *, tell: bool) -> None:
+        """Note that a queue is read no more. The user is told only of the end of what he was told the beginning of."""
+        if queue not in self._announced:
+            self._events = [item for item in self._events if item != (QueueEvent.GAINED, queue)]
+        elif tell:
+            self._events.append((QueueEvent.LOST, queue))
+        self._announced.discard(queue)
+
+    def reset(self, reader: QueueReader, reset: OffsetReset) -> None:
+        """Note that a reader goes on elsewhere."""
+        self._resets.append((reader, reset))
+
+    def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Return the queues of which the user knows that they are this consumer's; he is told no more of them."""
+        known = self._announced & set(queues)
+        self._announced -= known
+        return sorted(known)
+
+    def take(self) -> Announcement:
+        """Return what is to be announced."""
+        events, self._events = self._events, []
+        resets, self._resets = self._resets, []
+        resets = [item for item in resets if self._readers.get(item[0].queue) is item[0]]
+        self.missed_messages += sum(reset.missed for _, reset in resets)
+        self._announced |= {queue for event, queue in events if event is QueueEvent.GAINED} & self._readers.keys()
+        return Announcement(events, resets)
+
+    def put_back(self, left: Announcement) -> None:
+        """Take back what was not announced."""
+        self.missed_messages -= sum(reset.missed for _, reset in left.resets)
+        self._events, self._resets = [*left.events, *self._events], [*left.resets, *self._resets]
+
+
+class Announcement:
+    """Changes that are being announced.
+
+    Attributes:
+        events: queues that were gained or lost.
+        resets: readers that go on elsewhere.
+    """
+
+    def __init__(
+        self, events: list[tuple[QueueEvent, MessageQueue]], resets: list[tuple[QueueReader, OffsetReset]]
+    ) -> None:
+        self.events = events
+        self.resets = resets
+
+    def make(
+        self,
+        announce: Callable[[QueueEvent, list[MessageQueue]], None],
+        offset_reset: Callable[[OffsetReset], None],
+    ) -> None:
+        """Call the user; what he has heard of is not here any more."""
+        for event, together in itertools.groupby(list(self.events), key=lambda item: item[0]):
+            queues = [queue for _, queue in together]
+            announce(event, queues)
+            del self.events[: len(queues)]
+        while self.resets:
+            offset_reset(self.resets[0][1])
+            del self.resets[0]

@@ -1,0 +1,33 @@
+"""Ctrl-C that a program catches and goes on with: whatever it interrupts, no message is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import support
+from minimq import Admin, LocalCluster, Message, Producer
+from support.chance import SEED
+
+PROGRAM = Path(support.__file__).with_name("interrupted_consumer.py")
+MESSAGES = 1800
+INTERRUPTS = 1000
+
+
+def test_polls_that_return_have_all_messages_though_others_are_interrupted(
+    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
+) -> None:
+    group = new_name()
+    with Producer(cluster.nameserver) as producer:
+        for start in range(0, MESSAGES, 20):  # many batches, so that there is much to interrupt
+            producer.send_many([Message(topic, b"%d" % number) for number in range(start, start + 20)])
+    arguments = [cluster.nameserver, topic, group, *map(str, (MESSAGES, INTERRUPTS, SEED))]
+    done = subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(done.stdout)
+    assert set(found["read"]) == set(range(MESSAGES))
+    assert found["interrupted"] > INTERRUPTS // 10
+    assert sum(offset or 0 for offset in admin.committed_offsets(group, topic).values()) == MESSAGES
