@@ -124,7 +124,7 @@ def test_without_a_broker_nothing_is_made() -> None:
 def test_the_failure_of_a_broker_that_may_have_the_option_comes_before_refusals() -> None:
     with LocalCluster(brokers=2) as own:
         own.server("broker-b").pause()
-        text = r"2 of 2 brokers: broker-b .*deadline.*; broker-a .*makes none by itself"
+        text = r"2 of 2 brokers: broker-b .*not answered in time.*; broker-a .*makes none by itself"
         with (
             closing(ClusterClient(own.nameserver, 0.5)) as client,
             pytest.raises(DeadlineExceeded, match=text),

@@ -275,7 +275,7 @@ def test_a_topic_made_anew_ends_the_query_or_is_read_from_its_start(
         ({"topic": "nowhere"}, "topic nowhere is on no broker: create it with `minimq topic create nowhere`"),
         (
             {"endingOffsets": "latest"},
-            "option 'endingOffsets' is for spark.read: spark.readStream has nameserver, topic",
+            "option 'endingOffsets' is for spark.read: spark.readStream has nameserver, credentials,",
         ),
         ({"assign": '{"t": 5}', "topic": ""}, 'assign must look like {"topic": {"broker": [queue, queue]}}: t holds 5'),
         ({"nameserver": "127.0.0.1:1", "readTimeout": "1s"}, "no name server listening at 127.0.0.1:1"),

@@ -1,4 +1,4 @@
-"""How much of a queue is recorded, as its reader knows it: pure."""
+"""The part of a queue that is recorded as read, as its reader knows it: pure."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from minimq_common.errors import InvalidArgument, NotInSync
 from support.command import Minimq
 from support.reading import read_all
 from support.replicas import find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.waiting import wait_until
 
 
 def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -> None:
@@ -29,8 +31,13 @@ def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -
         stored = [message.body for message in read_all(cluster.nameserver, "t")]
         assert sorted(stored) == sorted(b"%d" % number for number in range(4000))
         wait_in_sync(cluster, *cluster.brokers)
-        rows = {row["replica"]: row for row in minimq.json("cluster", "status")}
-        assert [rows[number]["role"] for number in range(3)] == ["slave", "master", "slave"]
+        rows: dict[int, dict[str, Any]] = {}
+
+        def all_are_registered() -> bool:
+            rows.update({row["replica"]: row for row in minimq.json("cluster", "status")})
+            return [rows[number]["role"] for number in sorted(rows)] == ["slave", "master", "slave"]
+
+        wait_until(all_are_registered, what="the former master is registered as a slave")
         assert [rows[number]["id"] for number in range(3)] == [1, 0, 2]
         assert rows[0]["in_sync"] == [0, 1, 2]
         assert "In sync" in minimq("cluster", "status")
