@@ -4,23 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
 
 import pytest
 
-from minimq import ConsumeResult, LocalCluster, Message, ReceivedMessage
+from minimq import Admin, ConsumeResult, LocalCluster, Message, ReceivedMessage
 from minimq import Producer as PlainProducer
-from minimq.aio import PullConsumer, PushConsumer
+from minimq.aio import Cluster, PullConsumer, PushConsumer
 from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError, Unavailable
+from support.chance import SEED
 
 PATIENCE_S = 30.0
 
 
-def fill(cluster: LocalCluster, topic: str, count: int) -> None:
+T = TypeVar("T")
+
+CANCELLATIONS = 1_000
+
+INTERRUPTED = """
+import asyncio, sys
+from minimq.aio import Cluster, PullConsumer
+
+async def main() -> None:
+    async with PullConsumer(sys.argv[1], group=sys.argv[2]) as consumer:
+        consumer.subscribe(sys.argv[2])
+        count = 0
+        while True:
+            count += len(await consumer.poll(60.0))
+            if count == 10:
+                asyncio.get_running_loop().call_later(0.1, lambda: print("all is read", flush=True))
+
+asyncio.run(main())
+"""
+
+
+def fill(cluster: LocalCluster, topic: str, count: int, *, first: int = 0) -> None:
     with PlainProducer(cluster.nameserver) as producer:
-        producer.send_many(Message(topic, b"%d" % number) for number in range(count))
+        producer.send_many(Message(topic, b"%d" % number) for number in range(first, first + count))
 
 
 async def read(consumer: PullConsumer, count: int) -> list[bytes]:
@@ -126,6 +156,98 @@ def test_the_error_of_a_cancelled_poll_is_not_logged(
 
     asyncio.run(run())
     assert "never retrieved" not in caplog.text
+
+
+def test_cancelled_polls_and_commits_lose_nothing(cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    """Each message is returned by a poll that was not cancelled, and in the end all are committed."""
+    chance = random.Random(SEED)
+    found: Counter[int] = Counter()
+    cancelled = 0
+
+    async def cancel_somewhere(call: Coroutine[Any, Any, T]) -> T | None:
+        nonlocal cancelled
+        task = asyncio.create_task(call)
+        for _ in range(chance.randrange(6)):
+            await asyncio.sleep(chance.choice((0, 0, 0.0005)))
+        task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            cancelled += 1
+            return None
+
+    async def run() -> None:
+        consumer = PullConsumer(cluster.nameserver, group=topic, commit_interval_s=0.005)
+        consumer.subscribe(topic)
+        sent, sending = 0, None
+        with PlainProducer(cluster.nameserver) as producer:
+            async with consumer, asyncio.timeout(PATIENCE_S):
+                while cancelled < CANCELLATIONS or len(found) < sent:
+                    if len(found) == sent:
+                        part = [Message(topic, b"%d" % number) for number in range(sent, sent + 30)]
+                        sent += 30
+                        sending = asyncio.create_task(asyncio.to_thread(producer.send_many, part))
+                    messages = await cancel_somewhere(consumer.poll(0.001, max_messages=chance.randrange(1, 5)))
+                    found.update(int(message.body) for message in messages or ())
+                    if chance.random() < 0.05:
+                        await cancel_somewhere(consumer.commit())
+        assert sending is not None
+        assert sending.done()
+        assert set(found) == set(range(sent))
+        assert sum(offset or 0 for offset in admin.committed_offsets(topic, topic).values()) == sent
+
+    asyncio.run(run())
+
+
+def test_consumers_that_share_a_cluster_have_no_threads_of_their_own(
+    cluster: LocalCluster, admin: Admin, topic: str
+) -> None:
+    fill(cluster, topic, 8)
+    queues = [each.queue for each in admin.describe_topic(topic).queues]
+    before = threading.active_count()
+
+    async def run() -> None:
+        async with Cluster(cluster.nameserver) as shared, AsyncExitStack() as stack:
+            consumers = [await stack.enter_async_context(PullConsumer(shared)) for _ in range(5)]
+            for consumer in consumers:
+                await consumer.assign(queues)
+                await read(consumer, 8)
+            assert threading.active_count() == before + 1  # that of the cluster
+
+    asyncio.run(run())
+    assert threading.active_count() == before
+
+
+def test_close_ends_a_poll_and_leaves_no_thread_and_no_task(cluster: LocalCluster, topic: str) -> None:
+    before = set(threading.enumerate())
+
+    async def run() -> None:
+        consumer = PullConsumer(cluster.nameserver, group=topic)
+        consumer.subscribe(topic)
+        polling = asyncio.create_task(consumer.poll(PATIENCE_S))
+        await asyncio.sleep(0.3)
+        assert not polling.done()
+        await consumer.close()
+        with pytest.raises(Closed):
+            await polling
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert set(threading.enumerate()) <= before
+
+    asyncio.run(run())
+
+
+def test_ctrl_c_in_a_poll_commits_and_says_nothing_but_that(cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    fill(cluster, topic, 10)
+    arguments = [sys.executable, "-X", "dev", "-c", INTERRUPTED, cluster.nameserver, topic]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        said = program.stdout.readline()
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=PATIENCE_S)
+    assert said == "all is read\n", errors
+    assert sum(offset or 0 for offset in admin.committed_offsets(topic, topic).values()) == 10
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert not re.search("warning|never|destroyed|exception ignored", errors, re.IGNORECASE), errors
 
 
 def test_two_polls_at_once_take_turns(cluster: LocalCluster, topic: str) -> None:

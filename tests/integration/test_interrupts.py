@@ -27,6 +27,7 @@ def test_polls_that_return_have_all_messages_though_others_are_interrupted(
     arguments = [cluster.nameserver, topic, group, *map(str, (MESSAGES, INTERRUPTS, SEED))]
     done = subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr.decode()
+    assert b"never awaited" not in done.stderr
     found = json.loads(done.stdout)
     assert set(found["read"]) == set(range(MESSAGES))
     assert found["interrupted"] > INTERRUPTS // 10

@@ -5,8 +5,8 @@
     async with Producer("127.0.0.1:9876") as producer:
         receipt = await producer.send(Message("orders", b"espresso"))
 
-These are faces of the classes in `minimq`, which do the work on threads of their own: nothing here blocks the event
-loop, and there is no second implementation.
+Nothing here blocks the event loop, and there is no second implementation: these are faces of the classes that those of
+`minimq` have too. A producer has threads that do its work; a pull consumer reads on the loop itself.
 """
 
 from minimq.aio.producer import Producer

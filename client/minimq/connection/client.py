@@ -1,19 +1,24 @@
-"""The share that one client has of a cluster: blocking calls, which end when that client closes."""
+"""The share that one client has of a cluster: calls that are waited for, and end when that client closes."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from minimq.connection.blocking_call import BlockingCall
 from minimq.connection.broker_calls import RECONNECT_S, BrokerMethod
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import Connection
+from minimq.connection.loop_call import LoopCall, as_coroutine, result_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.routes import RouteCallback
 from minimq.routes.retries import with_retries
+from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import TopicRoute
@@ -70,7 +75,7 @@ class ClusterClient:
         self.routes = RouteCache(self, self.connection)
         self._closed = threading.Event()
         self._lock = threading.Lock()  # protects what follows
-        self._under_way: set[BlockingCall[Any]] = set()
+        self._under_way: set[LoopCall[Any]] = set()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop of the connection and return its result.
@@ -87,13 +92,11 @@ class ClusterClient:
     def wait_for(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do as `wait` with a coroutine that is made on the event loop, so that none is left if this is interrupted."""
         self.check_open()  # in a fork it takes no lock
-        call = BlockingCall(self.connection, make)
+        over: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
+        call = LoopCall(self.connection, make, over.put)
         try:
-            with self._lock:
-                self.check_open()
-                self._under_way.add(call)
-                call.begin()
-            return call.result()
+            self._begin(call)
+            return result_of(over.get())
         except BaseException:  # such as Ctrl-C, which does not wait for servers
             call.cancel()
             raise
@@ -101,13 +104,34 @@ class ClusterClient:
             with self._lock:
                 self._under_way.discard(call)
 
+    async def result(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do as `wait_for`, and suspend a task of another event loop instead of blocking a thread.
+
+        The call goes on to its end if that task is cancelled.
+        """
+        self.check_open()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[asyncio.Task[T]] = loop.create_future()
+
+        def over(task: asyncio.Task[T]) -> None:
+            with self._lock:
+                self._under_way.discard(call)
+            with suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(_set_result, ended, task)
+
+        call = LoopCall(self.connection, make, over)
+        self._begin(call)
+        return result_of(await ended)
+
     def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
         """Call a function that does not block on the event loop: no signal interrupts it there. Raises as `wait`."""
+        return self.wait_for(as_coroutine(function, *arguments))
 
-        async def call() -> T:
-            return function(*arguments)
-
-        return self.wait_for(call)
+    def _begin(self, call: LoopCall[Any]) -> None:
+        with self._lock:
+            self.check_open()
+            self._under_way.add(call)
+            call.begin()
 
     def call(
         self,
@@ -223,8 +247,23 @@ class RouteCache:
             Closed: the client was closed.
         """
         self._client.check_open()
+        return self.known(topic) or self._client.wait(self.find(topic, timeout_s))
+
+    async def find(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
+        """Do as `route`, on the event loop of the connection."""
         limit_s = self._client.timeout_s if timeout_s is None else timeout_s
-        return self.known(topic) or self._found(self._client.wait(self._routes.route(topic, limit_s)))
+        return self.known(topic) or self._found(await self._routes.route(topic, limit_s))
+
+    async def find_within(self, topic: str, timeout_s: float) -> TopicRoute:
+        """Do as `find`, and try again for so many seconds while servers are absent."""
+        schedule = RetrySchedule(timeout_s, time.monotonic())
+        while True:
+            left_s = schedule.left_s(time.monotonic())
+            try:
+                return await self.find(topic, min(max(left_s, _SHORTEST_S), self._client.timeout_s))
+            except MiniMQError as error:
+                pause_s = schedule.pause_s(error, time.monotonic())
+            await asyncio.sleep(pause_s)
 
     def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
@@ -300,3 +339,8 @@ class RouteCache:
             if topic not in self._used and not self._closed:
                 self._routes.use(topic)
                 self._used.add(topic)
+
+
+def _set_result(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():  # its task may have been cancelled
+        future.set_result(result)

@@ -42,7 +42,7 @@ class ReadPlaces:
     """
 
     def __init__(self, client: ClusterClient, *, slaves: bool = True) -> None:
-        self._client = client
+        self._calls = client.connection.brokers
         self._routes = client.routes
         self._health = client.connection.health
         self._slaves = slaves
@@ -51,7 +51,7 @@ class ReadPlaces:
         """Return where a queue is read now, by the route that is known. Raises `Unavailable`."""
         return self._in_order(queue, self._routes.known(queue.topic))[0]
 
-    def call(
+    async def call(
         self,
         queue: MessageQueue,
         method: BrokerMethod[Request, Response],
@@ -59,6 +59,8 @@ class ReadPlaces:
         timeout_s: float,
     ) -> Response:
         """Return the answer to a question about a queue; when the first broker does not answer, that of the next.
+
+        Awaited on the event loop of the connection.
 
         Args:
             queue: its route is asked for if need be.
@@ -70,9 +72,9 @@ class ReadPlaces:
             MiniMQError: what the broker refused with, what `RouteCache.route` raises, or `Unavailable`.
         """
         failure: MiniMQError | None = None
-        for place in self._in_order(queue, self._routes.route(queue.topic)):
+        for place in self._in_order(queue, await self._routes.find(queue.topic)):
             try:
-                return self._client.call(place.address, method, request, timeout_s=timeout_s, reconnect_s=0)
+                return await self._calls.call(place.address, method, request, timeout_s, 0)
             except MiniMQError as error:
                 self._health.failed(place.address, error)
                 failure = failure or error

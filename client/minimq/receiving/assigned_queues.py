@@ -7,13 +7,16 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from typing import Any
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.loop_call import as_coroutine
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics
 from minimq.receiving.member_state import Grant
+from minimq.receiving.waits import Waits
 from minimq_common.errors import Closed, MiniMQError
 from minimq_common.model import MessageQueue
 
@@ -34,27 +37,32 @@ class AssignedQueues:
     Args:
         client: of the consumer.
         fetcher: reads the queues.
-        start_offset: asks where a queue begins; raises `MiniMQError`.
+        start_offset: asks where a queue begins, on the event loop of the connection; raises `MiniMQError`.
+        waits: how the consumer waits.
     """
 
-    def __init__(self, client: ClusterClient, fetcher: Fetcher, start_offset: Callable[[MessageQueue], int]) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        fetcher: Fetcher,
+        start_offset: Callable[[MessageQueue], Coroutine[Any, Any, int]],
+        waits: Waits,
+    ) -> None:
         self._client = client
+        self._waits = waits
         self._routes = client.routes
         self._fetcher = fetcher
         self._start_offset = start_offset
         self._deleted = DeletedTopics(client.routes, "this consumer", fetcher.failed)
-        self._is_ticking = False
+        self._ticking: asyncio.Task[None] | None = None  # belongs to the event loop of the connection
         self._closed = False
         self._may_be_anew = False
         #: Since when their brokers say that they are not there; infinite once the user has heard it.
         self._absent_since: dict[MessageQueue, float] = {}
 
-    def read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Read these queues and no others, each from an offset on unless it is read already."""
-        self._client.run(self._read_exactly, offsets)
-        if not self._is_ticking:
-            self._client.connection.submit(self._keep_time())
-            self._is_ticking = True
+        await self._waits.result(as_coroutine(self._read_exactly, offsets))
 
     def close(self) -> None:
         """End."""
@@ -64,14 +72,14 @@ class AssignedQueues:
         """Note that a broker does not have a topic any more."""
         self._deleted.suspect(topic, time.monotonic())
 
-    def begin_anew(self) -> None:
+    async def begin_anew(self) -> None:
         """Begin queues whose topics were deleted and made anew, if there may be some. Raises `MiniMQError`."""
         if not self._may_be_anew:
             return
         self._may_be_anew = False
         for queue in self._fetcher.deleted():
             try:
-                offset = self._start_offset(queue)
+                offset = await self._waits.result(partial(self._start_offset, queue))
             except Closed:
                 raise
             except MiniMQError as error:
@@ -80,13 +88,16 @@ class AssignedQueues:
                     raise error from None
             else:
                 self._absent_since.pop(queue, None)
-                self._client.run(partial(self._fetcher.start, queue, Grant(0, offset, 0), tell=False))
+                begin = partial(self._fetcher.start, queue, Grant(0, offset, 0), tell=False)
+                await self._waits.result(as_coroutine(begin))
 
     def _read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
         known = set(self._fetcher.queues)
         self._fetcher.stop(known - offsets.keys())
         for queue in sorted(offsets.keys() - known):
             self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._keep_time())
 
     async def _keep_time(self) -> None:
         """Try failed pulls again, and look for topics that are there again, on the event loop of the connection."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from minimq.connection.client import RouteCache
+from minimq.connection.client import ClusterClient
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.local_offsets import LocalOffsets
@@ -28,7 +28,7 @@ class BroadcastReader:
     """Takes the place of a `GroupMember`: gives its consumer every queue there is. Thread-safe.
 
     Args:
-        routes: where the queues are.
+        client: of the consumer.
         topics: what is read.
         offsets: how far this consumer was.
         starts: where queues begin of which nothing was saved.
@@ -41,14 +41,15 @@ class BroadcastReader:
 
     def __init__(
         self,
-        routes: RouteCache,
+        client: ClusterClient,
         topics: Sequence[str],
         offsets: LocalOffsets,
         starts: OffsetLookup,
         fetcher: Fetcher,
         options: ConsumerOptions,
     ) -> None:
-        self._routes = routes
+        self._wait = client.wait
+        self._routes = client.routes
         self._topics = topics
         self._offsets = offsets
         self._starts = starts
@@ -159,7 +160,7 @@ class BroadcastReader:
             place = queue.topic, queue.broker_name
             if place not in now:
                 try:
-                    now[place] = self._starts.bounds(queue).topic_id
+                    now[place] = self._wait(self._starts.bounds(queue)).topic_id
                 except MiniMQError as error:
                     log.info("broadcasting: not known whether a topic was made anew queue=%s reason=%s", queue, error)
                     now[place] = read[queue]
@@ -167,11 +168,11 @@ class BroadcastReader:
 
     def _first(self, queue: MessageQueue) -> Commit:
         """Return where to begin with a queue."""
-        bounds = self._starts.bounds(queue)
+        bounds = self._wait(self._starts.bounds(queue))
         saved = self._offsets.get(queue, bounds.topic_id)
         is_new = self._new is None or queue in self._new or self._offsets.knows_former(queue, bounds.topic_id)
         if saved is not None:  # if it is not stored any more, the user is told
             return Commit(queue, saved.offset, topic_id=bounds.topic_id, term=saved.term)
         # A queue that came after the others is read from its beginning.
-        offset = self._starts.by_rule(queue, bounds) if is_new else bounds.first
+        offset = self._wait(self._starts.by_rule(queue, bounds)) if is_new else bounds.first
         return Commit(queue, offset, topic_id=bounds.topic_id, term=bounds.term)

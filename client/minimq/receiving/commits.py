@@ -25,6 +25,18 @@ class _Failure(NamedTuple):
     epoch: int
 
 
+class Progress(NamedTuple):
+    """The offsets that queues are read up to.
+
+    Attributes:
+        offsets: the next offset to read, by queue.
+        terms: of the log that was read by then, of those queues that are read.
+    """
+
+    offsets: Mapping[MessageQueue, int]
+    terms: Mapping[MessageQueue, int]
+
+
 class Commits:
     """The commits of one consumer, one after the other, on the event loop of its connection.
 
@@ -55,16 +67,34 @@ class Commits:
         """True if queues are read, or have left before what was handed out of them was recorded."""
         return bool(self._readers or self._left_behind)
 
-    async def record(
-        self, offsets: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0
-    ) -> None:
+    def progress(self, offsets: Mapping[MessageQueue, int]) -> Progress:
+        """Return offsets as they are to be recorded: those of the log that was read by now, also if that is later."""
+        with self._lock:
+            return Progress(
+                offsets, {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
+            )
+
+    def progress_of_all(self, instead: Mapping[MessageQueue, int]) -> Progress:
+        """Return where the reader is in all queues, but for some with offsets of their own if they are still read.
+
+        Queues of a topic that was deleted do not count: the user is told of the deletion once, where he reads.
+        """
+        with self._lock:
+            offsets = {
+                queue: instead.get(queue, reader.position)
+                for queue, reader in self._readers.items()
+                if not reader.is_deleted
+            }
+            return self.progress(offsets)
+
+    async def record(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
         """Record offsets at their brokers and wait until they are on disk.
 
         After a seek the offset of a queue may go back. What can be recorded is, also when a broker does not answer or a
         queue was lost.
 
         Args:
-            offsets: the next offset that the group will read, by queue.
+            progress: the next offset that the group will read, by queue.
             automatic: nobody has asked for it: leave out what this consumer has recorded lately. The broker may have
                 another offset by now, or none, when somebody has reset or deleted the group.
             retry_s: for how long what has failed is tried again, if it may pass then: a broker gets another master,
@@ -76,9 +106,7 @@ class Commits:
             MiniMQError: a broker refused or did not answer; the first of several such errors, before `Fenced`, and that
                 before `TopicNotFound`.
         """
-        with self._lock:  # the offsets are of the log that was read by now, also when they are recorded later
-            terms = {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
-        failures = await self._try(offsets, terms, automatic=automatic)
+        failures = await self._try(progress, automatic=automatic)
         give_up = time.monotonic() + retry_s
         while failures and time.monotonic() + _RETRY_S < give_up:
             with self._lock:
@@ -87,32 +115,22 @@ class Commits:
                 break
             await asyncio.sleep(_RETRY_S)
             lasting = {queue: failure for queue, failure in failures.items() if queue not in again}
-            retried = {queue: offsets[queue] for queue in again}
-            failures = lasting | await self._try(retried, terms, automatic=automatic)
+            retried = Progress({queue: progress.offsets[queue] for queue in again}, progress.terms)
+            failures = lasting | await self._try(retried, automatic=automatic)
         # A queue that was lost or deleted is no longer this consumer's matter: what else has failed comes first.
         errors = sorted((failure.error for failure in failures.values()), key=_order)
         if errors:
             raise errors[0]
 
-    async def record_all(
-        self, instead: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0
-    ) -> None:
-        """Record where the reader is in all queues, but for some with offsets of their own if they are still read.
-
-        Queues of a topic that was deleted do not count: the user is told of the deletion once, where he reads.
+    async def record_all(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
+        """Record where the reader is in all queues, as `progress_of_all` has returned it.
 
         Raises:
             MiniMQError: as `record`.
             Fenced: queues have left before what was handed out of them was recorded; said once.
         """
-        with self._lock:
-            offsets = {
-                queue: instead.get(queue, reader.position)
-                for queue, reader in self._readers.items()
-                if not reader.is_deleted
-            }
         try:
-            await self.record(offsets, automatic=automatic, retry_s=retry_s)
+            await self.record(progress, automatic=automatic, retry_s=retry_s)
         except TopicNotFound:
             if not self.leased:
                 raise
@@ -136,24 +154,20 @@ class Commits:
             return reader is not None and reader.may_be_recorded(failure.epoch)
         return failure.error.retriable
 
-    async def _try(
-        self, offsets: Mapping[MessageQueue, int], terms: Mapping[MessageQueue, int], *, automatic: bool
-    ) -> dict[MessageQueue, _Failure]:
+    async def _try(self, progress: Progress, *, automatic: bool) -> dict[MessageQueue, _Failure]:
         """Record what can be recorded now; return what cannot."""
         async with self._turn:
-            return await self._record(offsets, terms, automatic=automatic)
+            return await self._record(progress, automatic=automatic)
 
-    async def _record(
-        self, offsets: Mapping[MessageQueue, int], terms: Mapping[MessageQueue, int], *, automatic: bool
-    ) -> dict[MessageQueue, _Failure]:
+    async def _record(self, progress: Progress, *, automatic: bool) -> dict[MessageQueue, _Failure]:
         commits: list[tuple[Commit, QueueReader | None]] = []
         failures: dict[MessageQueue, MiniMQError] = {}
         now = time.monotonic()
         with self._lock:
-            for queue, offset in offsets.items():
+            for queue, offset in progress.offsets.items():
                 reader = self._readers.get(queue)
                 if reader is not None:
-                    due = reader.commit_due(offset, terms.get(queue, 0), now, automatic=automatic)
+                    due = reader.commit_due(offset, progress.terms.get(queue, 0), now, automatic=automatic)
                     commits += [(due, reader)] if due is not None else []
                 elif self.leased:
                     text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"

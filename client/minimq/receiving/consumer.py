@@ -6,10 +6,12 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_call import as_coroutine
 from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
@@ -25,6 +27,7 @@ from minimq.receiving.offset_stores import OffsetLookup
 from minimq.receiving.queue_decisions import QueueEvent
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.session_requests import Membership
+from minimq.receiving.waits import BlockingWaits, Waits
 from minimq.routes.away import describe_away
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start, start_position
@@ -94,8 +97,8 @@ def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
 class Consumer:
     """A client that reads for a group. Base of `PullReader` and `PushConsumer`.
 
-    The user's callbacks about queues run on the thread that takes messages from the fetcher: `Fetcher.take` calls
-    `on_assigned` and `on_lost`, `_hand_back` and `_revoke_all` call `on_revoked`.
+    The user's callbacks about queues run where messages are taken: `HandOut.look` calls `on_assigned` and `on_lost`,
+    `_hand_back` and `_revoke_all` call `on_revoked`. Coroutines run there too, and wait by `Waits`.
 
     Attributes:
         group: the consumer group; empty for a reader that has none, and so neither leases nor commits.
@@ -111,6 +114,7 @@ class Consumer:
         strategy: str | AllocationStrategy,
         start: Start,
         options: ConsumerOptions,
+        waits: Callable[[ClusterClient], Waits] = BlockingWaits,
     ) -> None:
         self._process = HomeProcess("consumer")
         check_text("client_id", client_id or "")
@@ -128,6 +132,7 @@ class Consumer:
             known_to_brokers(name_of(self._strategy))
         self._start = start_position(start)
         self._client = ClusterClient(nameserver, credentials=options.credentials)
+        self._waits = waits(self._client)
         self._routes = self._client.routes
         self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
@@ -195,7 +200,7 @@ class Consumer:
         self._dropped += len(messages) - len(wanted)
         return wanted
 
-    def _look_up_topics(self, timeout_s: float) -> None:
+    async def _look_up_topics(self, timeout_s: float) -> None:
         """Find the topics that are subscribed to.
 
         Args:
@@ -206,9 +211,9 @@ class Consumer:
         """
         for topic in self._filters:
             if not topic.startswith(RETRY_PREFIX):  # which need not be there yet
-                self._routes.route(topic, timeout_s)
+                await self._waits.result(partial(self._routes.find, topic, timeout_s))
 
-    def _join(self) -> None:
+    async def _join(self) -> None:
         """Join the group with the topics that are subscribed to, which have been looked up; again if interrupted.
 
         Raises:
@@ -220,7 +225,7 @@ class Consumer:
             offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
             self._fetcher.commits.store = offsets
             self._member = BroadcastReader(
-                self._routes, sorted(self._filters), offsets, self._starts, self._fetcher, self._options
+                self._client, sorted(self._filters), offsets, self._starts, self._fetcher, self._options
             )
         else:
             filters = {topic: wanted.text for topic, wanted in self._filters.items()}
@@ -232,27 +237,28 @@ class Consumer:
         for route in filter(None, map(self._routes.known, self._filters)):
             for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):
                 AWAY_LOG.warning("consumer: broker away group=%s topic=%s state=%s", self.group, route.topic, line)
-        self._client.run(self._start_member, self._member)
+        await self._waits.result(as_coroutine(self._start_member, self._member))
 
     def _start_member(self, member: GroupMember | BroadcastReader) -> None:
         if not self._has_joined:
             self._has_joined = True
             member.start()
 
-    def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
-        """Give queues whose messages are finished to those who wait for them; only by the thread that takes messages.
+    async def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
+        """Give queues whose messages are finished to those who wait for them; only where messages are taken.
 
         The user is told first. Then they are committed if so wanted.
         """
         self._revoke(list(offsets))
         if commit:
             try:
-                self._client.wait(self._fetcher.commits.record(offsets, automatic=True))
+                progress = self._fetcher.commits.progress(offsets)
+                await self._waits.result(partial(self._fetcher.commits.record, progress, automatic=True))
             except TopicNotFound as error:  # it was deleted, which the user is told by an error
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
             except MiniMQError as error:  # the next owner starts a little earlier
                 log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)
-        self._client.run(self._give_back, offsets)
+        await self._waits.result(as_coroutine(self._give_back, offsets))
 
     def _give_back(self, queues: Iterable[MessageQueue]) -> None:
         epochs = self._fetcher.stop(queues)

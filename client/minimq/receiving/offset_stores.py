@@ -120,15 +120,15 @@ class QueueBounds(NamedTuple):
     term: int
 
 
-def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float) -> QueueBounds:
-    """Ask what is stored in a queue.
+async def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float) -> QueueBounds:
+    """Ask what is stored in a queue, on the event loop of the connection.
 
     Raises:
         QueueNotFound: there is no such queue.
         TopicNotFound, Unavailable: the broker cannot be asked.
     """
     request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
-    described = places.call(queue, lambda stub: stub.DescribeTopic, request, timeout_s)
+    described = await places.call(queue, lambda stub: stub.DescribeTopic, request, timeout_s)
     if not 0 <= queue.queue_id < len(described.queues):
         raise QueueNotFound(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
     status = described.queues[queue.queue_id]
@@ -136,7 +136,9 @@ def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float) -> Q
 
 
 class OffsetLookup:
-    """The questions for offsets: what is stored, what a group has recorded, where the start rule begins. Thread-safe.
+    """The questions for offsets: what is stored, what a group has recorded, where the start rule begins.
+
+    Its coroutines run on the event loop of the connection.
 
     Args:
         places: where the queues are read.
@@ -149,7 +151,7 @@ class OffsetLookup:
         self._start = start
         self._timeout_s = timeout_s
 
-    def bounds(self, queue: MessageQueue) -> QueueBounds:
+    async def bounds(self, queue: MessageQueue) -> QueueBounds:
         """Return what is stored in a queue.
 
         Raises:
@@ -157,19 +159,19 @@ class OffsetLookup:
             TopicNotFound, Unavailable: the broker cannot be asked.
         """
         try:
-            return queue_bounds(self._places, queue, self._timeout_s)
+            return await queue_bounds(self._places, queue, self._timeout_s)
         except QueueNotFound as error:
             raise InvalidArgument(error.message) from None
 
-    def by_rule(self, queue: MessageQueue, bounds: QueueBounds) -> int:
+    async def by_rule(self, queue: MessageQueue, bounds: QueueBounds) -> int:
         """Return where the rule has a queue begin. Raises as `bounds`."""
-        return self._resolve(queue, self._start, bounds)
+        return await self._resolve(queue, self._start, bounds)
 
-    def at(self, queue: MessageQueue, start: broker_pb2.StartPosition) -> int:
+    async def at(self, queue: MessageQueue, start: broker_pb2.StartPosition) -> int:
         """Return which offset a position has in a queue. Raises as `bounds`."""
-        return self._resolve(queue, start, self.bounds(queue))
+        return await self._resolve(queue, start, await self.bounds(queue))
 
-    def _resolve(self, queue: MessageQueue, start: broker_pb2.StartPosition, bounds: QueueBounds) -> int:
+    async def _resolve(self, queue: MessageQueue, start: broker_pb2.StartPosition, bounds: QueueBounds) -> int:
         if start.at == broker_pb2.START_AT_EARLIEST:
             return bounds.first
         if start.at == broker_pb2.START_AT_LATEST:
@@ -177,10 +179,11 @@ class OffsetLookup:
         request = broker_pb2.GetOffsetRequest(
             topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=start.timestamp_ms
         )
-        return self._places.call(queue, lambda stub: stub.GetOffset, request, self._timeout_s).offset
+        answer = await self._places.call(queue, lambda stub: stub.GetOffset, request, self._timeout_s)
+        return answer.offset
 
-    def committed(self, group: str, queue: MessageQueue) -> int | None:
+    async def committed(self, group: str, queue: MessageQueue) -> int | None:
         """Return what a group has recorded at the broker of a queue. Raises as `bounds`."""
         request = broker_pb2.GetCommittedRequest(group=group, topic=queue.topic)
-        answer = self._places.call(queue, lambda stub: stub.GetCommitted, request, self._timeout_s)
+        answer = await self._places.call(queue, lambda stub: stub.GetCommitted, request, self._timeout_s)
         return next((item.offset for item in answer.offsets if item.queue_id == queue.queue_id), None)

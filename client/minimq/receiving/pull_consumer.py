@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
@@ -13,9 +14,12 @@ from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
+from minimq.receiving.poll_batch import PollBatch
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.waits import BlockingWaits, complete
 from minimq.transport.dropped import WhenDropped
+from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start
 from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
@@ -69,7 +73,11 @@ class PullConsumer(ConsumerFace):
             auto_commit=auto_commit,
             client_id=client_id,
             options=with_changes(options or ConsumerOptions(), changes, PullConsumer),
+            waits=BlockingWaits,
         )
+        self._process = HomeProcess("consumer")
+        #: Held while messages are handed out, and while closing: by then it is known what was.
+        self._turn = threading.RLock()
         self._when_dropped = WhenDropped(self, self._reader.release)
 
     def __enter__(self) -> Self:
@@ -110,7 +118,7 @@ class PullConsumer(ConsumerFace):
             TopicNotFound, TopicUnavailable, QueueNotFound, Unavailable: a queue cannot be read. Where its topic is,
                 is asked for up to `start_timeout_s`.
         """
-        self._reader.assign(queues)
+        complete(lambda: self._reader.assign(queues))
 
     def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Go on elsewhere; the next commit of the queue may then go back.
@@ -124,15 +132,15 @@ class PullConsumer(ConsumerFace):
             InvalidArgument: the queue is not this consumer's, or the offset is none.
             TopicNotFound, Unavailable: the broker cannot be asked what it stored when.
         """
-        self._reader.seek(queue, offset)
+        complete(lambda: self._reader.seek(queue, offset))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
-        self._reader.pause(queues)
+        complete(lambda: self._reader.pause(list(queues), paused=True))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again. Raises `InvalidArgument`."""
-        self._reader.resume(queues)
+        complete(lambda: self._reader.pause(list(queues), paused=False))
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
@@ -159,12 +167,31 @@ class PullConsumer(ConsumerFace):
             InvalidArgument: nothing was subscribed to or assigned, or a number is wrong.
             Closed: the consumer was closed, perhaps meanwhile, or is of a process that was forked.
         """
-        return self._reader.poll(timeout, max_messages)
+        try:
+            with self._turn:
+                messages = complete(lambda: self._reader.poll(timeout, max_messages))
+        except MiniMQError:  # which says that nothing was taken
+            raise
+        except BaseException:
+            self._reader.is_interrupted = True
+            raise
+        return messages  # no signal is handled between the end of the block and the return
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield messages for ever. A message counts as done when the next one is asked for, here or by a `poll`."""
         while True:
-            yield from self._reader.ask(timeout=1.0)
+            yield from self._poll_batch()
+
+    def _poll_batch(self) -> PollBatch:
+        try:
+            with self._turn:
+                batch = complete(self._reader.poll_batch)
+        except MiniMQError:
+            raise
+        except BaseException:
+            self._reader.is_interrupted = True
+            raise
+        return batch
 
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
@@ -187,7 +214,7 @@ class PullConsumer(ConsumerFace):
             InvalidArgument: an offset is no number from 0 on; then nothing is recorded.
             MiniMQError: a broker refused or did not answer; what others have is recorded.
         """
-        self._reader.commit(offsets)
+        complete(lambda: self._reader.commit(offsets))
 
     def close(self) -> None:
         """Commit what was in hand unless the user commits alone, leave the group, end. Idempotent.
@@ -201,4 +228,8 @@ class PullConsumer(ConsumerFace):
             MiniMQError: the last commit failed.
         """
         self._when_dropped.closed()
-        self._reader.close()
+        if self._process.is_forked:
+            return  # the group is for the process that made it
+        self._reader.halt()
+        with self._turn:
+            complete(self._reader.close)

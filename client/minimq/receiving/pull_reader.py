@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_call import as_coroutine
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.assigned_queues import AssignedQueues
+from minimq.receiving.commits import Progress
 from minimq.receiving.consumer import Consumer
 from minimq.receiving.consumer_options import ConsumerOptions, check_count, check_offset, check_timeout
 from minimq.receiving.poll_batch import PollBatch
 from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.waits import Waits
 from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.start_position import Start, offset_or_start
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
@@ -24,11 +27,6 @@ from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
 
-_TICK_S = 0.2
-#: Ticks from one look for topics that were made anew to the next.
-_TICKS_OF_LOOKS = 3
-#: A broker that does not have a topic for so long that others have is an error, in seconds.
-_ABSENT_S = 10.0
 #: A poll, however short, gives name servers so long to tell where topics are, in seconds.
 _ANSWER_S = 1.0
 
@@ -36,7 +34,7 @@ _ANSWER_S = 1.0
 class PullReader(Consumer):
     """The reading side of a pull consumer, as both faces use it: `minimq.PullConsumer` and `minimq.aio.PullConsumer`.
 
-    Not thread-safe: one thread polls and runs the callbacks. Another one may close.
+    Not thread-safe, and one poll at a time, which runs the callbacks; only `halt` may be called while it runs.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
@@ -46,12 +44,13 @@ class PullReader(Consumer):
         auto_commit: commit what was in hand by itself.
         client_id: name among all clients; made up unless given.
         options: how to read.
+        waits: how its coroutines wait.
 
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name
         self,
         nameserver: str | Sequence[str] | Cluster | None,
         *,
@@ -61,20 +60,22 @@ class PullReader(Consumer):
         auto_commit: bool,
         client_id: str | None,
         options: ConsumerOptions,
+        waits: Callable[[ClusterClient], Waits],
     ) -> None:
-        super().__init__(nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options)
+        super().__init__(
+            nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options, waits=waits
+        )
         self._auto_commit = auto_commit and bool(self.group)
         self._commit_at = time.monotonic() + self._options.commit_interval_s
-        #: Held while messages are handed out, and while closing: by then it is known what was.
-        self._turn = threading.RLock()
-        #: A poll was interrupted, as by Ctrl-C: nobody has what it may have taken.
-        self._is_interrupted = False
+        #: A poll was interrupted, as by Ctrl-C: nobody has what it may have taken. To be set by no call, for there may
+        #: be another signal.
+        self.is_interrupted = False
         #: The automatic commit that is under way, or of which nobody has looked at the end.
         self._committing: asyncio.Task[None] | None = None
         #: What the latest poll brought, if it is taken bit by bit.
         self._poll_batch: PollBatch | None = None
         self._is_assigned = False
-        self._assigned = AssignedQueues(self._client, self._fetcher, self._start_offset)
+        self._assigned = AssignedQueues(self._client, self._fetcher, self._start_offset, self._waits)
         #: How long it is still tried to find the topics, since the first poll.
         self._starting: RetrySchedule | None = None
 
@@ -86,7 +87,7 @@ class PullReader(Consumer):
             raise InvalidArgument("subscribe and assign exclude each other")
         self._subscribe(topic, expression, where)
 
-    def assign(self, queues: Iterable[MessageQueue]) -> None:
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues; see `minimq.PullConsumer.assign`."""
         self._process.check()
         if self._filters:
@@ -95,29 +96,26 @@ class PullReader(Consumer):
             raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
         wanted = sorted(set(queues))
         for topic in sorted({queue.topic for queue in wanted}):
-            self._routes.with_retries(partial(self._routes.route, topic), self._options.start_timeout_s)
-        offsets = {queue: self._start_offset(queue) for queue in wanted}
-        self._assigned.read_exactly(offsets)
+            await self._waits.result(partial(self._routes.find_within, topic, self._options.start_timeout_s))
+        offsets = {queue: await self._waits.result(partial(self._start_offset, queue)) for queue in wanted}
+        await self._assigned.read_exactly(offsets)
         self._is_assigned = True
 
-    def seek(self, queue: MessageQueue, offset: Start) -> None:
+    async def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Go on elsewhere; see `minimq.PullConsumer.seek`."""
         self._process.check()
         wanted = offset_or_start(offset, "offset")
         if not isinstance(wanted, int):
-            wanted = self._starts.at(queue, wanted)
+            wanted = await self._waits.result(partial(self._starts.at, queue, wanted))
         self._recover()
-        self._client.run(self._fetcher.seek, queue, wanted)
+        await self._waits.result(as_coroutine(self._fetcher.seek, queue, wanted))
         if self._poll_batch is not None and not self._undone():
             self._poll_batch.over = True  # a loop goes on there, and not with what it has of before
 
-    def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
-        self._pause(list(queues), paused=True)
-
-    def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand messages of these queues out again. Raises `InvalidArgument`."""
-        self._pause(list(queues), paused=False)
+    async def pause(self, queues: Sequence[MessageQueue], *, paused: bool) -> None:
+        """Hand nothing out of these queues, or again. Raises `InvalidArgument`."""
+        self._process.check()
+        await self._waits.result(as_coroutine(partial(self._fetcher.pause, queues, paused=paused)))
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
@@ -129,103 +127,66 @@ class PullReader(Consumer):
         waiting = self._waiting()
         return waiting[0].queue_offset if waiting and waiting[0].queue == queue else positions[queue]
 
-    def _pause(self, queues: Sequence[MessageQueue], *, paused: bool) -> None:
-        self._process.check()
-        self._client.run(partial(self._fetcher.pause, queues, paused=paused))
-
     # ---- reading --------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = 1.0, max_messages: int = 4096) -> list[ReceivedMessage]:
+    async def poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
         """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
-        self._check_poll(timeout, max_messages)
-        try:
-            with self._turn:
-                messages = self._poll(timeout, max_messages)
-        except MiniMQError:  # which says that nothing was taken
-            raise
-        except BaseException:
-            self._is_interrupted = True  # by no call: there may be another signal
-            raise
-        return messages  # no signal is handled between the end of the block and the return
+        self._process.check()
+        check_timeout(timeout)
+        check_count("max_messages", max_messages)
+        deadline = time.monotonic() + timeout
+        if not self._has_joined and not self._closed:
+            if not self._filters and not self._is_assigned:
+                raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
+            if self._filters and not await self._join_by(deadline):
+                return []
+        self._recover()
+        self._put_back()
+        self._fetcher.hand_out.begin()
+        while True:
+            await self._between_polls()
+            left_s = max(deadline - time.monotonic(), 0.0)
+            messages = await self._waits.take(self._fetcher.hand_out, max_messages, left_s)
+            if messages and self._filters:
+                messages = self._wanted(messages)
+            if messages or time.monotonic() >= deadline:
+                return messages
 
-    def ask(self, timeout: float, max_messages: int = 4096, given_up: Callable[[], bool] = lambda: False) -> PollBatch:
-        """Poll for a caller that takes messages bit by bit, or may be gone when they come; see `poll`.
-
-        Args:
-            timeout: seconds to wait for the first message.
-            max_messages: most messages.
-            given_up: says that nobody waits any more; `wake` has it asked.
-        """
-        self._check_poll(timeout, max_messages)
-        try:
-            with self._turn:
-                batch = PollBatch(self._poll(timeout, max_messages, given_up))
-                self._poll_batch = batch
-        except MiniMQError:  # which says that nothing was taken
-            raise
-        except BaseException:
-            self._is_interrupted = True  # by no call: there may be another signal
-            raise
+    async def poll_batch(self, timeout: float = 1.0, max_messages: int = 4096) -> PollBatch:
+        """Poll for a caller that takes messages bit by bit; see `poll`."""
+        batch = PollBatch(await self.poll(timeout, max_messages))
+        self._poll_batch = batch
         return batch
-
-    def wake(self) -> None:
-        """Let a poll that waits look whether anybody waits for it."""
-        if not self._process.is_forked:
-            self._fetcher.hand_out.wake()
 
     def halt(self) -> None:
         """Let polls raise `Closed` from now on, also one that runs: the beginning of `close`."""
         if not self._process.is_forked:
             self._fetcher.halt()
 
-    def _check_poll(self, timeout: float, max_messages: int) -> None:
-        self._process.check()
-        check_timeout(timeout)
-        check_count("max_messages", max_messages)
-
     def _recover(self) -> None:
         """Have the next poll return what one has taken that was interrupted; it may have been in the midst of it."""
-        if self._is_interrupted:
+        if self.is_interrupted:
             self._client.run(self._fetcher.hand_out.take_back)
-            self._is_interrupted = False
+            self.is_interrupted = False
 
-    def _poll(
-        self, timeout: float, max_messages: int, given_up: Callable[[], bool] = lambda: False
-    ) -> list[ReceivedMessage]:
-        deadline = time.monotonic() + timeout
-        if not self._has_joined and not self._closed:
-            if not self._filters and not self._is_assigned:
-                raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
-            if self._filters and not self._join_by(deadline, given_up):
-                return []
-        self._recover()
-        self._put_back()
-        self._fetcher.hand_out.begin()
-        while True:
-            self._between_polls()
-            messages = self._fetcher.hand_out.take(max_messages, max(deadline - time.monotonic(), 0.0))
-            if messages and self._filters:
-                messages = self._wanted(messages)
-            if messages or time.monotonic() >= deadline or given_up():
-                return messages
-
-    def _join_by(self, deadline: float, given_up: Callable[[], bool]) -> bool:
+    async def _join_by(self, deadline: float) -> bool:
         """Join the group. Returns False when its topics are not found by the deadline, and may be later."""
         now = time.monotonic()
         if self._starting is None:
             self._starting = RetrySchedule(self._options.start_timeout_s, now)
         while True:
             try:
-                self._look_up_topics(min(max(deadline - now, _ANSWER_S), self._options.request_timeout_s))
+                await self._look_up_topics(min(max(deadline - now, _ANSWER_S), self._options.request_timeout_s))
             except MiniMQError as error:
                 now = time.monotonic()
                 pause_s = self._starting.pause_s(error, now)
             else:
-                self._join()
+                await self._join()
                 return True
-            self._fetcher.hand_out.take(1, max(min(pause_s, deadline - now), 0.0))  # there is nothing to take: it waits
+            # There is nothing to take: it waits.
+            await self._waits.take(self._fetcher.hand_out, 1, max(min(pause_s, deadline - now), 0.0))
             now = time.monotonic()
-            if now >= deadline or given_up():
+            if now >= deadline:
                 return False
 
     def at_end(self) -> bool:
@@ -234,7 +195,7 @@ class PullReader(Consumer):
         self._recover()
         return bool(self._fetcher.queues) and self._fetcher.at_end() and not self._waiting()
 
-    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is; see `minimq.PullConsumer.commit`."""
         self._process.check()
         if not self.group:
@@ -243,37 +204,33 @@ class PullReader(Consumer):
         for queue, offset in (offsets or {}).items():
             check_offset(queue, offset)
         if offsets is None:
-            self._commit_all(automatic=False)
+            await self._commit_all(automatic=False)
         else:
-            self._client.wait(self._fetcher.commits.record(offsets, retry_s=self._options.request_timeout_s))
+            commits = self._fetcher.commits
+            retry_s = self._options.request_timeout_s
+            await self._waits.result(partial(commits.record, commits.progress(offsets), retry_s=retry_s))
 
-    def close(self) -> None:
-        """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent."""
-        if self._process.is_forked:
-            return  # the group is for the process that made it
-        self._fetcher.halt()
-        with self._turn:
-            if self._closed:
-                return
-            self._closed = True
-            if self._poll_batch is not None:
-                self._poll_batch.over = True
-            try:
-                self._recover()
-                self._revoke_all()
-                if self._committing is not None:
-                    self._client.connection.call_soon(self._committing.cancel)  # the last one has more to say
-                if self._auto_commit and self._fetcher.commits.has_any:
-                    self._commit_all(automatic=True)
-            finally:
-                self._shut_down()
+    async def close(self) -> None:
+        """Commit what was in hand, leave the group, end, after `halt`; see `minimq.PullConsumer.close`. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._poll_batch is not None:
+            self._poll_batch.over = True
+        try:
+            self._recover()
+            self._revoke_all()
+            if self._committing is not None:
+                self._client.connection.call_soon(self._committing.cancel)  # the last one has more to say
+            if self._auto_commit and self._fetcher.commits.has_any:
+                await self._commit_all(automatic=True)
+        finally:
+            await self._waits.end(self._shut_down)
 
     def release(self) -> None:
         """Leave the group and end without a commit or a callback: nobody has the consumer, or what it handed out."""
         self._fetcher.halt()
-        with self._turn:
-            if self._closed:
-                return
+        if not self._closed:
             self._closed = True
             self._all_revoked = True
             self._shut_down()
@@ -309,24 +266,24 @@ class PullReader(Consumer):
 
     # ---- between polls --------------------------------------------------------------------------
 
-    def _between_polls(self) -> None:
+    async def _between_polls(self) -> None:
         self._look_at_commit()
-        self._assigned.begin_anew()
+        await self._assigned.begin_anew()
         leaving = self._fetcher.leaving()
         now = time.monotonic()
         if leaving:
             positions = self._fetcher.positions()
             offsets = {queue: positions[queue] for queue in leaving if queue in positions}
-            self._hand_back(offsets, commit=self._auto_commit)
+            await self._hand_back(offsets, commit=self._auto_commit)
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
             if self._committing is None:
-                self._client.wait_for(self._begin_commit)
+                self._client.connection.call_soon(self._begin_commit, self._fetcher.commits.progress_of_all({}))
 
-    async def _begin_commit(self) -> None:
-        """Begin to record how far all queues were read, and return when it is known how far that is."""
-        self._committing = asyncio.create_task(self._fetcher.commits.record_all({}, automatic=True))
-        await asyncio.sleep(0)  # the first step of the task takes the positions
+    def _begin_commit(self, progress: Progress) -> None:
+        """Begin to record how far queues are read, on the event loop of the connection."""
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._fetcher.commits.record_all(progress, automatic=True))
 
     def _look_at_commit(self) -> None:
         """Tell of an automatic commit that has failed."""
@@ -343,15 +300,18 @@ class PullReader(Consumer):
             raise error
         log.warning("consumer: not all is committed group=%s reason=%s", self.group, error)
 
-    def _commit_all(self, *, automatic: bool) -> None:
+    async def _commit_all(self, *, automatic: bool) -> None:
         """Record how far all queues were read, and try for a while."""
+        commits = self._fetcher.commits
         retry_s = self._options.request_timeout_s
-        self._client.wait(self._fetcher.commits.record_all(self._undone(), automatic=automatic, retry_s=retry_s))
+        record_all = partial(commits.record_all, commits.progress_of_all(self._undone()))
+        await self._waits.result(partial(record_all, automatic=automatic, retry_s=retry_s))
 
-    def _start_offset(self, queue: MessageQueue) -> int:
-        bounds = self._starts.bounds(queue)
-        committed = self._starts.committed(self.group, queue) if self.group else None
-        return self._starts.by_rule(queue, bounds) if committed is None else committed
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        """Ask where a queue begins, on the event loop of the connection."""
+        bounds = await self._starts.bounds(queue)
+        committed = await self._starts.committed(self.group, queue) if self.group else None
+        return await self._starts.by_rule(queue, bounds) if committed is None else committed
 
     def _lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
         super()._lease_over(queue, epoch, error)

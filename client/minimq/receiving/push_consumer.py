@@ -32,6 +32,7 @@ from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import delay_ms, from_copy
+from minimq.receiving.waits import complete
 from minimq.transport.dropped import WhenDropped, close_all
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
@@ -178,8 +179,10 @@ class PushConsumer(Consumer):
         self._process.check()
         if not self._filters or self._calls is not None:
             raise InvalidArgument("subscribe to at least one topic, and start once")
-        self._routes.with_retries(self._look_up_topics, self._options.start_timeout_s)
-        self._join()
+        self._routes.with_retries(
+            lambda timeout_s: complete(partial(self._look_up_topics, timeout_s)), self._options.start_timeout_s
+        )
+        complete(self._join)
         self._calls = calls
         self._outcomes.start()
         self._dispatcher.start()
@@ -231,15 +234,15 @@ class PushConsumer(Consumer):
 
     # ---- queues ---------------------------------------------------------------------------------
 
-    def _join(self) -> None:
+    async def _join(self) -> None:
         if self._retry_topic is not None:
             self._routes.watch(self._retry_topic)
             try:
-                self._routes.route(self._retry_topic)
+                await self._waits.result(partial(self._routes.find, self._retry_topic))
             except (TopicNotFound, TopicUnavailable):
                 log.debug("consumer: no message was tried again yet group=%s", self.group)
             self._filters[self._retry_topic] = MessageFilter()
-        super()._join()
+        await super()._join()
 
     def _topics_of_others(self) -> Collection[str]:
         return self._member.topics_of_others if self._member is not None else ()
@@ -369,13 +372,14 @@ class PushConsumer(Consumer):
             return False
         offsets = self._in_flight.leave(leaving)
         if offsets:
-            self._hand_back(offsets, commit=True)
+            complete(partial(self._hand_back, offsets, commit=True))
         return len(offsets) < len(leaving)
 
     def _commit(self) -> None:
         try:
             offsets = self._in_flight.offsets(self._fetcher.positions)
-            self._client.wait(self._fetcher.commits.record(offsets, automatic=True))
+            progress = self._fetcher.commits.progress(offsets)
+            self._client.wait(self._fetcher.commits.record(progress, automatic=True))
         except TopicNotFound as error:  # it was deleted, which the member of the group says
             log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
 

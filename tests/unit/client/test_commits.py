@@ -45,22 +45,22 @@ def new_commits(store: Store, repeat_s: float) -> tuple[Commits, dict[MessageQue
 def test_by_itself_it_records_what_has_changed(store: Store) -> None:
     commits, readers = new_commits(store, 3600.0)
     for _ in range(3):
-        asyncio.run(commits.record_all({}, automatic=True))
+        asyncio.run(commits.record_all(commits.progress_of_all({}), automatic=True))
     readers[OTHER].seek(6, 0.0)
-    asyncio.run(commits.record_all({}, automatic=True))
+    asyncio.run(commits.record_all(commits.progress_of_all({}), automatic=True))
     assert store.calls == [{QUEUE: 5, OTHER: 5}, {OTHER: 6}]
 
 
 def test_by_itself_it_repeats_what_has_not_changed_when_it_is_time(store: Store) -> None:
     commits, _ = new_commits(store, 1e-9)
     for _ in range(2):
-        asyncio.run(commits.record({QUEUE: 5}, automatic=True))
+        asyncio.run(commits.record(commits.progress({QUEUE: 5}), automatic=True))
     assert store.calls == [{QUEUE: 5}] * 2
 
 
 def test_what_was_asked_for_is_always_recorded(store: Store) -> None:
     commits, _ = new_commits(store, 3600.0)
     for _ in range(2):
-        asyncio.run(commits.record_all({}))
-        asyncio.run(commits.record({QUEUE: 5}))
+        asyncio.run(commits.record_all(commits.progress_of_all({})))
+        asyncio.run(commits.record(commits.progress({QUEUE: 5})))
     assert store.calls == [{QUEUE: 5, OTHER: 5}, {QUEUE: 5}] * 2
