@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from minimq_common.errors import MiniMQError
 from minimq_common.log_format import LogFormat, formatter
 from minimq_common.log_handler import SummingHandler
+from minimq_common.server_loop import ServerLoop
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -78,7 +79,8 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
     gc.freeze()  # what was imported stays
     gc.enable()
     try:
-        asyncio.run(_serve(role, server))
+        with asyncio.Runner(loop_factory=ServerLoop) as runner:
+            runner.run(_serve(role, server))
     except MiniMQError as error:
         if log_format == "json":
             log.critical("failed error=%s", error)

@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimq_common import allocator, connections
+from minimq_common import connections
 from minimq_common.connections import Traffic
+from minimq_common.freed_memory import FreedMemory
 from minimq_common.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
@@ -36,15 +37,10 @@ _STUCK_S = 1.0
 #: any case, in seconds.
 _LOOK_S, _LOOK_GROWN_S = 0.1, 0.025
 _LOOK_AT_ALL_S = 5.0
-#: A look at connections takes no more than one in so many parts of the time, as does giving memory back.
+#: A look at connections takes no more than one in so many parts of the time.
 _LOOK_SHARE = 4
 #: With so much more memory than a while ago, connections are looked at; so much of it is forgotten each second.
 _GROWN_BYTES, _FORGOTTEN_BYTES_PER_S = 48 << 20, 10 << 20
-
-#: The C library keeps what it was given back, more of it with each part of a flood, since threads of gRPC have heaps of
-#: their own. It is asked for it when it is so much; and when a flood is over, so often at most, in seconds.
-_KEPT_BYTES = 48 << 20
-_GIVE_BACK_S = 5.0
 
 _STATM, _STATM_BYTES = Path("/proc/self/statm"), 256
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -98,7 +94,8 @@ class Intake:
         self._lock = threading.Lock()  # protects which counts there are
         self._taken: dict[str, Taken] = {}
         self._memory, self._memory_at = 0, 0.0
-        self._looked_at = self._look_again_at = self._gave_back_at = self._give_back_again_at = -math.inf
+        self._looked_at = self._look_again_at = -math.inf
+        self._freed = FreedMemory()
         self._outage = OutageLog(log)
         self._port = 0
         self._statm = -1
@@ -147,7 +144,9 @@ class Intake:
     def _look(self) -> bool:
         """Look once. Returns whether this process has more memory than a while ago."""
         now = time.monotonic()
-        has_grown = self._has_grown(now)
+        fields = os.pread(self._statm, _STATM_BYTES, 0).split()
+        memory = (int(fields[1]) - int(fields[2])) * _PAGE_BYTES  # without the pages of files
+        has_grown = self._has_grown(memory, now)
         if now >= (self._look_again_at if has_grown else self._looked_at + _LOOK_AT_ALL_S):
             with self._lock:
                 known = list(self._taken.items())
@@ -156,20 +155,13 @@ class Intake:
             self._look_again_at = self._looked_at + _LOOK_SHARE * (self._looked_at - now)
             self._bound(known, found, self._looked_at)
         if has_grown:
-            self._give_back(time.monotonic())
+            self._freed.look(memory)
+        else:
+            self._freed.pause()
         return has_grown
 
-    def _give_back(self, now: float) -> None:
-        is_over = self.bytes < self._limit // 4 and now >= self._gave_back_at + _GIVE_BACK_S
-        if is_over or (now >= self._give_back_again_at and allocator.freed_bytes() > _KEPT_BYTES):
-            allocator.give_back()
-            self._gave_back_at = time.monotonic()
-            self._give_back_again_at = self._gave_back_at + _LOOK_SHARE * (self._gave_back_at - now)
-
-    def _has_grown(self, now: float) -> bool:
-        """Tell whether this process has more memory than a while ago, without the pages of files."""
-        fields = os.pread(self._statm, _STATM_BYTES, 0).split()
-        memory = (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
+    def _has_grown(self, memory: int, now: float) -> bool:
+        """Tell whether this process has more memory than a while ago."""
         forgotten = int(_FORGOTTEN_BYTES_PER_S * (now - self._memory_at))
         self._memory = min(memory, self._memory + forgotten) if self._memory else memory
         self._memory_at = now

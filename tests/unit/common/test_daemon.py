@@ -17,11 +17,13 @@ if "limits" in sys.argv: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
 
 from minimq_common import daemon
 from minimq_common.errors import CannotListen
+from minimq_common.server_loop import ServerLoop
 
 class Server:
     address = "127.0.0.1:1"
     metrics_address = ""
     async def start(self):
+        assert isinstance(asyncio.get_running_loop(), ServerLoop)
         if "limits" in sys.argv: print(*resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
         if "refuse" in sys.argv: raise CannotListen("no place")
         if "hang-at-start" in sys.argv:
